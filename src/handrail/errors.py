@@ -1,0 +1,157 @@
+"""Every exception handrail raises on purpose.
+
+HandrailError
+├── UsageError                 the caller asked for something that makes no sense
+├── ProtocolError
+│   ├── LocalProtocolError     we misused the protocol
+│   ├── RemoteProtocolError    the peer did; the connection may have to end
+│   └── RpcError               the peer answered a call with an error (code, message, data)
+├── TransportError
+│   └── ConnectionLost         the line is gone (``resumable`` says whether asking again helps)
+├── ProcessError
+│   ├── SpawnFailed            the child could not be started (errno, path)
+│   ├── ProcessUnknown
+│   ├── ProcessExists
+│   ├── StdinClosed
+│   └── KeeperLost             the keeper went away while it was needed
+├── FilesError                 a file operation failed (kind, path)
+├── LimitExceeded              a configured bound was reached
+├── SandboxError
+│   ├── SandboxUnavailable     nothing here can enforce the profile: not run
+│   └── SandboxDenied          the sandbox refused something (carries the output)
+├── PolicyError
+│   ├── Forbidden
+│   └── ApprovalRejected
+└── PatchError                 a patch does not parse or does not apply (with the place)
+
+The families say who can act on them.  Each carries fields, not only a sentence; the
+sentence says what, why and what to do.  Only ``server/handlers.py`` and ``executor/`` map
+them to wire codes and back.
+"""
+
+from __future__ import annotations
+
+
+class HandrailError(Exception):
+    """The root of everything above."""
+
+
+class UsageError(HandrailError):
+    """The caller asked for something that makes no sense."""
+
+
+class ProtocolError(HandrailError):
+    """Somebody did not keep to the wire protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side misused the protocol."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol."""
+
+
+class RpcError(ProtocolError):
+    """A call was answered with an error."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class TransportError(HandrailError):
+    """Bytes could not be moved."""
+
+
+class ConnectionLost(TransportError):
+    """The line is gone; ``resumable`` says whether connecting again can go on from here."""
+
+    def __init__(self, message: str, *, resumable: bool = True) -> None:
+        super().__init__(message)
+        self.resumable = resumable
+
+
+class ProcessError(HandrailError):
+    """Something about one child process."""
+
+
+class SpawnFailed(ProcessError):
+    """The child could not be started."""
+
+    def __init__(self, message: str, *, errno: int = 0, path: str = "") -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.path = path
+
+
+class ProcessUnknown(ProcessError):
+    """No process of that id here."""
+
+
+class ProcessExists(ProcessError):
+    """The id is taken."""
+
+
+class StdinClosed(ProcessError):
+    """The process takes no input (any more)."""
+
+
+class KeeperLost(ProcessError):
+    """The keeper went away while it was needed."""
+
+
+class FilesError(HandrailError):
+    """A file operation failed.
+
+    ``kind`` is one of: not_found, invalid_input, permission_denied, exists, not_a_directory,
+    is_a_directory, too_large, other.
+    """
+
+    def __init__(self, message: str, *, kind: str = "other", path: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.path = path
+
+
+class LimitExceeded(HandrailError):
+    """A configured bound was reached; the sentence names it."""
+
+
+class SandboxError(HandrailError):
+    """Something about containing a child."""
+
+
+class SandboxUnavailable(SandboxError):
+    """Nothing on this machine can enforce the profile, so nothing was run."""
+
+
+class SandboxDenied(SandboxError):
+    """The sandbox refused something the child tried; ``output`` is what the child said."""
+
+    def __init__(self, message: str, output: bytes = b"") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class PolicyError(HandrailError):
+    """The command may not run as asked."""
+
+
+class Forbidden(PolicyError):
+    """A rule forbids it; asking does not help."""
+
+
+class ApprovalRejected(PolicyError):
+    """Somebody was asked and said no."""
+
+
+class PatchError(HandrailError):
+    """A patch does not parse or does not apply."""
+
+    def __init__(self, message: str, *, path: str = "", line: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line

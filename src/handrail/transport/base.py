@@ -1,0 +1,78 @@
+"""The contract between whoever moves messages and whoever understands them.
+
+Callbacks, not coroutines: a message travels from the socket to its handler without a task
+or a queue in between, and output travels back the same way.  Everything here is called on
+the event loop's thread and nothing may block.
+
+A ``Transport`` moves whole messages and understands none.  A ``Receiver`` is the other half:
+the server's connection, a client, a test.  Order: ``connected`` once, then any number of
+``message`` / ``pause_writing`` / ``resume_writing``, then ``disconnected`` exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+#: Largest message accepted from a WebSocket or Unix-socket peer.
+MESSAGE_LIMIT = 16 * 1024 * 1024
+#: Largest line accepted on stdio; the parent is trusted with more.
+LINE_LIMIT = 64 * 1024 * 1024
+#: Above this many unsent bytes the receiver is told to pause, below the second to resume.
+HIGH_WATER = 512 * 1024
+LOW_WATER = 128 * 1024
+
+# Close codes of RFC 6455 that we use.  Transports without codes ignore them.
+CLOSE_OK = 1000
+CLOSE_GOING_AWAY = 1001
+CLOSE_PROTOCOL_ERROR = 1002
+CLOSE_INVALID_TEXT = 1007
+CLOSE_POLICY = 1008
+CLOSE_TOO_BIG = 1009
+CLOSE_INTERNAL = 1011
+CLOSE_RESTART = 1012
+
+
+class Transport(Protocol):
+    """One open line to one peer."""
+
+    #: "websocket", "stdio", "unix" or "memory"; a label for logs and metrics.
+    kind: str
+    #: Who is at the other end, for logs: an address, "uid 1000", "stdio".
+    peer: str
+
+    def send(self, *parts: bytes) -> None:
+        """Send one message, given in parts that are not joined first.  Never blocks.
+
+        What the peer does not take is kept; the receiver is told to pause when that grows
+        beyond HIGH_WATER.  After ``close``, ``abort`` or a lost line this does nothing.
+        """
+
+    @property
+    def buffered(self) -> int:
+        """Bytes handed over and not yet taken by the kernel."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
+        """Send what is queued, say why, and close; a peer that does not follow is dropped."""
+
+    def abort(self) -> None:
+        """Drop the line now."""
+
+
+class Receiver(Protocol):
+    """Who gets the messages of one transport."""
+
+    def connected(self, transport: Transport) -> None: ...
+
+    def message(self, data: str | bytes) -> None:
+        """One message.  ``str`` when the transport has validated it as UTF-8 text."""
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def disconnected(self, why: str) -> None:
+        """The line is gone; ``why`` is one sentence for the log."""
