@@ -1,0 +1,145 @@
+"""What the keeper and its server say to each other.
+
+One packet on a SOCK_SEQPACKET socket is one message: a fixed head (what, serial number of the
+question), then fields joined by NUL, with descriptors beside them by SCM_RIGHTS.  Nothing a
+child can be given contains a NUL, so nothing needs escaping.  A body that does not fit into a
+packet travels as a memfd, which is then the last descriptor.
+
+Both ends are ours and of one version; HELLO carries that version so that a server never
+talks to a keeper it does not understand.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+
+VERSION = 1
+
+# What a server asks.
+HELLO = 1  # version, pid
+SPAWN = 2  # child, mode, rows, cols, program, argc, argv..., "K=V"...   fds: cwd
+SIGNAL = 3  # child, signal number, scope
+KEEP = 4  # child, name        fds: one, held under that name
+RELEASE = 5  # child...        their streams have ended: close pipes and terminals, keep the rest
+FORGET = 6  # child...         the server has everything it wants of them
+DROP = 7  # child, name       close the copy held under that name
+LIST = 8
+STOP = 9  # end everything, then yourself
+
+# What a keeper says.
+WELCOME = 32  # version, keeper pid
+SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
+FAILED = 34  # errno, step
+EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
+DONE = 36  # how many processes a signal reached
+CHILD = 37  # child, pid, status or -, names...   fds in that order; DONE ends the list
+REFUSED = 38  # reason
+
+# How a child is started.
+MODE_PIPES = b"pipes"  # stdin is the null device
+MODE_STDIN = b"stdin"  # pipes, and a writable stdin
+MODE_PTY = b"pty"
+
+# Whom a signal reaches.
+SCOPE_LEADER = b"leader"
+SCOPE_GROUP = b"group"
+SCOPE_TREE = b"tree"
+
+_HEAD = struct.Struct("<BI")
+_BIG = 0x80  # flag in the first byte: the body is in the last descriptor
+#: Bodies above this travel in a memfd: well under the default socket buffer of 208 KiB.
+PACKET_LIMIT = 60_000
+_MAX_FDS = 16
+_FD_SIZE = array.array("i").itemsize
+_ANCILLARY = socket.CMSG_SPACE(_MAX_FDS * _FD_SIZE)
+
+
+class Message:
+    """One message, received."""
+
+    __slots__ = ("fds", "fields", "op", "serial")
+
+    def __init__(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
+        self.op = op
+        self.serial = serial
+        self.fields = fields
+        self.fds = fds
+
+    def close(self) -> None:
+        """Close descriptors nobody took."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(
+    sock: socket.socket,
+    op: int,
+    serial: int = 0,
+    fields: tuple[bytes, ...] | list[bytes] = (),
+    fds: tuple[int, ...] | list[int] = (),
+) -> None:
+    """Send one message.  Raises BlockingIOError when the other end does not keep up."""
+    body = b"\0".join(fields)
+    if len(body) > PACKET_LIMIT:
+        big = os.memfd_create("handrail-message", os.MFD_CLOEXEC)
+        try:
+            view = memoryview(body)
+            while view:
+                view = view[os.write(big, view) :]
+            _send(sock, _HEAD.pack(op | _BIG, serial), (*fds, big))
+        finally:
+            os.close(big)
+    else:
+        _send(sock, _HEAD.pack(op, serial) + body, fds)
+
+
+def _send(sock: socket.socket, data: bytes, fds: tuple[int, ...] | list[int]) -> None:
+    if fds:
+        rights = array.array("i", fds)
+        sock.sendmsg((data,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights),))
+    else:
+        sock.send(data)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """The next message; None when the other end is gone.  Raises BlockingIOError when idle."""
+    data, ancillary, flags, _ = sock.recvmsg(
+        PACKET_LIMIT + _HEAD.size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+    )
+    fds: list[int] = []
+    for level, kind, rights in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(rights[: len(rights) - len(rights) % _FD_SIZE])
+            fds.extend(numbers)
+    if not data:
+        return None
+    op, serial = _HEAD.unpack_from(data)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
+        raise OSError("a message of the keeper link was cut; both ends must be of one version")
+    if op & _BIG:
+        op &= ~_BIG
+        big = fds.pop()
+        try:
+            body = _read_all(big)
+        finally:
+            os.close(big)
+    else:
+        body = data[_HEAD.size :]
+    return Message(op, serial, body.split(b"\0") if body else [], fds)
+
+
+def _read_all(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0)

@@ -1,0 +1,396 @@
+"""The keeper's loop: spawn, hold, reap, kill, hand over.
+
+How it works.  One thread, one poll over: the link of the server that holds the lease, links
+that ask for it, the listening socket in the state directory, and a pipe that the kernel's
+SIGCHLD writes to.  Everything a child leaves behind (its descriptors, its exit status) stays
+in the table until the server says FORGET, so that the next server finds it.
+
+The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
+children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
+the next; then it ends what is left.  STOP ends everything at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+
+from handrail.keeper import link, spawn, tree
+from handrail.keeper.lease import Lease
+
+_PR_SET_CHILD_SUBREAPER = 36
+#: What RELEASE closes; everything else we hold of a child is its retained output.
+_STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging"}
+#: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
+_STOP_SECONDS = 2.0
+
+
+class Entry:
+    """One child and what we hold of it."""
+
+    __slots__ = ("child", "fds", "killed", "mark", "pid", "status", "usage")
+
+    def __init__(self, child: bytes, pid: int, mark: int, fds: dict[bytes, int]) -> None:
+        self.child = child
+        self.pid = pid
+        self.mark = mark
+        self.fds = fds
+        self.status: int | None = None
+        self.usage: tuple[bytes, bytes, bytes] = (b"0", b"0", b"0")
+        self.killed = False
+
+
+class Link:
+    """One connected server, and what it has not taken yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.waiting: deque[tuple[int, int, list[bytes], list[int]]] = deque()
+
+
+class Keeper:
+    """The table of children and the links to servers."""
+
+    def __init__(self, orphan_ttl: float) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.by_pid: dict[int, Entry] = {}
+        self.links: dict[int, Link] = {}
+        self.lease = Lease()
+        self.listener: socket.socket | None = None
+        self.poll = select.poll()
+        self.limits = spawn.Limits()
+        self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.mark = int.from_bytes(os.urandom(4), "big") << 24
+        self.orphan_ttl = orphan_ttl
+        self.deadline: float | None = None
+        self.running = True
+
+    # --- links ---------------------------------------------------------------------------
+
+    def add(self, sock: socket.socket) -> None:
+        self.links[sock.fileno()] = Link(sock)
+        self.poll.register(sock.fileno(), select.POLLIN)
+
+    def lost(self, fd: int) -> None:
+        gone = self.links.pop(fd)
+        self.poll.unregister(fd)
+        for _, _, _, fds in gone.waiting:
+            for passed in fds:
+                os.close(passed)
+        gone.sock.close()
+        if self.lease.release(fd):
+            if self.listener is None:
+                self.stop()
+            else:
+                self.deadline = time.monotonic() + self.orphan_ttl
+
+    def say(
+        self, fd: int, op: int, serial: int, fields: list[bytes], fds: list[int] | None = None
+    ) -> None:
+        """Send now, or when the server takes it: a server that sleeps never stops us."""
+        to = self.links.get(fd)
+        if to is None:
+            return
+        if not to.waiting:
+            try:
+                link.send(to.sock, op, serial, fields, fds or ())
+                return
+            except BlockingIOError:
+                self.poll.modify(fd, select.POLLIN | select.POLLOUT)
+            except OSError:
+                return  # the end of the link is seen by the poll
+        # Copies: what we hold may be dropped before the server comes back.
+        to.waiting.append((op, serial, fields, [os.dup(x) for x in fds or ()]))
+
+    def flush(self, fd: int) -> None:
+        to = self.links[fd]
+        try:
+            while to.waiting:
+                op, serial, fields, fds = to.waiting[0]
+                link.send(to.sock, op, serial, fields, fds)
+                to.waiting.popleft()
+                for passed in fds:
+                    os.close(passed)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.poll.modify(fd, select.POLLIN)
+
+    # --- what a server asks ----------------------------------------------------------------
+
+    def hear(self, fd: int) -> None:
+        """Take a few messages of one link, then let the others have their turn."""
+        sock = self.links[fd].sock
+        for _ in range(8):
+            try:
+                message = link.receive(sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self.lost(fd)
+                return
+            try:
+                self.obey(fd, message)
+            finally:
+                message.close()
+            if not self.running or fd not in self.links:
+                return
+
+    def obey(self, fd: int, message: link.Message) -> None:
+        op, serial, fields = message.op, message.serial, message.fields
+        if op == link.HELLO:
+            self.greet(fd, serial, fields)
+            return
+        if fd != self.lease.holder:
+            self.say(fd, link.REFUSED, serial, [b"say hello first"])
+        elif op == link.SPAWN:
+            self.spawn(fd, message)
+        elif op == link.SIGNAL:
+            reached = self.signal(fields[0], int(fields[1]), fields[2])
+            self.say(fd, link.DONE, serial, [b"%d" % reached])
+        elif op == link.KEEP:
+            entry = self.entries.get(fields[0])
+            if entry is not None and message.fds:
+                self.hold(entry, fields[1], message.fds.pop())
+        elif op == link.DROP:
+            entry = self.entries.get(fields[0])
+            if entry is not None and fields[1] in entry.fds:
+                os.close(entry.fds.pop(fields[1]))
+        elif op == link.RELEASE:
+            for child in fields:
+                self.release(child)
+        elif op == link.FORGET:
+            for child in fields:
+                self.forget(child)
+        elif op == link.LIST:
+            for entry in self.entries.values():
+                self.describe(fd, serial, entry)
+            self.say(fd, link.DONE, serial, [b"%d" % len(self.entries)])
+        elif op == link.STOP:
+            self.say(fd, link.DONE, serial, [])
+            self.stop()
+
+    def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        if int(fields[0]) != link.VERSION:
+            reason: str | None = f"the keeper speaks version {link.VERSION} of the link"
+        else:
+            reason = self.lease.ask(fd, int(fields[1]))
+        if reason is not None:
+            self.say(fd, link.REFUSED, serial, [reason.encode()])
+            return
+        self.deadline = None
+        self.say(fd, link.WELCOME, serial, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+
+    def spawn(self, fd: int, message: link.Message) -> None:
+        child, mode, rows, cols, program, argc = message.fields[:6]
+        count = int(argc)
+        argv = message.fields[6 : 6 + count]
+        env = {}
+        for pair in message.fields[6 + count :]:
+            name, _, value = pair.partition(b"=")
+            env[name] = value
+        self.mark += 1
+        try:
+            started = spawn.start(
+                mode,
+                (int(rows), int(cols)),
+                self.mark,
+                program,
+                argv,
+                env,
+                message.fds[0],
+                self.home,
+                self.limits,
+            )
+        except OSError as error:
+            self.say(fd, link.FAILED, message.serial, [b"%d" % (error.errno or 0)])
+            return
+        entry = Entry(
+            child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True))
+        )
+        self.entries[child] = entry
+        self.by_pid[started.pid] = entry
+        # Not reaped yet, so the number is still this child's.
+        pidfd = os.pidfd_open(started.pid)
+        try:
+            self.say(
+                fd,
+                link.SPAWNED,
+                message.serial,
+                [child, b"%d" % started.pid],
+                [*started.fds, pidfd],
+            )
+        finally:
+            os.close(pidfd)
+
+    def hold(self, entry: Entry, name: bytes, fd: int) -> None:
+        old = entry.fds.get(name)
+        if old is not None:
+            os.close(old)
+        entry.fds[name] = fd
+
+    def describe(self, fd: int, serial: int, entry: Entry) -> None:
+        status = b"-" if entry.status is None else b"%d" % entry.status
+        fields = [entry.child, b"%d" % entry.pid, status, *entry.usage, *entry.fds]
+        self.say(fd, link.CHILD, serial, fields, list(entry.fds.values()))
+
+    def signal(self, child: bytes, number: int, scope: bytes) -> int:
+        entry = self.entries.get(child)
+        if entry is None:
+            return 0
+        leader = entry.pid if entry.status is None else None
+        if scope == link.SCOPE_TREE:
+            leaders = self.by_pid.keys() - {entry.pid}
+            if number == signal.SIGKILL:
+                entry.killed = True
+                return tree.kill(leader, entry.mark, set(leaders))
+            return tree.send(leader, entry.mark, set(leaders), number)
+        if leader is None:
+            return 0
+        try:
+            if scope == link.SCOPE_GROUP:
+                os.killpg(leader, number)
+            else:
+                os.kill(leader, number)
+        except OSError:
+            return 0
+        return 1
+
+    def release(self, child: bytes) -> None:
+        entry = self.entries.get(child)
+        if entry is not None:
+            for name in _STREAMS & entry.fds.keys():
+                os.close(entry.fds.pop(name))
+
+    def forget(self, child: bytes) -> None:
+        entry = self.entries.pop(child, None)
+        if entry is not None:
+            for held in entry.fds.values():
+                os.close(held)
+            entry.fds.clear()
+
+    # --- children ------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            entry = self.by_pid.pop(pid, None)
+            if entry is None:
+                continue  # an orphan that came to us
+            entry.status = status
+            entry.usage = (
+                b"%d" % (usage.ru_utime * 1000),
+                b"%d" % (usage.ru_stime * 1000),
+                b"%d" % (usage.ru_maxrss * 1024),
+            )
+            if entry.killed:
+                tree.kill(None, entry.mark, set(self.by_pid))
+            if self.lease.holder is not None:
+                self.say(
+                    self.lease.holder,
+                    link.EXITED,
+                    0,
+                    [entry.child, b"%d" % status, *entry.usage],
+                )
+
+    def stop(self) -> None:
+        """End every family and then ourselves."""
+        for entry in list(self.entries.values()):
+            self.signal(entry.child, signal.SIGKILL, link.SCOPE_TREE)
+        # What is left below us belongs to families that were forgotten meanwhile.
+        deadline = time.monotonic() + _STOP_SECONDS
+        while time.monotonic() < deadline:
+            self.reap()
+            left = tree.children_of(os.getpid())
+            if not left:
+                break
+            for pid in left:
+                tree.kill(pid, 0, set())
+            time.sleep(0.001)
+        self.running = False
+
+    # --- the loop --------------------------------------------------------------------------
+
+    def run(self) -> None:
+        wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, _noted)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        self.poll.register(wake, select.POLLIN)
+        if self.listener is not None:
+            self.poll.register(self.listener.fileno(), select.POLLIN)
+        self.limits.raise_own()
+        self.reap()
+        while self.running:
+            timeout = None
+            if self.deadline is not None:
+                timeout = max(0.0, self.deadline - time.monotonic()) * 1000
+            for fd, events in self.poll.poll(timeout):
+                if fd == wake:
+                    if signal.SIGTERM in os.read(wake, 4096):
+                        self.stop()
+                    self.reap()
+                elif self.listener is not None and fd == self.listener.fileno():
+                    self.accept()
+                elif fd in self.links:
+                    if events & select.POLLOUT:
+                        self.flush(fd)
+                    if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                        self.hear(fd)
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                self.stop()
+
+    def accept(self) -> None:
+        assert self.listener is not None  # noqa: S101 (the poll only names it when there is one)
+        try:
+            sock, _ = self.listener.accept()
+        except OSError:
+            return
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if int.from_bytes(credentials[4:8], sys.byteorder) != os.getuid():
+            sock.close()
+            return
+        self.add(sock)
+
+
+def _noted(number: int, frame: object) -> None:
+    """The wake-up pipe has the signal's number; there is nothing to do here."""
+
+
+def become_subreaper() -> None:
+    """Orphans of our children come to us.  Without it they are only lost from sight."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main(argv: list[str]) -> None:
+    """``keeper LINK LISTENER ORPHAN_TTL``: descriptors 3.. of the first two, or - for none."""
+    first, listener, orphan_ttl = argv
+    os.umask(os.umask(0o022))
+    keeper = Keeper(float(orphan_ttl))
+    become_subreaper()
+    if listener != "-":
+        keeper.listener = socket.socket(fileno=int(listener))
+        keeper.listener.setblocking(False)
+        os.set_inheritable(int(listener), False)
+    os.set_inheritable(int(first), False)
+    keeper.add(socket.socket(fileno=int(first)))
+    os.chdir("/")
+    keeper.run()

@@ -1,0 +1,159 @@
+"""Starting one child.
+
+``posix_spawn`` runs no Python between fork and exec and shares the memory of the keeper until
+the exec, so its cost does not grow with the keeper.  What it cannot set itself (directory,
+resource limits) is set on the keeper and put back: the keeper has one thread.
+
+A terminal is opened *by path in the child*, after ``setsid``: opening it there makes it the
+controlling terminal, with no code of ours in the child.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import struct
+import termios
+
+from handrail.keeper import link
+
+#: The names under which descriptors are held; also their order in SPAWNED.
+PIPE_NAMES = (b"stdout", b"stderr")
+STDIN_NAMES = (b"stdout", b"stderr", b"stdin")
+PTY_NAMES = (b"pty",)
+
+#: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
+#: descendant, whatever session, group or environment it takes, so it tells us whose they are.
+RLIMIT_LOCKS = 10
+
+_ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_TIOCGPTN = 0x80045430
+_TIOCSPTLCK = 0x40045431
+
+
+class Started:
+    """A child that runs: its pid and the descriptors on our side, by name."""
+
+    __slots__ = ("fds", "names", "pid")
+
+    def __init__(self, pid: int, names: tuple[bytes, ...], fds: list[int]) -> None:
+        self.pid = pid
+        self.names = names
+        self.fds = fds
+
+
+class Limits:
+    """The keeper's own limit on open files is raised; children get the one we started with."""
+
+    def __init__(self) -> None:
+        self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.locks = resource.getrlimit(RLIMIT_LOCKS)
+
+    def raise_own(self) -> None:
+        soft, hard = self.files
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            self._raised = (hard, hard)
+        else:
+            self._raised = self.files
+
+    def for_child(self, mark: int) -> None:
+        if self._raised != self.files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.files)
+        try:
+            resource.setrlimit(RLIMIT_LOCKS, (mark, self.locks[1]))
+        except (ValueError, OSError):
+            pass  # a lower hard limit than our mark: descendants are then found by parentage
+
+    def for_us(self) -> None:
+        if self._raised != self.files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
+
+
+def start(
+    mode: bytes,
+    size: tuple[int, int],
+    mark: int,
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: int,
+    home: int,
+    limits: Limits,
+) -> Started:
+    """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
+
+    Raises OSError with the name of the step that failed in ``filename2``.
+    """
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        if mode == link.MODE_PTY:
+            names = PTY_NAMES
+            master, path = _terminal(size)
+            ours.append(master)
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+            ]
+        else:
+            out, out_child = os.pipe2(os.O_CLOEXEC)
+            ours.append(out)
+            theirs.append(out_child)
+            err, err_child = os.pipe2(os.O_CLOEXEC)
+            ours.append(err)
+            theirs.append(err_child)
+            if mode == link.MODE_STDIN:
+                names = STDIN_NAMES
+                in_child, inp = os.pipe2(os.O_CLOEXEC)
+                ours.append(inp)
+                theirs.append(in_child)
+                first = (os.POSIX_SPAWN_DUP2, in_child, 0)
+            else:
+                names = PIPE_NAMES
+                first = (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0)
+            actions = [
+                first,
+                (os.POSIX_SPAWN_DUP2, out_child, 1),
+                (os.POSIX_SPAWN_DUP2, err_child, 2),
+            ]
+        for fd in ours:
+            os.set_blocking(fd, False)
+        os.fchdir(cwd)
+        limits.for_child(mark)
+        try:
+            pid = os.posix_spawn(
+                program,
+                argv,
+                env,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_ALL_SIGNALS,
+            )
+        finally:
+            limits.for_us()
+            os.fchdir(home)
+    except BaseException:
+        for fd in ours:
+            os.close(fd)
+        raise
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    return Started(pid, names, ours)
+
+
+def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:
+    master = os.open(b"/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+        number = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
+    except BaseException:
+        os.close(master)
+        raise
+    return master, b"/dev/pts/%d" % number

@@ -1,0 +1,4 @@
+"""Children of this machine, as a server or an embedding program sees them.
+
+Knows no JSON and no session.  Children are started by the keeper alone (``launcher.py``).
+"""

@@ -1,0 +1,391 @@
+"""One running child: its streams, its stdin, its signals, its end.
+
+How it works.  Readable pipe -> spool -> number -> sink, one step per turn of the loop and
+stream, so that no flood holds up another child.  A sink that does not keep up says so
+(``sink.ready`` false): then the pipe is left alone until ``resume``, it fills, and the child
+waits.  Without a sink (nobody is attached) output goes on into the spool.
+
+The end.  The keeper tells the exit status; whatever is in the pipes by then is numbered
+first.  ``closed`` follows when the exit is known and every stream has ended, in this order,
+however the news come in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from handrail.errors import StdinClosed
+from handrail.keeper import link
+from handrail.process.launcher import Launcher, Spawned
+from handrail.process.output_log import Chunk, OutputLog
+from handrail.process.spec import ExitInfo, ProcessSpec, Usage, exit_from_status
+from handrail.process.spool import STEP, Spool, Staging
+from handrail.process.stdin_ledger import StdinLedger
+from handrail.process.stdin_pump import StdinPump
+
+STDOUT, STDERR, PTY = 0, 1, 2
+STREAM_NAMES = ("stdout", "stderr", "pty")
+#: Steps taken from each pipe when the exit is known, so that what was written before it is
+#: numbered before it; bounded, for a grandchild may go on writing.
+_LAST_STEPS = 18
+
+
+class Sink(Protocol):
+    """Who wants to know what a child does, as it happens."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether output is wanted now; if not, ``Child.resume`` is called later."""
+
+    def output(self, child: Child, chunk: Chunk) -> None: ...
+    def exited(self, child: Child, seq: int) -> None: ...
+    def closed(self, child: Child, seq: int) -> None: ...
+    def blocked(self, child: Child) -> None:
+        """The child has output that was left in its pipe because ``ready`` was false."""
+
+
+class Stream:
+    """One output of a child: the descriptor it comes from and the spool it goes to."""
+
+    __slots__ = ("ended", "fd", "index", "reading", "spool", "staging")
+
+    def __init__(self, index: int, fd: int) -> None:
+        self.index = index
+        self.fd = fd
+        self.spool: Spool | None = None
+        self.staging: Staging | None = None
+        self.reading = False
+        self.ended = False
+
+
+class Child:
+    """A process we keep, from its start until it is forgotten."""
+
+    __slots__ = (
+        "_launcher",
+        "_loop",
+        "_pidfd",
+        "_pump",
+        "_started",
+        "_waiters",
+        "blocked",
+        "exit",
+        "key",
+        "ledger",
+        "log",
+        "number",
+        "on_closed",
+        "pid",
+        "sink",
+        "spec",
+        "started_at",
+        "streams",
+        "tags",
+        "terminated",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        spec: ProcessSpec,
+        spawned: Spawned,
+        launcher: Launcher,
+        loop: asyncio.AbstractEventLoop,
+        sink: Sink | None,
+    ) -> None:
+        self.key = key
+        self.spec = spec
+        self.number = spawned.child
+        self.pid = spawned.pid
+        self.log = OutputLog()
+        self.ledger = StdinLedger()
+        self.sink = sink
+        self.exit: ExitInfo | None = None
+        self.terminated = False
+        self.blocked = False
+        self.started_at = time.time()
+        self.on_closed: Callable[[Child], None] | None = None
+        self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
+        self._started = time.monotonic()
+        self._pidfd = spawned.pidfd
+        self._launcher = launcher
+        self._loop = loop
+        self._waiters: list[asyncio.Future[None]] = []
+        self._pump: StdinPump | None = None
+        if spec.tty:
+            self.streams = [Stream(PTY, spawned.fds[0])]
+            self._pump = StdinPump(spawned.fds[0], loop)
+        else:
+            self.streams = [Stream(STDOUT, spawned.fds[0]), Stream(STDERR, spawned.fds[1])]
+            if spec.pipe_stdin:
+                self._pump = StdinPump(spawned.fds[2], loop, self._stdin_closed)
+
+    def begin(self) -> None:
+        """Start reading, and hear of the exit."""
+        for stream in self.streams:
+            self._read_from(stream)
+        self._launcher.watch(self.number, self._exited)
+
+    # --- state ---------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self.exit is None
+
+    @property
+    def closed(self) -> bool:
+        return self.log.closed_seq is not None
+
+    def read_chunk(self, chunk: Chunk) -> bytes:
+        """The bytes of a retained chunk."""
+        spool = self.streams[chunk.stream if chunk.stream != PTY else 0].spool
+        return spool.read(chunk.start, chunk.size) if spool is not None else b""
+
+    async def changed(self, timeout: float) -> None:
+        """Return when anything happens to this child, or after ``timeout`` seconds."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(future)
+        timer = self._loop.call_later(timeout, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            if future in self._waiters:
+                self._waiters.remove(future)
+
+    # --- input -----------------------------------------------------------------------------
+
+    @property
+    def takes_input(self) -> bool:
+        return self._pump is not None and not self._pump.closed
+
+    def write(self, data: bytes, accept: Callable[[], bool]) -> asyncio.Future[None] | None:
+        """Queue bytes for stdin; see StdinPump.put."""
+        if self._pump is None:
+            raise StdinClosed("this process was started without a stdin")
+        return self._pump.put(data, accept)
+
+    def close_stdin(self) -> None:
+        """End of file for the child: close the pipe, or type the terminal's end-of-file key."""
+        if self._pump is None or self._pump.closed:
+            return
+        if self.spec.tty:
+            eof = termios.tcgetattr(self.streams[0].fd)[6][termios.VEOF]
+            self._pump.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
+        else:
+            self._pump.finish()
+
+    def _stdin_closed(self, fd: int) -> None:
+        os.close(fd)
+        if not self.closed:
+            self._launcher.drop(self.number, b"stdin")
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the terminal's size; the kernel tells the foreground job by SIGWINCH."""
+        stream = self.streams[0]
+        if not stream.ended:
+            fcntl.ioctl(stream.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    # --- signals -----------------------------------------------------------------------------
+
+    async def signal(self, number: int, *, tree: bool = False) -> int:
+        """Signal the process group, or every descendant; how many were reached."""
+        if not self.running and not tree:
+            return 0
+        scope = link.SCOPE_TREE if tree else link.SCOPE_GROUP
+        answer = await self._launcher.signal(self.number, number, scope)
+        return int(answer.fields[0])
+
+    async def kill(self) -> None:
+        """SIGKILL to every descendant, now."""
+        self.terminated = self.terminated or self.running
+        if self._pump is not None:
+            self._pump.close()
+        await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
+
+    async def end(self, grace: float) -> None:
+        """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent."""
+        if self.running and grace > 0:
+            self.terminated = True
+            if self.spec.tty:
+                await self.signal(signal.SIGHUP, tree=True)
+            await self.signal(signal.SIGTERM, tree=True)
+            deadline = self._loop.time() + grace
+            while self.running and (left := deadline - self._loop.time()) > 0:
+                await self.changed(left)
+        await self.kill()
+
+    # --- output ------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """The sink wants output again, or there is no sink any more."""
+        if self.blocked:
+            self.blocked = False
+            for stream in self.streams:
+                self._read_from(stream)
+
+    def _read_from(self, stream: Stream) -> None:
+        if not stream.reading and not stream.ended:
+            stream.reading = True
+            self._loop.add_reader(stream.fd, self._readable, stream)
+
+    def _stop_reading(self, stream: Stream) -> None:
+        if stream.reading:
+            stream.reading = False
+            self._loop.remove_reader(stream.fd)
+
+    def _readable(self, stream: Stream) -> None:
+        sink = self.sink
+        if sink is not None and not sink.ready:
+            self._block(sink, stream)
+            return
+        self._take(stream)
+        if stream.ended:
+            self._maybe_closed()
+
+    def _block(self, sink: Sink, stream: Stream) -> None:
+        self._stop_reading(stream)
+        if not self.blocked:
+            self.blocked = True
+            sink.blocked(self)
+
+    def _take(self, stream: Stream) -> bool:
+        """Move one step of output; False when there is none now, or none any more."""
+        spool = stream.spool
+        if spool is None:
+            if _hung_up(stream.fd):
+                self._ended(stream)
+                return False
+            spool = self._open_spool(stream)
+        if stream.staging is None:
+            start = spool.position
+            try:
+                size = spool.fill(stream.fd)
+            except BlockingIOError:
+                return False
+            ended = size == 0
+            if size:
+                self._publish(self.log.append(stream.index, start, size))
+        else:
+            size, ended = stream.staging.fill(stream.fd, STEP)
+            left = size
+            while left > 0:  # twice only at the ring's end
+                start = spool.position
+                moved = spool.fill(stream.staging.read_end)
+                left -= moved
+                self._publish(self.log.append(stream.index, start, moved))
+        if ended:
+            self._ended(stream)
+        return size > 0 and not ended
+
+    def _open_spool(self, stream: Stream) -> Spool:
+        spool = stream.spool = Spool()
+        name = STREAM_NAMES[stream.index].encode()
+        self._launcher.keep(self.number, b"spool." + name, spool.fd)
+        if stream.index == PTY:
+            stream.staging = Staging()
+            self._launcher.keep(self.number, b"staging", stream.staging.read_end)
+        return spool
+
+    def _publish(self, chunk: Chunk) -> None:
+        if self.sink is not None:
+            self.sink.output(self, chunk)
+        self._wake()
+
+    def _ended(self, stream: Stream) -> None:
+        self._stop_reading(stream)
+        stream.ended = True
+        if stream.index == PTY and self._pump is not None:
+            self._pump.close()
+        os.close(stream.fd)
+        stream.fd = -1
+        if stream.staging is not None:
+            stream.staging.close()
+            stream.staging = None
+
+    # --- the end -------------------------------------------------------------------------
+
+    def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+        wall = int((time.monotonic() - self._started) * 1000)
+        usage = Usage(wall, user_ms, system_ms, rss)
+        if self.sink is None or self.sink.ready:
+            for stream in self.streams:
+                for _ in range(_LAST_STEPS):
+                    if stream.ended or not self._take(stream):
+                        break
+        self._note_exit(exit_from_status(status, terminated=self.terminated, usage=usage))
+
+    def _note_exit(self, info: ExitInfo) -> None:
+        self.exit = info
+        os.close(self._pidfd)
+        self._pidfd = -1
+        if self._pump is not None:
+            # As on the wire: a write after the exit is accepted, and its bytes vanish.
+            self._pump.abandon()
+        seq = self.log.exited()
+        if self.sink is not None:
+            self.sink.exited(self, seq)
+        self._wake()
+        self._maybe_closed()
+
+    def _maybe_closed(self) -> None:
+        if self.exit is None or self.closed or not all(s.ended for s in self.streams):
+            return
+        seq = self.log.closed()
+        if self._pump is not None:
+            self._pump.close()
+        self._launcher.release(self.number)
+        if self.sink is not None:
+            self.sink.closed(self, seq)
+        self._wake()
+        if self.on_closed is not None:
+            self.on_closed(self)
+
+    def discard(self) -> None:
+        """Let go of everything, retained output too.  The child must have been killed."""
+        for stream in self.streams:
+            if not stream.ended:
+                self._ended(stream)
+            if stream.spool is not None:
+                stream.spool.close()
+                stream.spool = None
+        if self._pump is not None:
+            self._pump.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._launcher.forget(self.number)
+        self.sink = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                _wake(future)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _always() -> bool:
+    return True
+
+
+def _hung_up(fd: int) -> bool:
+    """The other end is closed and nothing is left: no spool is needed to learn that."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    events = poll.poll(0)
+    return bool(events) and not events[0][1] & select.POLLIN

@@ -1,0 +1,103 @@
+"""Which environment a child gets: inherit, exclude, set, keep, overlay.  Pure.
+
+The order of the steps is the wire's (exec-server 4.2); names are matched without regard to
+case by patterns that know ``*`` and ``?`` only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+CORE = frozenset(
+    "PATH SHELL TMPDIR TEMP TMP HOME LANG LC_ALL LC_CTYPE LOGNAME USER".split(),
+)
+DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
+
+#: Never handed to a child: exact case, and without regard to case.
+_NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
+_NEVER_FOLDED = frozenset(
+    (
+        "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+        "NODE_REPL_AUTH_TOKEN",
+        "OPENAI_FEDERATION_RULE_ID",
+        "OPENAI_IDENTITY_TOKEN_FILE",
+        "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
+    ),
+)
+
+
+class Inherit(Enum):
+    """How much of the server's own environment a child starts from."""
+
+    ALL = "all"
+    CORE = "core"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPolicy:
+    """The steps before the overlay."""
+
+    inherit: Inherit
+    ignore_default_excludes: bool
+    exclude: tuple[str, ...]
+    set: Mapping[str, str]
+    include_only: tuple[str, ...]
+
+
+def build(
+    policy: EnvPolicy | None, overlay: Mapping[str, str], own: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of a child."""
+    env: dict[str, str] = {}
+    if policy is not None:
+        if policy.inherit is Inherit.ALL:
+            env.update(own)
+        elif policy.inherit is Inherit.CORE:
+            env.update((k, v) for k, v in own.items() if k.upper() in CORE)
+        if not policy.ignore_default_excludes:
+            _drop(env, DEFAULT_EXCLUDES)
+        _drop(env, policy.exclude)
+        env.update(policy.set)
+        if policy.include_only:
+            keep = _matcher(tuple(policy.include_only))
+            env = {k: v for k, v in env.items() if keep(k)}
+    env.update(overlay)
+    return {
+        k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED
+    }
+
+
+def bad_name(names: Iterable[str]) -> str | None:
+    """The first name no environment can hold: empty, or with ``=`` or NUL."""
+    for name in names:
+        if not name or "=" in name or "\0" in name:
+            return name
+    return None
+
+
+def _drop(env: dict[str, str], patterns: Iterable[str]) -> None:
+    patterns = tuple(patterns)
+    if patterns:
+        hit = _matcher(patterns)
+        for name in [k for k in env if hit(k)]:
+            del env[name]
+
+
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(
+        "|".join(
+            "(?:" + "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in p) + ")"
+            for p in patterns
+        ),
+        re.IGNORECASE | re.DOTALL,
+    )
+
+
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    return _compiled(patterns).fullmatch

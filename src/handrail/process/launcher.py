@@ -1,0 +1,321 @@
+"""The face of the keeper: start one child, signal it, let go of it.
+
+Every child of this package comes from here, and the keeper is its parent.  Questions carry a
+serial number and are answered by futures; exits arrive by themselves and go to whoever
+``watch``es that child.  What the keeper only has to know sooner or later (streams that ended,
+children to forget) is gathered and sent together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from handrail.errors import KeeperLost
+from handrail.keeper import link
+from handrail.process import lookup
+from handrail.process.spec import ProcessSpec
+
+#: How long housekeeping messages are gathered.
+_GATHER_SECONDS = 0.05
+_GATHER_MOST = 256
+
+ExitCallback = Callable[[int, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child that runs; the descriptors are the caller's to close."""
+
+    child: int
+    pid: int
+    pidfd: int
+    fds: tuple[int, ...]  # stdout, stderr and perhaps stdin; or the terminal alone
+
+
+@dataclass(slots=True)
+class KeeperHandle:
+    """A keeper that was started and not yet spoken to."""
+
+    sock: socket.socket
+    pid: int
+
+
+def start_keeper(
+    *, listener: socket.socket | None = None, orphan_ttl: float = 600.0, log: str | None = None
+) -> KeeperHandle:
+    """Start the program.  Without ``listener`` it ends when our end of the link closes.
+
+    Called before the event loop is made, so that it starts while we still import.
+    """
+    ours, theirs = link.pair()
+    main = os.path.join(os.path.dirname(link.__file__), "__main__.py")
+    # Out of the way of the numbers the keeper will find them under.
+    first = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 16)
+    second = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 16) if listener else -1
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, log or "/dev/null", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, first, 3),
+    ]
+    if listener is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, second, 4))
+    argv = [sys.executable, "-I", "-S", main, "3", "4" if listener else "-", str(orphan_ttl)]
+    try:
+        pid = os.posix_spawn(
+            sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=()
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(first)
+        if second >= 0:
+            os.close(second)
+    return KeeperHandle(ours, pid)
+
+
+class Launcher:
+    """One link to one keeper, on one event loop."""
+
+    def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = handle.sock
+        self._sock.setblocking(False)
+        self._pid = handle.pid
+        self._loop = loop
+        self._serial = 0
+        self._children = 0
+        self._questions: dict[int, asyncio.Future[link.Message]] = {}
+        self._watchers: dict[int, ExitCallback] = {}
+        self._early: dict[int, tuple[int, int, int, int]] = {}
+        self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
+        self._released: list[bytes] = []
+        self._forgotten: list[bytes] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self.alive = True
+        #: Called once when the keeper is gone without having been asked to go.
+        self.on_lost: Callable[[], None] | None = None
+        loop.add_reader(self._sock.fileno(), self._readable)
+
+    async def hello(self) -> None:
+        """Take the lease; raises KeeperLost when it is refused."""
+        answer = await self._ask(link.HELLO, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+        if answer.op != link.WELCOME:
+            raise KeeperLost(answer.fields[0].decode())
+
+    async def spawn(self, spec: ProcessSpec) -> Spawned:
+        """Start one child.  Raises SpawnFailed, or KeeperLost."""
+        cwd = lookup.open_cwd(spec.cwd)
+        try:
+            program = lookup.find_program(spec.argv[0], spec.env, cwd)
+            self._children += 1
+            child = self._children
+            mode = (
+                link.MODE_PTY
+                if spec.tty
+                else link.MODE_STDIN
+                if spec.pipe_stdin
+                else link.MODE_PIPES
+            )
+            argv = spec.argv if spec.arg0 is None else (spec.arg0, *spec.argv[1:])
+            fields = [
+                b"%d" % child,
+                mode,
+                b"%d" % spec.rows,
+                b"%d" % spec.cols,
+                program,
+                b"%d" % len(argv),
+                *argv,
+            ]
+            fields += [b"%b=%b" % pair for pair in spec.env.items()]
+            question = self._ask(link.SPAWN, fields, [cwd])
+        finally:
+            os.close(cwd)
+        answer = await question
+        if answer.op == link.FAILED:
+            raise lookup.spawn_failed(spec.argv[0], int(answer.fields[0]))
+        *fds, pidfd = answer.fds
+        answer.fds = []
+        return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds))
+
+    def watch(self, child: int, callback: ExitCallback) -> None:
+        """Be told (status, user ms, system ms, max RSS) when the child exits."""
+        early = self._early.pop(child, None)
+        if early is not None:
+            self._loop.call_soon(callback, *early)
+        else:
+            self._watchers[child] = callback
+
+    def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[link.Message]:
+        """Signal the leader, its group or its whole tree."""
+        return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
+
+    def keep(self, child: int, name: bytes, fd: int) -> None:
+        """Give the keeper a copy of a descriptor to hold for the next server."""
+        self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
+
+    def drop(self, child: int, name: bytes) -> None:
+        """Have the keeper close its copy too: only then does the child see an end of file."""
+        self._tell(link.DROP, 0, [b"%d" % child, name], [])
+
+    def release(self, child: int) -> None:
+        """The streams of this child have ended."""
+        self._released.append(b"%d" % child)
+        self._gather()
+
+    def forget(self, child: int) -> None:
+        """Nothing more is wanted of this child."""
+        self._watchers.pop(child, None)
+        self._forgotten.append(b"%d" % child)
+        self._gather()
+
+    async def stop(self) -> None:
+        """End every child and the keeper."""
+        if self.alive:
+            self._send_gathered()
+            self.on_lost = None
+            ended = self._loop.create_future()
+            self._stopped = ended
+            with contextlib.suppress(KeeperLost):
+                await self._ask(link.STOP, [])
+            if self.alive:
+                await ended
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the link.  An embedded keeper then ends its children and itself."""
+        self.on_lost = None
+        self._lost()
+
+    # --- the link --------------------------------------------------------------------------
+
+    def _ask(
+        self, op: int, fields: list[bytes], fds: list[int] | None = None
+    ) -> asyncio.Future[link.Message]:
+        future: asyncio.Future[link.Message] = self._loop.create_future()
+        if not self.alive:
+            future.set_exception(_gone())
+            return future
+        self._serial = serial = self._serial % 0xFFFFFFFF + 1
+        self._questions[serial] = future
+        self._tell(op, serial, fields, fds or [])
+        return future
+
+    def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
+        if not self.alive:
+            return
+        if not self._unsent:
+            try:
+                link.send(self._sock, op, serial, fields, fds)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self._sock.fileno(), self._writable)
+            except OSError:
+                return  # seen by the reader
+        self._unsent.append((op, serial, fields, [os.dup(fd) for fd in fds]))
+
+    def _writable(self) -> None:
+        try:
+            while self._unsent:
+                op, serial, fields, fds = self._unsent[0]
+                link.send(self._sock, op, serial, fields, fds)
+                self._unsent.popleft()
+                for fd in fds:
+                    os.close(fd)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        # A few at a time: a burst of exits must not hold up the streams.
+        for _ in range(16):
+            try:
+                message = link.receive(self._sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self._lost()
+                return
+            if message.op == link.EXITED:
+                self._exited(message.fields)
+                continue
+            future = self._questions.pop(message.serial, None)
+            if future is None or future.done():
+                self._unwanted(message)
+            else:
+                future.set_result(message)
+
+    def _exited(self, fields: list[bytes]) -> None:
+        child, status, user, system, rss = map(int, fields)
+        callback = self._watchers.pop(child, None)
+        if callback is not None:
+            callback(status, user, system, rss)
+        else:
+            self._early[child] = (status, user, system, rss)
+
+    def _unwanted(self, message: link.Message) -> None:
+        """Nobody waits for this answer any more; a child that came of it must not live on."""
+        if message.op == link.SPAWNED:
+            child = int(message.fields[0])
+            self.signal(child, 9, link.SCOPE_TREE)
+            self.watch(child, lambda *_: self.forget(child))
+        message.close()
+
+    def _gather(self) -> None:
+        if len(self._released) + len(self._forgotten) >= _GATHER_MOST:
+            self._send_gathered()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHER_SECONDS, self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._released:
+            self._tell(link.RELEASE, 0, self._released, [])
+            self._released = []
+        if self._forgotten:
+            self._tell(link.FORGET, 0, self._forgotten, [])
+            self._forgotten = []
+
+    def _lost(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        if self._gathering is not None:
+            self._gathering.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        for _, _, _, fds in self._unsent:
+            for fd in fds:
+                os.close(fd)
+        self._unsent.clear()
+        for future in self._questions.values():
+            if not future.done():
+                future.set_exception(_gone())
+        self._questions.clear()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, os.WNOHANG)
+        ended = getattr(self, "_stopped", None)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+def _gone() -> KeeperLost:
+    return KeeperLost("the keeper is gone, so no child can be started or signalled; restart")

@@ -1,0 +1,62 @@
+"""Where a child starts and which file it runs.
+
+The directory is opened once and travels as a descriptor, so that what was checked is what is
+used.  A bare name is searched in the *child's* PATH, relative entries from the child's
+directory, as execvp would.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from handrail.errors import SpawnFailed
+
+#: For a child without a PATH of its own.
+DEFAULT_PATH = b"/usr/local/bin:/bin:/usr/bin"
+
+
+def open_cwd(path: bytes) -> int:
+    """Open the directory a child is to start in."""
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SpawnFailed(
+            f"cannot start in {os.fsdecode(path)}: {os_text(error.errno or 0)}",
+            errno=error.errno or 0,
+            path=os.fsdecode(path),
+        ) from None
+
+
+def find_program(name: bytes, env: dict[bytes, bytes], cwd: int) -> bytes:
+    """The path to run for ``name``; raises SpawnFailed when there is none."""
+    if b"/" in name:
+        return name
+    denied = False
+    for entry in env.get(b"PATH", DEFAULT_PATH).split(b":"):
+        path = entry + b"/" + name if entry else b"./" + name
+        try:
+            mode = os.stat(path, dir_fd=cwd).st_mode
+        except OSError:
+            continue
+        if stat.S_ISREG(mode) and os.access(path, os.X_OK, dir_fd=cwd, effective_ids=True):
+            return path
+        denied = True
+    number = errno.EACCES if denied else errno.ENOENT
+    raise spawn_failed(name, number)
+
+
+def spawn_failed(program: bytes, number: int) -> SpawnFailed:
+    """The error for a program that the kernel did not start."""
+    name = os.fsdecode(program)
+    return SpawnFailed(f"cannot start {name}: {os_text(number)}", errno=number, path=name)
+
+
+def os_text(number: int) -> str:
+    """The kernel's sentence, with the number a program can look at."""
+    text = os.strerror(number)
+    if number == errno.E2BIG:
+        limit = os.sysconf("SC_ARG_MAX")
+        text += f" for arguments and environment together (at most {limit} bytes)"
+    return f"{text} (os error {number})"

@@ -1,0 +1,167 @@
+"""The numbered events of one process, and which output is still there.  Pure.
+
+How it works.  Every chunk of output, the exit and the close take the next number, from 1,
+without gaps.  The log knows where a chunk lies in its stream (``start``, ``size``) and not
+what is in it: the bytes are in the stream's spool.  Beyond the retention whole chunks are
+dropped from the front; the log remembers how many bytes each number stands for, so that a
+reader who comes late is told exactly what it missed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+RETENTION_BYTES = 1024 * 1024
+RETENTION_CHUNKS = 50_000
+#: Byte counts of this many numbers are remembered for ``omitted``.
+_HISTORY = 131_072
+
+
+class Chunk:
+    """Some bytes of one stream, by position."""
+
+    __slots__ = ("seq", "size", "start", "stream")
+
+    def __init__(self, seq: int, stream: int, start: int, size: int) -> None:
+        self.seq = seq
+        self.stream = stream
+        self.start = start
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a read returns: chunks, and the number to go on from."""
+
+    chunks: list[Chunk]
+    next_seq: int
+
+
+class OutputLog:
+    """Numbers for events; positions for retained chunks."""
+
+    __slots__ = (
+        "_chunks",
+        "_ends",
+        "_ends_from",
+        "_head",
+        "_limit_bytes",
+        "_limit_chunks",
+        "bytes_dropped",
+        "bytes_total",
+        "chunks_dropped",
+        "closed_seq",
+        "dropped_seq",
+        "exit_seq",
+        "next_seq",
+        "retained",
+    )
+
+    def __init__(
+        self, limit_bytes: int = RETENTION_BYTES, limit_chunks: int = RETENTION_CHUNKS
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._limit_chunks = limit_chunks
+        self._chunks: list[Chunk] = []
+        self._head = 0
+        self._ends: array[int] | None = None  # bytes up to and including a number
+        self._ends_from = 1
+        self.next_seq = 1
+        self.retained = 0
+        self.bytes_total = 0
+        self.bytes_dropped = 0
+        self.chunks_dropped = 0
+        self.dropped_seq = 0  # the highest number whose bytes are gone
+        self.exit_seq: int | None = None
+        self.closed_seq: int | None = None
+
+    def append(self, stream: int, start: int, size: int) -> Chunk:
+        """Number one chunk; older ones leave when the retention is full."""
+        chunk = Chunk(self._number(size), stream, start, size)
+        self._chunks.append(chunk)
+        self.retained += size
+        if (
+            self.retained > self._limit_bytes
+            or len(self._chunks) - self._head > self._limit_chunks
+        ):
+            self._evict()
+        return chunk
+
+    def exited(self) -> int:
+        """The number of the exit."""
+        self.exit_seq = self._number(0)
+        return self.exit_seq
+
+    def closed(self) -> int:
+        """The number of the close, which is the last."""
+        self.closed_seq = self._number(0)
+        return self.closed_seq
+
+    def read(self, after: int, max_bytes: int | None) -> Page:
+        """Retained chunks numbered above ``after``; at least one if there is any."""
+        chunks = self._chunks
+        at = bisect_right(chunks, after, lo=self._head, key=_seq)
+        if max_bytes is None:
+            return Page(chunks[at:], self.next_seq)
+        taken: list[Chunk] = []
+        total = 0
+        for chunk in chunks[at:]:
+            if taken and total + chunk.size > max_bytes:
+                break
+            taken.append(chunk)
+            total += chunk.size
+            if total >= max_bytes:
+                break
+        return Page(taken, taken[-1].seq + 1 if taken else self.next_seq)
+
+    def omitted(self, after: int) -> tuple[int, int]:
+        """Bytes and chunks above ``after`` that the retention has dropped."""
+        if after >= self.dropped_seq:
+            return 0, 0
+        if after == 0:
+            return self.bytes_dropped, self.chunks_dropped
+        chunks = self.dropped_seq - after
+        if self.exit_seq is not None and after < self.exit_seq <= self.dropped_seq:
+            chunks -= 1
+        return self.bytes_dropped - self._bytes_through(after), chunks
+
+    def _number(self, size: int) -> int:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        self.bytes_total += size
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = array("Q")
+        ends.append(self.bytes_total)
+        if len(ends) > _HISTORY:
+            half = _HISTORY // 2
+            del ends[:half]
+            self._ends_from += half
+        return seq
+
+    def _bytes_through(self, seq: int) -> int:
+        if self._ends is None or seq < self._ends_from:
+            return 0
+        return self._ends[seq - self._ends_from]
+
+    def _evict(self) -> None:
+        chunks, head = self._chunks, self._head
+        while head < len(chunks) - 1 and (
+            self.retained > self._limit_bytes or len(chunks) - head > self._limit_chunks
+        ):
+            gone = chunks[head]
+            head += 1
+            self.retained -= gone.size
+            self.bytes_dropped += gone.size
+            self.chunks_dropped += 1
+            self.dropped_seq = gone.seq
+        if head > 512 and head * 2 > len(chunks):
+            del chunks[:head]
+            head = 0
+        self._head = head
+
+
+def _seq(chunk: Chunk) -> int:
+    return chunk.seq

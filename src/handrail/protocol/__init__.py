@@ -1,0 +1,1 @@
+"""What travels: messages, methods and their shapes.  Pure, bytes in and messages out."""

@@ -1,0 +1,162 @@
+"""JSON and base64 of the wire, with limits.
+
+Reading: one strict parse that refuses duplicate keys, NaN, lone surrogates, more than 262,144
+values or more than 127 levels.  The stdlib scanner is used because it alone shows duplicate
+keys; the shapes are then checked by msgspec.  Counting and measuring walk the parsed tree, and
+only when a look at the bytes says that a limit could be near.
+
+Writing: small answers are encoded by msgspec; output is put together from parts, so that its
+base64 is never copied into another string.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+import pybase64
+
+from handrail.errors import RemoteProtocolError, RpcError
+from handrail.protocol.envelope import INVALID_PARAMS, Message, RequestId, classify
+
+MAX_VALUES = 262_144
+MAX_DEPTH = 127
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+
+
+def decode(data: str | bytes) -> Message:
+    """Read one message; raises RemoteProtocolError when it is malformed."""
+    if type(data) is not str:
+        try:
+            data = str(data, "utf-8")
+        except UnicodeDecodeError:
+            raise RemoteProtocolError("the message is not UTF-8") from None
+    try:
+        value = _parse(data)
+    except _Refused as refused:
+        raise RemoteProtocolError(str(refused)) from None
+    except RecursionError:
+        raise RemoteProtocolError("the message is nested too deeply") from None
+    except ValueError as error:
+        raise RemoteProtocolError(f"the message is not JSON: {error}"[:200]) from None
+    brackets = data.count("[") + data.count("{")
+    if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise RemoteProtocolError(f"the message is nested deeper than {MAX_DEPTH} levels")
+    if brackets + data.count(",") >= MAX_VALUES and _count(value) > MAX_VALUES:
+        raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
+    if "\\u" in data and _has_lone_surrogate(value):
+        raise RemoteProtocolError("the message holds half of a surrogate pair")
+    return classify(value)
+
+
+class _Refused(Exception):
+    """Valid for the scanner, not for us."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _Refused("an object of the message names a key twice")
+    return value
+
+
+def _constant(name: str) -> Any:
+    raise _Refused(f"{name} is not a JSON value")
+
+
+_parse = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant).decode
+
+
+def _depth(value: Any) -> int:
+    deepest = 0
+    todo = [(value, 1)]
+    while todo:
+        item, level = todo.pop()
+        inner = item.values() if type(item) is dict else item if type(item) is list else None
+        if inner is not None:
+            deepest = max(deepest, level)
+            if deepest > MAX_DEPTH:
+                break
+            todo.extend((x, level + 1) for x in inner)
+    return deepest
+
+
+def _count(value: Any) -> int:
+    total = 0
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        total += 1
+        if type(item) is dict:
+            todo.extend(item.values())
+        elif type(item) is list:
+            todo.extend(item)
+    return total
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+# --- params ----------------------------------------------------------------------------------
+
+
+def convert(params: Any, shape: type[T]) -> T:
+    """Check params against a shape; raises RpcError -32602 that names the field."""
+    try:
+        return msgspec.convert(params, shape)
+    except msgspec.ValidationError as error:
+        raise RpcError(INVALID_PARAMS, f"invalid params: {error}") from None
+
+
+def decode_base64(text: str, field: str) -> bytes:
+    """Strict standard base64: padded, no white space, no stray bits; else RpcError -32602."""
+    try:
+        data = pybase64.b64decode(text, validate=True)
+    except (ValueError, UnicodeEncodeError):
+        raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64") from None
+    if text.endswith("=") and pybase64.b64encode(data[-(len(data) % 3) :]).decode() != text[-4:]:
+        raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64: it has stray bits")
+    return data
+
+
+encode_base64 = pybase64.b64encode
+
+
+# --- messages we send ----------------------------------------------------------------------------
+
+
+def result_message(request_id: RequestId, result: Any) -> bytes:
+    """The answer to a request."""
+    return b'{"id":%b,"result":%b}' % (encode(request_id), encode(result))
+
+
+def error_message(request_id: RequestId, code: int, message: str, data: Any = None) -> bytes:
+    """The refusal of a request."""
+    if data is None:
+        body = encode({"code": code, "message": message})
+    else:
+        body = encode({"code": code, "message": message, "data": data})
+    return b'{"error":%b,"id":%b}' % (body, encode(request_id))
+
+
+def request_message(request_id: RequestId, method: str, params: Any) -> bytes:
+    """A call of ours."""
+    return b'{"id":%b,"method":%b,"params":%b}' % (
+        encode(request_id),
+        encode(method),
+        encode(params),
+    )
+
+
+def notification_message(method: str, params: Any) -> bytes:
+    """A notification of ours."""
+    return b'{"method":%b,"params":%b}' % (encode(method), encode(params))

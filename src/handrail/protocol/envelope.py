@@ -1,0 +1,119 @@
+"""Request, response, notification, error: telling them apart.
+
+The dialect of the wire: no ``jsonrpc`` member is sent and an inbound one is ignored, ids are
+strings or signed 64-bit integers, and a message is classified by its members alone: ``method``
+first, then ``result``, then ``error``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from handrail.errors import RemoteProtocolError
+
+RequestId = str | int
+
+#: The id under which a message that could not be read is answered.
+MALFORMED_ID = -1
+
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+NOT_FOUND = -32004
+ALREADY_ATTACHED = -32010
+
+_MIN_ID = -(2**63)
+_MAX_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A W3C trace context, as sent."""
+
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call that wants an answer."""
+
+    id: RequestId
+    method: str
+    params: Any = None
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A call that wants none."""
+
+    method: str
+    params: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a request of ours."""
+
+    id: RequestId
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """The refusal of a request of ours."""
+
+    id: RequestId
+    code: int
+    message: str
+    data: Any = None
+
+
+Message = Request | Notification | Response | ErrorResponse
+
+
+def classify(value: Any) -> Message:
+    """Turn a decoded JSON value into a message, or raise RemoteProtocolError."""
+    if type(value) is not dict:
+        raise RemoteProtocolError("a message must be a JSON object")
+    if "method" in value:
+        method = value["method"]
+        if type(method) is not str:
+            raise RemoteProtocolError("`method` must be a string")
+        trace = _trace(value["trace"]) if "trace" in value else None
+        if "id" in value:
+            return Request(_id(value["id"]), method, value.get("params"), trace)
+        return Notification(method, value.get("params"))
+    if "id" not in value:
+        raise RemoteProtocolError("a message needs a `method` or an `id`")
+    request_id = _id(value["id"])
+    if "result" in value:
+        return Response(request_id, value["result"])
+    error = value.get("error")
+    if type(error) is not dict:
+        raise RemoteProtocolError("a message needs a `method`, a `result` or an `error` object")
+    code, message = error.get("code"), error.get("message")
+    if type(code) is not int or type(message) is not str:
+        raise RemoteProtocolError("an `error` needs an integer `code` and a string `message`")
+    return ErrorResponse(request_id, code, message, error.get("data"))
+
+
+def _id(value: Any) -> RequestId:
+    if type(value) is str or (type(value) is int and _MIN_ID <= value <= _MAX_ID):
+        return value  # type: ignore[no-any-return]
+    raise RemoteProtocolError("`id` must be a string or a signed 64-bit integer")
+
+
+def _trace(value: Any) -> Trace | None:
+    if value is None:
+        return None
+    if type(value) is not dict:
+        raise RemoteProtocolError("`trace` must be an object")
+    parent, state = value.get("traceparent"), value.get("tracestate")
+    for text in (parent, state):
+        if text is not None and type(text) is not str:
+            raise RemoteProtocolError("the members of `trace` must be strings")
+    return Trace(parent, state)

@@ -1,0 +1,64 @@
+"""Shapes of ``initialize``, ``environment/*`` and ``session/*``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from handrail.protocol.wire import Wire
+
+
+class InitializeParams(Wire):
+    """Begin a session, or go on with one."""
+
+    client_name: str
+    resume_session_id: str | None = None
+    #: Ours: asks for (null) or presents the secret that lets a client take a session over.
+    resume_secret: str | None | UnsetType = UNSET
+    #: Ours: how long the session outlives its connection, bounded by the server.
+    detach_ttl_ms: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Shell(Wire):
+    """The login shell of the user the server runs as."""
+
+    name: str
+    path: str
+
+
+class EnvironmentInfo(Wire):
+    """What kind of place this is."""
+
+    shell: Shell
+    executor_version: str
+    provider_id: str
+    cwd: str
+    user_home_dir: str | None
+    platform_os: str
+    prepend_path_dirs: list[str]
+    temporary_directories: list[str]
+    temp_dir: str
+    capabilities: dict[str, bool | dict[str, bool]]
+
+
+class InitializeResult(Wire, omit_defaults=True):
+    """The session's name, and where it is."""
+
+    session_id: str
+    environment_info: EnvironmentInfo
+    resume_secret: str | UnsetType = UNSET
+
+
+class EnvironmentStatus(Wire):
+    """Whether commands can be run."""
+
+    status: str
+
+
+class Empty(Struct, forbid_unknown_fields=True):
+    """No parameters: absent, null and ``{}`` are the same."""
+
+
+class Nothing(Wire):
+    """An answer that says only that it was done."""

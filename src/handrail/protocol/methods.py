@@ -1,0 +1,191 @@
+"""The table of methods: name -> shapes, family, lane, origin.
+
+Everything else about a method follows from its row: which handshake error it gives, in which
+lane it waits, what ``docs/protocol.md`` says about it.  Rows without shapes are methods of the
+wire that this server does not offer yet.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from handrail.protocol import environment, process
+
+
+class Lane(enum.Enum):
+    """Requests of one lane never wait for those of the other."""
+
+    CONTROL = "control"
+    ORDINARY = "ordinary"
+
+
+class Origin(enum.Enum):
+    """Whose method it is."""
+
+    WIRE = "wire"
+    OURS = "handrail"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One call a client can make."""
+
+    name: str
+    family: str
+    params: type[Any] | None
+    result: type[Any] | None
+    lane: Lane = Lane.ORDINARY
+    origin: Origin = Origin.WIRE
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNotification:
+    """One thing the server says by itself."""
+
+    name: str
+    params: type[Any]
+    about: str
+
+
+_E, _P = environment, process
+_CONTROL, _OURS = Lane.CONTROL, Origin.OURS
+
+INITIALIZE = "initialize"
+INITIALIZED = "initialized"
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            INITIALIZE,
+            "",
+            _E.InitializeParams,
+            _E.InitializeResult,
+            about="Begin a session or resume one.",
+        ),
+        Method(
+            "environment/info",
+            "environment info",
+            _E.Empty,
+            _E.EnvironmentInfo,
+            _CONTROL,
+            about="Shell, directories, version and capabilities of this machine.",
+        ),
+        Method(
+            "environment/status",
+            "environment status",
+            _E.Empty,
+            _E.EnvironmentStatus,
+            _CONTROL,
+            about="Whether commands can be run.",
+        ),
+        Method(
+            "process/start",
+            "exec",
+            _P.StartParams,
+            _P.StartResult,
+            about="Start one process on pipes or in a terminal.",
+        ),
+        Method(
+            "process/read",
+            "exec",
+            _P.ReadParams,
+            _P.ReadResult,
+            about="Retained output above a number; waits up to `waitMs` for some.",
+        ),
+        Method(
+            "process/write",
+            "exec",
+            _P.WriteParams,
+            _P.WriteResult,
+            about="Bytes for stdin, applied once per `writeId`.",
+        ),
+        Method(
+            "process/signal",
+            "exec",
+            _P.SignalParams,
+            _E.Nothing,
+            _CONTROL,
+            about="Signal the process group (`interrupt`, or ours: any signal by name).",
+        ),
+        Method(
+            "process/terminate",
+            "exec",
+            _P.TerminateParams,
+            _P.TerminateResult,
+            _CONTROL,
+            about="Kill the whole tree, after a grace if one is given.",
+        ),
+        Method(
+            "process/resize",
+            "exec",
+            _P.ResizeParams,
+            _E.Nothing,
+            _CONTROL,
+            _OURS,
+            about="Set the size of a terminal.",
+        ),
+        Method(
+            "process/closeStdin",
+            "exec",
+            _P.ProcessParams,
+            _E.Nothing,
+            Lane.ORDINARY,
+            _OURS,
+            about="End of file on stdin; a terminal gets its end-of-file key.",
+        ),
+        Method(
+            "process/list",
+            "exec",
+            _E.Empty,
+            _P.ListResult,
+            _CONTROL,
+            _OURS,
+            about="The processes of this session.",
+        ),
+        Method(
+            "session/close",
+            "exec",
+            _E.Empty,
+            _E.Nothing,
+            _CONTROL,
+            _OURS,
+            about="End the session and every process of it now.",
+        ),
+        # Of the wire, not offered yet: they answer -32601 after the handshake checks.
+        *(
+            Method(f"fs/{name}", "filesystem", None, None)
+            for name in (
+                "readFile",
+                "writeFile",
+                "createDirectory",
+                "getMetadata",
+                "canonicalize",
+                "readDirectory",
+                "walk",
+                "remove",
+                "copy",
+                "open",
+                "readBlock",
+                "writeBlock",
+                "close",
+                "watchMissing",
+            )
+        ),
+        Method("http/request", "http", None, None),
+        Method("capabilityRoots/discoverV1", "capability discovery", None, None),
+        Method("capabilities/discoverV2", "capability discovery", None, None),
+        Method("environmentConfig/read", "environment config", None, None),
+    )
+}
+
+NOTIFICATIONS: tuple[ServerNotification, ...] = (
+    ServerNotification("process/output", _P.OutputNotification, "Output, as it happens."),
+    ServerNotification("process/exited", _P.ExitedNotification, "The process has exited."),
+    ServerNotification(
+        "process/closed", _P.ClosedNotification, "Exited, and every stream has ended."
+    ),
+)

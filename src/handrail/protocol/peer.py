@@ -1,0 +1,57 @@
+"""One end of a call stream: ids, pending calls, late and double replies.  Pure.
+
+Calls of ours get integers from 1.  A reply belongs to a call, or to one that is over (then it
+is late, or a double, and dropped), or to none at all: that peer is confused and the connection
+has to end.  Calls of the peer are counted so that somebody can say when there are too many.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from handrail.errors import RemoteProtocolError
+from handrail.protocol.envelope import ErrorResponse, RequestId, Response
+
+T = TypeVar("T")
+
+
+class Peer(Generic[T]):
+    """The pending calls of one connection; ``T`` is whatever waits for a reply."""
+
+    def __init__(self) -> None:
+        self._issued = 0
+        self._pending: dict[int, T] = {}
+        self.inbound = 0
+
+    @property
+    def pending(self) -> int:
+        """Calls of ours that are unanswered."""
+        return len(self._pending)
+
+    def call(self, waiter: T) -> int:
+        """A number for a new call of ours."""
+        self._issued += 1
+        self._pending[self._issued] = waiter
+        return self._issued
+
+    def give_up(self, number: int) -> T | None:
+        """Stop waiting; a reply that still comes is late."""
+        return self._pending.pop(number, None)
+
+    def reply(self, message: Response | ErrorResponse) -> T | None:
+        """Who waits for this reply; None when it is late or a double.
+
+        Raises RemoteProtocolError when no such call was ever made.
+        """
+        if not self._was_issued(message.id):
+            raise RemoteProtocolError(f"a reply to {message.id!r}, which was never asked")
+        return self._pending.pop(message.id, None)  # type: ignore[arg-type]
+
+    def abandon(self) -> list[T]:
+        """The connection is gone: everybody who still waits."""
+        waiters = list(self._pending.values())
+        self._pending.clear()
+        return waiters
+
+    def _was_issued(self, request_id: RequestId) -> bool:
+        return type(request_id) is int and 1 <= request_id <= self._issued

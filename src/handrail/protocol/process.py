@@ -1,0 +1,219 @@
+"""Shapes of ``process/*``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from handrail.protocol.wire import U16, Unsigned, Wire
+
+Rows = Annotated[int, Meta(ge=1, le=65_535)]
+
+
+class EnvPolicyParams(Wire):
+    """How the environment is put together before ``env`` is laid over it."""
+
+    inherit: Literal["all", "core", "none"]
+    ignore_default_excludes: bool
+    exclude: list[str]
+    set: dict[str, str]
+    include_only: list[str]
+
+
+class SizeParams(Wire):
+    """Rows and columns of a terminal."""
+
+    rows: Rows
+    cols: Rows
+
+
+class ManagedNetwork(Wire):
+    """Which loopback ports a sandboxed process may use."""
+
+    loopback_ports: list[U16]
+    allow_local_binding: bool
+
+
+class StartParams(Wire):
+    """Start one process."""
+
+    process_id: str
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    tty: bool
+    env_policy: EnvPolicyParams | None = None
+    pipe_stdin: bool = False
+    arg0: str | None = None
+    sandbox: dict[str, Any] | None = None
+    enforce_managed_network: bool = False
+    managed_network: ManagedNetwork | None = None
+    network_proxy: dict[str, Any] | None = None
+    shell_snapshot: dict[str, Any] | None = None
+    #: Ours: a name for people, shown by ``process/list``.
+    name: str | None = None
+    #: Ours: the first size of the terminal.
+    size: SizeParams | None = None
+
+
+class StartResult(Wire):
+    """The process runs."""
+
+    process_id: str
+    sandbox_type: str
+
+
+class ProcessParams(Wire):
+    """One process by its id."""
+
+    process_id: str
+
+
+class ReadParams(Wire):
+    """Retained output above a number, or wait for some."""
+
+    process_id: str
+    after_seq: Unsigned | None = None
+    max_bytes: Unsigned | None = None
+    wait_ms: Unsigned | None = None
+
+
+class OutputChunk(Wire):
+    """Some bytes of one stream, as base64."""
+
+    seq: int
+    stream: Literal["stdout", "stderr", "pty"]
+    chunk: str
+
+
+class ExitShape(Wire):
+    """Ours: how a process came to its end."""
+
+    kind: str
+    code: int | None
+    signal: str | None = None
+    core_dumped: bool = False
+
+
+class UsageShape(Wire):
+    """Ours: what a process has cost."""
+
+    wall_ms: int
+    user_ms: int
+    system_ms: int
+    max_rss_bytes: int
+
+
+class Omitted(Wire):
+    """Ours: what the retention dropped above ``afterSeq``."""
+
+    bytes: int
+    chunks: int
+
+
+class ReadResult(Wire):
+    """Output and state; go on with ``afterSeq = nextSeq - 1``."""
+
+    chunks: list[OutputChunk]
+    next_seq: int
+    exited: bool
+    exit_code: int | None
+    closed: bool
+    failure: str | None
+    sandbox_denied: bool
+    exit: ExitShape | None | UnsetType = UNSET
+    usage: UsageShape | None | UnsetType = UNSET
+    omitted: Omitted | UnsetType = UNSET
+
+
+class WriteParams(Wire):
+    """Bytes for stdin, applied once per ``writeId``."""
+
+    process_id: str
+    chunk: str
+    write_id: str
+
+
+class WriteResult(Wire):
+    """What became of a write."""
+
+    status: Literal["accepted", "unknownProcess", "stdinClosed", "starting"]
+
+
+class SignalParams(Wire):
+    """Signal the process group; ours: any signal name, and ``tree`` for all descendants."""
+
+    process_id: str
+    signal: str
+    tree: bool = False
+
+
+class TerminateParams(Wire):
+    """Kill the whole tree; ours: ``graceMs`` first, ``tree`` also after the leader's exit."""
+
+    process_id: str
+    grace_ms: Unsigned | None = None
+    tree: bool = False
+
+
+class TerminateResult(Wire):
+    """Whether the process was running when it was asked to end."""
+
+    running: bool
+
+
+class ResizeParams(Wire):
+    """Ours: a new size for a terminal."""
+
+    process_id: str
+    rows: Rows
+    cols: Rows
+
+
+class ProcessInfo(Wire):
+    """Ours: one line of ``process/list``."""
+
+    process_id: str
+    name: str | None
+    argv: list[str]
+    cwd: str
+    tty: bool
+    pid: int | None
+    state: Literal["starting", "running", "exited", "closed"]
+    exit: ExitShape | None
+    started_at_ms: int
+    output_bytes: int
+    next_seq: int
+    orphans: int
+
+
+class ListResult(Wire):
+    """Ours: the processes of this session."""
+
+    processes: list[ProcessInfo]
+
+
+class OutputNotification(Wire):
+    """Output, as it happens."""
+
+    process_id: str
+    seq: int
+    stream: Literal["stdout", "stderr", "pty"]
+    chunk: str
+
+
+class ExitedNotification(Wire):
+    """The process has exited; output of its descendants may follow."""
+
+    process_id: str
+    seq: int
+    exit_code: int | None
+    sandbox_denied: bool
+
+
+class ClosedNotification(Wire):
+    """Exited, and every stream has ended: the last number."""
+
+    process_id: str
+    seq: int

@@ -1,0 +1,1 @@
+"""One machine, many clients: listening, sessions, and the methods of the wire."""

@@ -1,0 +1,99 @@
+"""Turns what children do into notifications on one connection.
+
+The hottest path of the server: the fixed part of each message is made once per process and
+stream, and the base64 goes out as a part of its own, never copied into a string.
+"""
+
+from __future__ import annotations
+
+
+from handrail.process.child import STREAM_NAMES, Child
+from handrail.process.output_log import Chunk
+from handrail.protocol.codec import encode, encode_base64
+from handrail.protocol.process import ExitShape, UsageShape
+from handrail.transport.base import Transport
+
+_STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
+
+
+class Notifier:
+    """The sink of all children of one attached session."""
+
+    __slots__ = ("_blocked", "_transport", "extended", "ready")
+
+    def __init__(self, transport: Transport, *, extended: bool) -> None:
+        self._transport = transport
+        self._blocked: list[Child] = []
+        self.ready = True
+        #: The client asked for our members in ``process/exited``.
+        self.extended = extended
+
+    def output(self, child: Child, chunk: Chunk) -> None:
+        tag = child.tags.get("output")
+        if tag is None:
+            tag = child.tags["output"] = (
+                b'{"method":"process/output","params":{"processId":%b,"seq":' % encode(child.key)
+            )
+        self._transport.send(
+            b"%b%d%b" % (tag, chunk.seq, _STREAM_TAGS[chunk.stream]),
+            encode_base64(child.read_chunk(chunk)),
+            b'"}}',
+        )
+
+    def exited(self, child: Child, seq: int) -> None:
+        info = child.exit
+        code = b"null" if info is None or info.code is None else b"%d" % info.code
+        extra = b""
+        if self.extended:
+            extra = b',"exit":%b,"usage":%b' % (
+                encode(exit_shape(child)),
+                encode(usage_shape(child)),
+            )
+        self._transport.send(
+            b'{"method":"process/exited","params":{"processId":%b,"seq":%d,'
+            b'"exitCode":%b,"sandboxDenied":false%b}}' % (encode(child.key), seq, code, extra)
+        )
+
+    def closed(self, child: Child, seq: int) -> None:
+        self._transport.send(
+            b'{"method":"process/closed","params":{"processId":%b,"seq":%d}}'
+            % (encode(child.key), seq)
+        )
+
+    def blocked(self, child: Child) -> None:
+        self._blocked.append(child)
+
+    def pause(self) -> None:
+        self.ready = False
+
+    def resume(self) -> None:
+        """The client keeps up again: everybody whose pipe was left alone goes on."""
+        self.ready = True
+        blocked, self._blocked = self._blocked, []
+        for child in blocked:
+            child.resume()
+
+
+def exit_shape(child: Child) -> ExitShape | None:
+    """How a child ended, for the wire; None while it runs."""
+    info = child.exit
+    if info is None:
+        return None
+    return ExitShape(
+        kind=info.kind.value, code=info.code, signal=info.signal, core_dumped=info.core_dumped
+    )
+
+
+def usage_shape(child: Child) -> UsageShape | None:
+    """What a child has cost, for the wire."""
+    usage = child.exit.usage if child.exit is not None else None
+    if usage is None:
+        return None
+    return UsageShape(
+        wall_ms=usage.wall_ms,
+        user_ms=usage.user_ms,
+        system_ms=usage.system_ms,
+        max_rss_bytes=usage.max_rss_bytes,
+    )
+
+
