@@ -27,14 +27,15 @@ RELEASE = 5  # child...        their streams have ended: close pipes and termina
 FORGET = 6  # child...         the server has everything it wants of them
 DROP = 7  # child, name       close the copy held under that name
 LIST = 8
-STOP = 9  # end everything, then yourself
+ORPHANS = 9  # who still has descendants whose parents are gone
+STOP = 10  # end everything, then yourself
 
 # What a keeper says.
 WELCOME = 32  # version, keeper pid
 SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
 FAILED = 34  # errno, step
 EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
-DONE = 36  # how many processes a signal reached
+DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, child, ...
 CHILD = 37  # child, pid, status or -, names...   fds in that order; DONE ends the list
 REFUSED = 38  # reason
 

@@ -175,6 +175,8 @@ class Keeper:
             for entry in self.entries.values():
                 self.describe(fd, serial, entry)
             self.say(fd, link.DONE, serial, [b"%d" % len(self.entries)])
+        elif op == link.ORPHANS:
+            self.say(fd, link.DONE, serial, self.orphans())
         elif op == link.STOP:
             self.say(fd, link.DONE, serial, [])
             self.stop()
@@ -264,6 +266,14 @@ class Keeper:
         except OSError:
             return 0
         return 1
+
+    def orphans(self) -> list[bytes]:
+        found = tree.orphans_by_mark(set(self.by_pid))
+        fields = []
+        for entry in self.entries.values():
+            if entry.mark in found:
+                fields += [entry.child, b"%d" % found[entry.mark]]
+        return fields
 
     def release(self, child: bytes) -> None:
         entry = self.entries.get(child)

@@ -48,6 +48,22 @@ def orphans(mark: int, leaders: set[int]) -> list[int]:
     ]
 
 
+def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
+    """How many processes of each family have come to us, with what hangs below them."""
+    found: dict[int, int] = {}
+    for pid in children_of(os.getpid()):
+        if pid in leaders:
+            continue
+        mark = mark_of(pid)
+        if mark is not None:
+            todo, count = [pid], 0
+            while todo:
+                count += 1
+                todo.extend(children_of(todo.pop()))
+            found[mark] = found.get(mark, 0) + count
+    return found
+
+
 def members(leader: int | None, mark: int, leaders: set[int]) -> dict[int, int]:
     """Everything of one family that can be found now: pid -> the parent it was found under."""
     us = os.getpid()

@@ -84,6 +84,7 @@ class Child:
         "log",
         "number",
         "on_closed",
+        "on_exit",
         "pid",
         "sink",
         "spec",
@@ -113,6 +114,7 @@ class Child:
         self.terminated = False
         self.blocked = False
         self.started_at = time.time()
+        self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
         self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
         self._started = time.monotonic()
@@ -140,6 +142,11 @@ class Child:
     @property
     def running(self) -> bool:
         return self.exit is None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
 
     @property
     def closed(self) -> bool:
@@ -208,8 +215,6 @@ class Child:
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
         self.terminated = self.terminated or self.running
-        if self._pump is not None:
-            self._pump.close()
         await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
 
     async def end(self, grace: float) -> None:
@@ -315,8 +320,7 @@ class Child:
     # --- the end -------------------------------------------------------------------------
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
-        wall = int((time.monotonic() - self._started) * 1000)
-        usage = Usage(wall, user_ms, system_ms, rss)
+        usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
         if self.sink is None or self.sink.ready:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
@@ -335,6 +339,7 @@ class Child:
         if self.sink is not None:
             self.sink.exited(self, seq)
         self._wake()
+        self._counted()
         self._maybe_closed()
 
     def _maybe_closed(self) -> None:
@@ -349,6 +354,11 @@ class Child:
         self._wake()
         if self.on_closed is not None:
             self.on_closed(self)
+
+    def _counted(self) -> None:
+        if self.on_exit is not None:
+            on_exit, self.on_exit = self.on_exit, None
+            on_exit(self)
 
     def discard(self) -> None:
         """Let go of everything, retained output too.  The child must have been killed."""
@@ -365,6 +375,7 @@ class Child:
             self._pidfd = -1
         self._launcher.forget(self.number)
         self.sink = None
+        self._counted()  # discarded before its exit was known
         self._wake()
 
     def _wake(self) -> None:

@@ -46,6 +46,7 @@ class KeeperHandle:
 
     sock: socket.socket
     pid: int
+    found: bool = False  # it was there already, and is nobody's child of ours
 
 
 def start_keeper(
@@ -90,7 +91,7 @@ class Launcher:
     def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
         self._sock = handle.sock
         self._sock.setblocking(False)
-        self._pid = handle.pid
+        self._pid = 0 if handle.found else handle.pid
         self._loop = loop
         self._serial = 0
         self._children = 0
@@ -101,6 +102,7 @@ class Launcher:
         self._released: list[bytes] = []
         self._forgotten: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
+        self._stopped: asyncio.Future[None] | None = None
         self.alive = True
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
@@ -159,6 +161,11 @@ class Launcher:
         """Signal the leader, its group or its whole tree."""
         return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
+    async def orphans(self) -> dict[int, int]:
+        """How many descendants have outlived their parents, by child."""
+        fields = (await self._ask(link.ORPHANS, [])).fields
+        return dict(zip(map(int, fields[::2]), map(int, fields[1::2]), strict=True))
+
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server."""
         self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
@@ -183,12 +190,11 @@ class Launcher:
         if self.alive:
             self._send_gathered()
             self.on_lost = None
-            ended = self._loop.create_future()
-            self._stopped = ended
+            self._stopped = self._loop.create_future()
             with contextlib.suppress(KeeperLost):
                 await self._ask(link.STOP, [])
             if self.alive:
-                await ended
+                await self._stopped
         self.close()
 
     def close(self) -> None:
@@ -308,11 +314,12 @@ class Launcher:
             if not future.done():
                 future.set_exception(_gone())
         self._questions.clear()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, os.WNOHANG)
-        ended = getattr(self, "_stopped", None)
-        if ended is not None and not ended.done():
-            ended.set_result(None)
+        if self._pid:
+            # It has closed the link, so it is on its way out: this does not take long.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0 if self._stopped is not None else os.WNOHANG)
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from handrail.errors import HandrailError, ProcessExists
 from handrail.process.child import Child, Sink
@@ -18,6 +19,13 @@ from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
+
+
+class Observer(Protocol):
+    """Who counts processes; told of each start and each end once."""
+
+    def started(self, child: Child) -> None: ...
+    def exited(self, child: Child) -> None: ...
 
 
 class StartCancelled(HandrailError):
@@ -42,10 +50,12 @@ class ProcessTable:
         loop: asyncio.AbstractEventLoop,
         *,
         retention: float = RETENTION_SECONDS,
+        observer: Observer | None = None,
     ) -> None:
         self._launcher = launcher
         self._loop = loop
         self._retention = retention
+        self._observer = observer
         self._entries: dict[str, Child | Starting] = {}
         self._closed: deque[tuple[float, Child]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -82,6 +92,9 @@ class ProcessTable:
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
+        if self._observer is not None:
+            self._observer.started(child)
+            child.on_exit = self._observer.exited
         child.begin()
         return child
 

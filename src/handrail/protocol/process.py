@@ -185,6 +185,7 @@ class ProcessInfo(Wire):
     started_at_ms: int
     output_bytes: int
     next_seq: int
+    #: Descendants that have outlived their parents.
     orphans: int
 
 

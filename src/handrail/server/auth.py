@@ -39,7 +39,7 @@ _SHORTEST_SECRET = 32  # bytes: the key size of HS256
 _SHORTEST_TOKEN = 16  # bytes: 128 bits if they are random
 _I64 = range(-(2**63), 2**63)
 _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}")
-# Stricter than PyJWT before 2.11, which skips foreign characters and takes any padding.
+# Stricter than PyJWT, of which some versions skip foreign characters and all take padding.
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)")
 _CLAIMS = ("exp", "nbf", "iss", "aud")
 

@@ -21,12 +21,12 @@ class Notifier:
 
     __slots__ = ("_blocked", "_transport", "extended", "ready")
 
-    def __init__(self, transport: Transport, *, extended: bool) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._blocked: list[Child] = []
         self.ready = True
         #: The client asked for our members in ``process/exited``.
-        self.extended = extended
+        self.extended = False
 
     def output(self, child: Child, chunk: Chunk) -> None:
         tag = child.tags.get("output")
@@ -95,5 +95,3 @@ def usage_shape(child: Child) -> UsageShape | None:
         system_ms=usage.system_ms,
         max_rss_bytes=usage.max_rss_bytes,
     )
-
-

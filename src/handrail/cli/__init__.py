@@ -1,0 +1,1 @@
+"""The command line.  One module per command, imported when it is used."""

@@ -1,0 +1,95 @@
+"""Settings of a server, as frozen data.  Parsing them is the surface's business."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from handrail.errors import UsageError
+
+if TYPE_CHECKING:
+    from handrail.server.auth import AuthSettings
+
+DEFAULT_LISTEN = "ws://127.0.0.1:0"
+DEFAULT_CONCURRENT_REQUESTS = 64
+
+_SOCKET_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen: ``kind`` is "websocket", "unix" or "stdio"."""
+
+    kind: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.kind != "websocket" or ipaddress.ip_address(self.host).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything a server is told at its start."""
+
+    listen: Listen
+    auth: AuthSettings
+    #: Permits of each lane.
+    concurrent_requests: int = DEFAULT_CONCURRENT_REQUESTS
+    #: Given on the command line: then waiting requests count too, as with the peer.
+    strict_lanes: bool = False
+    detach_ttl: float = 30.0
+    retention: float = 30.0
+    on_stop: str = "end"
+    #: What children get between TERM and KILL when the server stops.
+    stop_grace: float = 1.0
+    state_dir: str | None = None
+    orphan_ttl: float = 600.0
+    insecure_no_auth: bool = False
+    allowed_hosts: tuple[str, ...] = field(default=())
+    allowed_origins: tuple[str, ...] = field(default=())
+
+
+def parse_listen(url: str) -> Listen:
+    """Read ``--listen``; raises UsageError with the wire's sentences."""
+    if url in ("stdio", "stdio://"):
+        return Listen("stdio")
+    if url.startswith("ws://"):
+        match = _SOCKET_ADDRESS.fullmatch(url[5:])
+        try:
+            if match is None or int(match[3]) > 65_535:
+                raise ValueError
+            host = str(ipaddress.ip_address(match[1] or match[2]))
+        except ValueError:
+            raise UsageError(
+                f"invalid websocket --listen URL `{url}`; expected `ws://IP:PORT`"
+            ) from None
+        return Listen("websocket", host=host, port=int(match[3]))
+    if url.startswith("unix:"):
+        path = url[5:].removeprefix("//")
+        if path.startswith("/"):
+            return Listen("unix", path=path)
+        raise UsageError(f"invalid --listen URL `{url}`; expected `unix:/ABSOLUTE/PATH`")
+    raise UsageError(
+        f"unsupported --listen URL `{url}`; expected `ws://IP:PORT` or `stdio` or `unix:PATH`"
+    )
+
+
+def check_exposure(settings: ServerSettings) -> None:
+    """Refuse to let strangers run commands, unless they were asked for by name."""
+    from handrail.server.auth import AuthMode
+
+    if (
+        not settings.listen.is_loopback
+        and settings.auth.mode is AuthMode.NONE
+        and not settings.insecure_no_auth
+    ):
+        raise UsageError(
+            f"refusing to listen on {settings.listen.host} without authentication, for anybody"
+            " who can connect could run commands; give --ws-auth, or --insecure-no-auth if"
+            " something else keeps strangers out"
+        )

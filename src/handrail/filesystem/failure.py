@@ -1,0 +1,84 @@
+"""What went wrong with a file, in the words of the wire.
+
+The system's own texts travel as ``No such file or directory (os error 2)``.  Messages show
+names that are not UTF-8 with replacement characters, since they become JSON; the ``path``
+field keeps every byte through surrogate escapes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from handrail.errors import FilesError
+
+#: How callers may name a file.
+NativePath = bytes | str
+
+#: The one sentence for a link where none is allowed (exec-server 0.166.0).
+CONTAINS_LINK = "path contains a symbolic link"
+
+_KINDS = {
+    errno.ENOENT: "not_found",
+    errno.EINVAL: "invalid_input",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EEXIST: "exists",
+    errno.ENOTDIR: "not_a_directory",
+    errno.EISDIR: "is_a_directory",
+}
+
+
+def native(path: NativePath) -> bytes:
+    """The path as the kernel wants it, without slashes at the end.
+
+    The peer's URIs lose those slashes too, so ``link/`` names the link and ``file/`` the file.
+    """
+    raw = os.fsencode(path)
+    if b"\0" in raw:
+        raise FilesError("path contains a NUL byte", kind="invalid_input", path=os.fsdecode(raw))
+    return raw.rstrip(b"/") or raw[:1]
+
+
+def shown(path: bytes) -> str:
+    """The path for a sentence."""
+    return path.decode("utf-8", "replace")
+
+
+def os_text(number: int) -> str:
+    """An error number in the form of the wire."""
+    return f"{os.strerror(number)} (os error {number})"
+
+
+def os_error(number: int) -> OSError:
+    """The exception that the kernel's answer ``number`` would be."""
+    return OSError(number, os.strerror(number))
+
+
+def refusal(message: str, path: bytes, kind: str = "invalid_input") -> FilesError:
+    """A rule of ours, not of the kernel, said no."""
+    return FilesError(message, kind=kind, path=os.fsdecode(path))
+
+
+def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
+    """Regular files only; the peer has two sentences for it."""
+    text = f"path `{shown(path)}` is not a file" if follow else "path is not a regular file"
+    return refusal(text, path)
+
+
+@contextmanager
+def os_errors(path: bytes, *, follow: bool = True) -> Iterator[None]:
+    """Turn an OSError inside into the FilesError it means for ``path``.
+
+    Without ``follow`` the kernel says ELOOP for any link at all; «too many levels» would then
+    send the reader looking for a loop.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or errno.EIO
+        text = CONTAINS_LINK if number == errno.ELOOP and not follow else os_text(number)
+        kind = _KINDS.get(number, "other")
+        raise FilesError(text, kind=kind, path=os.fsdecode(path)) from error

@@ -1,0 +1,295 @@
+"""New content for a file: all of it, or the old content untouched.
+
+How it works
+------------
+The content goes to a *stage*: a file without a name in the same directory (O_TMPFILE), so that
+a crash leaves no debris and listings stay clean; where the file system has no such thing, a
+hidden name opened O_EXCL.  ``commit`` gives it the target's name by rename.  Mode, owner and
+extended attributes of an existing target are put on the stage first.
+
+Rename is wrong, or impossible, for some targets: a file with several hard links (they would
+part), one whose owner or attributes we may not give, one that is a mount point, one in a
+directory that we may not write.  There ``commit`` pours the stage into the target *in place*,
+after reserving the blocks, so that a full disk is noticed before the first byte changes.
+
+Links are followed by hand to the entry that is to be replaced; everything after that happens
+relative to that directory's descriptor with O_NOFOLLOW.  A target that may not be opened for
+writing is refused, though a rename would get around it; pipes and devices are refused unopened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import cache
+
+from handrail.filesystem import kernel
+from handrail.filesystem.failure import NativePath, native, not_a_file, os_error
+from handrail.filesystem.no_follow import open_parent
+from handrail.filesystem.regular import CAREFUL, refuse_own_process
+from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
+
+#: As many links as the kernel follows in one path (MAXSYMLINKS).
+_MAX_LINKS = 40
+#: The directory does not take a stage; an existing target can still be written in place.
+_NO_STAGE_HERE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOENT,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+}
+#: Rename will not replace this target (a mount point, a sticky directory).
+_NOT_BY_RENAME = {errno.EBUSY, errno.EACCES, errno.EPERM, errno.EXDEV}
+
+
+class Replacement:
+    """Write to ``fd``, then ``commit`` or ``discard``.  Raises OSError and FilesError.
+
+    ``mode`` overrides the permission bits, which are otherwise the existing target's or
+    0666 without the umask.
+    """
+
+    __slots__ = ("_bits", "_directory", "_in_place", "_name", "_target", "_temporary", "fd", "old")
+
+    def __init__(
+        self,
+        path: NativePath,
+        *,
+        follow: bool = True,
+        mode: int | None = None,
+        dir_fd: int | None = None,
+    ) -> None:
+        raw = native(path)
+        self.fd = -1
+        #: The existing target, or None.
+        self.old: os.stat_result | None = None
+        self._target = -1
+        self._temporary: bytes | None = None
+        self._in_place = False
+        self._bits = 0
+        self._directory, self._name = _final_entry(raw, follow, dir_fd)
+        try:
+            self._open_target(raw, follow)
+            self._open_stage(mode)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, data: bytes | bytearray | memoryview, offset: int | None = None) -> None:
+        """All of ``data``, at the end of what was written so far or at ``offset``."""
+        view = memoryview(data)
+        while view:
+            if offset is None:
+                view = view[os.write(self.fd, view) :]
+            else:
+                done = os.pwrite(self.fd, view, offset)
+                offset += done
+                view = view[done:]
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Make the stage the content of the target; afterwards this object is spent.
+
+        ``sync`` waits until content and name are on the disk.  What fails leaves the old
+        content; only an input/output error while pouring in place can leave a mixture.
+        """
+        try:
+            # Closing is when NFS reports a full disk; a duplicate makes it say so in time.
+            os.close(os.dup(self.fd))
+            if sync:
+                os.fsync(self.fd)
+            published = not self._in_place and self._publish()
+            if not published and self.old is not None:
+                self._pour(self.old, sync)
+            elif sync:
+                self._sync_directory()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Drop the stage and leave the target alone; harmless when repeated."""
+        if self._temporary is not None:
+            try:
+                os.unlink(self._temporary, dir_fd=self._directory)
+            except OSError:
+                pass  # the directory may be gone, and with it what was to be cleaned
+            self._temporary = None
+        for slot in ("fd", "_target", "_directory"):
+            descriptor = getattr(self, slot)
+            setattr(self, slot, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _open_target(self, raw: bytes, follow: bool) -> None:
+        try:
+            status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        # Looked at before it is opened: opening a watchdog device already starts it.
+        _refuse_special(status, raw, follow)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | CAREFUL
+        self._target = os.open(self._name, flags, dir_fd=self._directory)
+        self.old = os.fstat(self._target)
+        _refuse_special(self.old, raw, follow)
+        refuse_own_process(self._target, self.old)
+
+    def _open_stage(self, mode: int | None) -> None:
+        try:
+            self.fd, self._temporary = _make_stage(self._directory, private=self.old is not None)
+        except OSError as error:
+            if self.old is None or error.errno not in _NO_STAGE_HERE:
+                raise
+            self.fd = _stage_elsewhere()
+            self._in_place = True
+        if self.old is None:
+            if mode is not None:
+                os.fchmod(self.fd, mode)
+            return
+        bits = stat.S_IMODE(self.old.st_mode) if mode is None else mode
+        if not self._in_place:
+            self._in_place = self.old.st_nlink > 1 or not _adopt(
+                self.fd, self._target, self.old, bits
+            )
+        self._bits = bits
+
+    def _publish(self) -> bool:
+        """Name the stage; False when the target has to be written in place instead."""
+        here = self._directory
+        if self._temporary is None:
+            source = f"/proc/self/fd/{self.fd}"
+            if self.old is None:
+                try:
+                    os.link(source, self._name, dst_dir_fd=here)
+                except FileExistsError:
+                    pass  # it appeared meanwhile: replace it like any other
+                else:
+                    return True
+            name = _fresh_name()
+            os.link(source, name, dst_dir_fd=here)
+            self._temporary = name
+        try:
+            os.rename(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
+        except OSError as error:
+            if self.old is None or error.errno not in _NOT_BY_RENAME:
+                raise
+            return False
+        self._temporary = None
+        return True
+
+    def _pour(self, old: os.stat_result, sync: bool) -> None:
+        size = os.fstat(self.fd).st_size
+        try:
+            kernel.reserve(self._target, size)
+        except OSError as error:
+            if error.errno not in NOT_SUPPORTED:
+                os.ftruncate(self._target, old.st_size)  # frees what was reserved so far
+                raise
+        if self._bits != stat.S_IMODE(old.st_mode):
+            os.fchmod(self._target, self._bits)
+        transfer(self.fd, self._target)
+        if os.fstat(self._target).st_size > size:
+            os.ftruncate(self._target, size)
+        if sync:
+            os.fsync(self._target)
+
+    def _sync_directory(self) -> None:
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._directory)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _final_entry(raw: bytes, follow: bool, dir_fd: int | None) -> tuple[int, bytes]:
+    """Directory and name of what ``raw`` leads to; it need not exist."""
+    here, name = open_parent(raw, follow=follow, dir_fd=dir_fd)
+    for _ in range(_MAX_LINKS):
+        try:
+            link = os.readlink(name, dir_fd=here)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                return here, name
+            os.close(here)
+            raise
+        try:
+            if not follow:
+                break
+            beyond, name = open_parent(link, follow=True, dir_fd=here)
+        finally:
+            os.close(here)
+        here = beyond
+    else:
+        os.close(here)
+    raise os_error(errno.ELOOP)
+
+
+def _refuse_special(status: os.stat_result, raw: bytes, follow: bool) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise os_error(errno.EISDIR)
+    if stat.S_ISSOCK(status.st_mode):
+        raise os_error(errno.ENXIO)  # what opening a socket says
+    raise not_a_file(raw, follow=follow)
+
+
+def _fresh_name() -> bytes:
+    return b".handrail-" + os.urandom(8).hex().encode()
+
+
+@cache
+def _can_name_descriptors() -> bool:
+    return os.path.isdir("/proc/self/fd")  # linking a nameless file goes through there
+
+
+def _make_stage(directory: int, *, private: bool) -> tuple[int, bytes | None]:
+    """A fresh file in ``directory`` and its temporary name, None for none."""
+    # A stage that becomes an existing file must not be readable before it has that mode.
+    mode = 0o600 if private else 0o666
+    if _can_name_descriptors():
+        try:
+            return os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory), None
+        except OSError as error:
+            # EISDIR: a kernel or file system that does not know the flag.
+            if error.errno not in (errno.EISDIR, *_NO_STAGE_HERE):
+                raise
+    name = _fresh_name()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.open(name, flags, mode, dir_fd=directory), name
+
+
+def _stage_elsewhere() -> int:
+    """A nameless file in the system's place for such, to be poured from."""
+    # Rare, and the import costs more than everything else here together.
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _adopt(stage: int, target: int, old: os.stat_result, bits: int) -> bool:
+    """Make the stage look like the target: owner, attributes, mode.  False: not allowed."""
+    try:
+        fresh = os.fstat(stage)
+        if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
+            os.fchown(stage, old.st_uid, old.st_gid)
+        wanted, present = _attributes(target), _attributes(stage)
+        for name in present.keys() - wanted.keys():
+            os.removexattr(stage, name)
+        for name, value in wanted.items():
+            if present.get(name) != value:
+                os.setxattr(stage, name, value)
+        os.fchmod(stage, bits)  # last: chown takes the set-id bits away
+    except OSError:
+        return False
+    return True
+
+
+def _attributes(fd: int) -> dict[str, bytes]:
+    try:
+        names = os.listxattr(fd)
+    except OSError:
+        return {}
+    # File capabilities do not survive a write by the kernel's own rule.
+    return {name: os.getxattr(fd, name) for name in names if name != "security.capability"}

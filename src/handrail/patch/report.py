@@ -1,0 +1,37 @@
+"""The sentences of the patch tool, byte for byte.  Pure.
+
+Agents read these and models have learnt them; a change here is a change of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from handrail.errors import PatchError
+from handrail.patch.grammar import PatchSyntaxError
+from handrail.patch.plan import Change, ChangeKind
+
+NOTHING_MODIFIED = "No files were modified."
+
+USAGE = "Usage: apply_patch 'PATCH'\n       echo 'PATCH' | apply_patch\n"
+TOO_MANY_ARGUMENTS = "Error: apply_patch accepts exactly one argument.\n"
+ARGUMENT_NOT_UTF8 = "Error: apply_patch requires a UTF-8 PATCH argument.\n"
+STDIN_NOT_UTF8 = "Error: Failed to read PATCH from stdin.\nstream did not contain valid UTF-8\n"
+
+
+def summary(changes: Iterable[Change]) -> str:
+    """What was done: additions, updates, deletions, each in the order of the patch."""
+    changes = tuple(changes)
+    lines = ["Success. Updated the following files:"]
+    for kind in ChangeKind:
+        lines += [f"{kind.value} {change.shown}" for change in changes if change.kind is kind]
+    return "\n".join(lines) + "\n"
+
+
+def failure(error: PatchError) -> str:
+    """What the command says on its standard error."""
+    if not isinstance(error, PatchSyntaxError):
+        return f"{error}\n"
+    if error.line:
+        return f"Invalid patch hunk on line {error.line}: {error}\n"
+    return f"Invalid patch: {error}\n"

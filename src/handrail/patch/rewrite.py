@@ -1,0 +1,163 @@
+"""One file's text + the chunks of an update -> its new text.  Pure.
+
+Every chunk is located on the original lines, with a cursor that only moves down; then all
+replacements are put together in one pass.  A line the patch keeps stays byte for byte as it
+is in the file, even when it was found leniently.  Added lines get the file's first line
+ending, and so does a last line that had none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from handrail.errors import PatchError
+from handrail.patch.hunks import Chunk, LineKind
+from handrail.patch.seek import Haystack, Level
+
+_LINE_ENDING = re.compile(r"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The new text, the most lenient level any chunk needed, and whether one had a choice."""
+
+    text: str
+    level: Level
+    ambiguous: bool
+
+
+class ChunkNotFoundError(PatchError):
+    """A chunk has no place in the file; ``wanted`` is what was looked for after ``start``.
+
+    ``line`` is 0: the place in the patch is not kept.
+    """
+
+    def __init__(self, message: str, *, path: str, wanted: tuple[str, ...], start: int) -> None:
+        super().__init__(message, path=path)
+        self.wanted = wanted
+        self.start = start
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    position: int
+    length: int
+    lines: list[str]
+
+
+def rewrite(text: str, chunks: Iterable[Chunk], path: str) -> Rewritten:
+    """Apply ``chunks`` to ``text``; ``path`` is for the error.
+
+    Raises ChunkNotFoundError.
+    """
+    lines, whole, ending = _split(text)
+    search = _Search(Haystack(lines), whole, ending, path)
+    replacements = [search.locate(chunk) for chunk in chunks]
+    # Additions without context go to the end while the cursor stays: order is restored here.
+    # The sort is stable, so two at one place stay in the order of the patch.
+    replacements.sort(key=lambda replacement: replacement.position)
+    result: list[str] = []
+    done = 0
+    for replacement in replacements:
+        result += whole[done : replacement.position]
+        result += replacement.lines
+        done = replacement.position + replacement.length
+    result += whole[done:]
+    return Rewritten("".join(result), search.level, search.ambiguous)
+
+
+def _split(text: str) -> tuple[list[str], list[str], str]:
+    """The lines without and with their endings, and the ending for new ones."""
+    lines: list[str] = []
+    whole: list[str] = []
+    start = 0
+    first = "\n"
+    for found in _LINE_ENDING.finditer(text):
+        if not lines:
+            first = found.group()
+        lines.append(text[start : found.start()])
+        whole.append(text[start : found.end()])
+        start = found.end()
+    if start < len(text):
+        lines.append(text[start:])
+        whole.append(text[start:] + first)
+    return lines, whole, first
+
+
+class _Search:
+    """The cursor that walks down one file, and what was noticed on the way."""
+
+    def __init__(self, haystack: Haystack, whole: list[str], ending: str, path: str) -> None:
+        self.level = Level.EXACT
+        self.ambiguous = False
+        self._haystack = haystack
+        self._whole = whole
+        self._ending = ending
+        self._path = path
+        self._cursor = 0
+
+    def locate(self, chunk: Chunk) -> _Replacement:
+        """Find the place of ``chunk`` and move the cursor behind it."""
+        if chunk.context is not None:
+            self._skip_to(chunk.context)
+        old = chunk.old
+        if not old:
+            end = len(self._haystack)
+            return _Replacement(end, 0, [line.text + self._ending for line in chunk.lines])
+        start = self._cursor
+        position = self._find(old, at_end=chunk.end_of_file, pinned=chunk.context is not None)
+        length = len(old)
+        if position is None and not old[-1]:
+            # Models often write the end of the file as one more empty line.
+            length -= 1
+            position = self._find(old[:length], at_end=chunk.end_of_file, pinned=True)
+        if position is None:
+            raise ChunkNotFoundError(
+                f"Failed to find expected lines in {self._path}:\n" + "\n".join(old),
+                path=self._path,
+                wanted=old,
+                start=start,
+            )
+        self._cursor = position + length
+        new = self._new_lines(chunk, position, length)
+        if length < len(old) and chunk.new[-1:] == ("",):
+            new.pop()
+        return _Replacement(position, length, new)
+
+    def _skip_to(self, context: str) -> None:
+        position = self._find((context,), at_end=False, pinned=True)
+        if position is None:
+            raise ChunkNotFoundError(
+                f"Failed to find context '{context}' in {self._path}",
+                path=self._path,
+                wanted=(context,),
+                start=self._cursor,
+            )
+        self._cursor = position + 1
+
+    def _find(self, block: tuple[str, ...], *, at_end: bool, pinned: bool) -> int | None:
+        match = self._haystack.find(block, self._cursor, at_end=at_end)
+        if match is None:
+            return None
+        self.level = max(self.level, match.level)
+        self.ambiguous = self.ambiguous or (match.ambiguous and not pinned)
+        return match.position
+
+    def _new_lines(self, chunk: Chunk, position: int, length: int) -> list[str]:
+        """What stands at ``position`` afterwards; kept lines come from the file.
+
+        A kept line beyond ``length`` (the dropped empty one) is taken from the patch.
+        """
+        new: list[str] = []
+        index = 0
+        for line in chunk.lines:
+            if line.kind is LineKind.ADD:
+                new.append(line.text + self._ending)
+                continue
+            if line.kind is LineKind.KEEP:
+                in_file = index < length
+                new.append(self._whole[position + index] if in_file else line.text + self._ending)
+            index += 1
+        return new

@@ -1,0 +1,64 @@
+"""May this command run?
+
+``decide`` is the question, ``load_layers`` gives it rules, ``append_rule`` adds one after a «yes,
+always», ``check`` and ``lint`` are the engines of the command line.  Reading scripts is split in
+two on purpose: ``shell_words`` believes nothing (for allow), ``glimpses`` and ``wrappers`` see
+everything (for forbid and ask).
+
+All pure but ``load`` (reads files) and ``amend`` (writes one line).  tree-sitter and Starlark are
+imported at the first script and the first rules file, not before.
+"""
+
+from handrail.policy.amend import append_rule
+from handrail.policy.check import CheckResult, check
+from handrail.policy.dangerous import Danger, Effect, danger, effects
+from handrail.policy.decide import Action, Cause, Finding, Verdict, decide
+from handrail.policy.known_safe import is_known_safe
+from handrail.policy.language import RulesFileError
+from handrail.policy.lint import LintResult, lint
+from handrail.policy.load import Layer, Loaded, Problem, load_files, load_layers, parse_rules
+from handrail.policy.proposals import is_too_broad
+from handrail.policy.rules import Decision, Match, Policy, PrefixRule, Sandbox
+from handrail.policy.seed_era import SeedAction, SeedVerdict, decide_seed_era
+from handrail.policy.shell_words import plain_commands, shell_call, split
+from handrail.policy.situation import Approval, Granular, Situation
+
+__all__ = [
+    "Action",
+    "Approval",
+    "Cause",
+    "CheckResult",
+    "Danger",
+    "Decision",
+    "Effect",
+    "Finding",
+    "Granular",
+    "Layer",
+    "LintResult",
+    "Loaded",
+    "Match",
+    "Policy",
+    "PrefixRule",
+    "Problem",
+    "RulesFileError",
+    "Sandbox",
+    "SeedAction",
+    "SeedVerdict",
+    "Situation",
+    "Verdict",
+    "append_rule",
+    "check",
+    "danger",
+    "decide",
+    "decide_seed_era",
+    "effects",
+    "is_known_safe",
+    "is_too_broad",
+    "lint",
+    "load_files",
+    "load_layers",
+    "parse_rules",
+    "plain_commands",
+    "shell_call",
+    "split",
+]

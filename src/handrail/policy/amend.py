@@ -1,0 +1,133 @@
+"""Adding a rule after a «yes, always»: one line at the end of a rules file.
+
+The one module here that writes.  The line goes behind the others in place, under an advisory lock
+on the file itself: a file that is replaced would lose links, ownership and the lines of another
+writer who waits for the same lock, the peer among them.  A write that does not complete is taken
+back, so a reader sees the file with the whole line or without it.
+
+A line that is already there is not written again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+
+from handrail.errors import PolicyError, UsageError
+from handrail.policy.load import parse_rules
+from handrail.policy.rules import Decision, PrefixRule, Sandbox
+from handrail.policy.statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
+
+#: Where amendments go, in the user's folder of rules.
+FILE_NAME = "default.rules"
+
+
+def prefix_rule_line(
+    prefix: Sequence[str],
+    decision: Decision = Decision.ALLOW,
+    *,
+    sandbox: Sandbox | None = None,
+    justification: str | None = None,
+) -> str:
+    """The statement as one line; without ``sandbox`` it is one that the peer can read, too."""
+    if not prefix:
+        raise UsageError("a rule needs at least one word")
+    parts = [f"pattern=[{', '.join(_quoted(word) for word in prefix)}]"]
+    parts.append(f'decision="{decision.word}"')
+    if sandbox is not None:
+        parts.append(f'sandbox="{sandbox.value}"')
+    if justification is not None:
+        parts.append(f"justification={_quoted(justification)}")
+    line = f"prefix_rule({', '.join(parts)})"
+    _check(line, prefix)
+    return line
+
+
+def network_rule_line(
+    host: str, protocol: str, decision: str, *, justification: str | None = None
+) -> str:
+    """The same for a host."""
+    if protocol not in PROTOCOLS or decision not in NETWORK_DECISIONS:
+        raise UsageError(f"no such network rule: {protocol!r}, {decision!r}")
+    parts = [
+        f"host={_quoted(normal_host(host))}",
+        f'protocol="{PROTOCOLS[protocol]}"',
+        f'decision="{NETWORK_DECISIONS[decision].word}"',
+    ]
+    if justification is not None:
+        parts.append(f"justification={_quoted(justification)}")
+    return f"network_rule({', '.join(parts)})"
+
+
+def append_rule(
+    path: str,
+    prefix: Sequence[str],
+    decision: Decision = Decision.ALLOW,
+    *,
+    sandbox: Sandbox | None = None,
+    justification: str | None = None,
+) -> bool:
+    """Add a prefix rule to the file; False if the very line was there already.
+
+    Folder and file are made if missing.  Raises PolicyError if the file cannot be written.
+    """
+    line = prefix_rule_line(prefix, decision, sandbox=sandbox, justification=justification)
+    return append_line(path, line)
+
+
+def append_line(path: str, line: str) -> bool:
+    """Add one statement to a rules file, once; False if it was there already."""
+    if "\n" in line or "\r" in line:
+        raise UsageError("a statement to be added is one line")
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _failed(path, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return _append_locked(descriptor, line)
+    except OSError as error:
+        raise _failed(path, error) from None
+    finally:
+        os.close(descriptor)
+
+
+def _append_locked(descriptor: int, line: str) -> bool:
+    size = os.fstat(descriptor).st_size
+    text = os.pread(descriptor, size, 0)
+    wanted = line.encode()
+    if wanted in text.splitlines():
+        return False
+    data = (b"" if not text or text.endswith(b"\n") else b"\n") + wanted + b"\n"
+    written = 0
+    try:
+        written = os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        if written != len(data):
+            os.ftruncate(descriptor, size)
+    if written != len(data):
+        raise OSError(0, "the line was only written in part and was taken back")
+    return True
+
+
+def _quoted(text: str) -> str:
+    """``text`` as a Starlark string, where the escapes of JSON mean the same."""
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise UsageError(f"{text!r} is not text, a rules file cannot hold it")
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check(line: str, prefix: Sequence[str]) -> None:
+    """Read the line back: what is written has to mean what was approved."""
+    rules = parse_rules(line, "(new rule)").rules
+    wanted = PrefixRule(prefix[0], tuple((word,) for word in prefix[1:]))
+    if [(rule.first, rule.rest) for rule in rules] != [(wanted.first, wanted.rest)]:
+        raise UsageError(f"no rule can be written for {list(prefix)!r}")
+
+
+def _failed(path: str, error: OSError) -> PolicyError:
+    return PolicyError(f"cannot add a rule to {path}: {error.strerror}")

@@ -1,0 +1,143 @@
+"""The engine of ``handrail policy check``: rules files and a command -> what the rules say.
+
+The JSON is the peer's, key by key and byte by byte, so scripts around its ``execpolicy check`` go
+on working; like there the exit code is 0 whatever the decision, and 1 for files that cannot be
+used.  Two additions, off unless asked for:
+
+``shell``    takes a shell script apart first and reports each command of it.
+``explain``  says in words what would happen under an approval setting, why, and by which line of
+             which file, and gives the decision as exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from handrail.errors import PolicyError
+from handrail.policy.decide import Action, Finding, Verdict, decide
+from handrail.policy.load import load_files, resolver
+from handrail.policy.rules import Decision, Match, Policy, Resolver, Sandbox, strictest
+from handrail.policy.shell_words import shell_call, split
+from handrail.policy.situation import Situation
+from handrail.policy.wrappers import sightings
+
+#: Exit codes of ``explain``; 1 and 2 are taken by broken files and wrong usage.
+EXIT_CODES = {Action.ALLOW: 0, Action.ASK: 3, Action.FORBID: 4}
+UNUSABLE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What the command line prints, where, and its exit code."""
+
+    exit_code: int
+    output: str = ""
+    error: str = ""
+
+
+def check(
+    rules: Sequence[str],
+    command: Sequence[str],
+    *,
+    cwd: str,
+    home: str,
+    resolve_host_executables: bool = False,
+    pretty: bool = False,
+    shell: bool = False,
+    explain: Situation | None = None,
+) -> CheckResult:
+    """Judge ``command`` by these rules files."""
+    try:
+        policy = load_files(rules)
+    except PolicyError as error:
+        return CheckResult(UNUSABLE, error=f"{error}\n")
+    if explain is not None:
+        verdict = decide(command, policy, explain)
+        return CheckResult(EXIT_CODES[verdict.action], explanation(command, verdict))
+    resolve = resolver(cwd, home) if resolve_host_executables else None
+    if shell:
+        report = _shell_report(command, policy, resolve)
+    else:
+        report = _report(policy.matches(command, resolve))
+    return CheckResult(0, _as_json(report, pretty=pretty) + "\n")
+
+
+def _report(matches: Sequence[Match]) -> dict[str, object]:
+    report: dict[str, object] = {"matchedRules": [_match_report(match) for match in matches]}
+    decision = strictest(matches)
+    if decision is not None:
+        report["decision"] = decision.word
+    return report
+
+
+def _match_report(match: Match) -> dict[str, object]:
+    inner: dict[str, object] = {
+        "matchedPrefix": list(match.prefix),
+        "decision": match.decision.word,
+    }
+    if match.resolved_program is not None:
+        inner["resolvedProgram"] = match.resolved_program
+    if match.rule.justification is not None:
+        inner["justification"] = match.rule.justification
+    return {"prefixRuleMatch": inner}
+
+
+def _shell_report(
+    command: Sequence[str], policy: Policy, resolve: Resolver | None
+) -> dict[str, object]:
+    """The same for every command of a script, with what only a closer look shows."""
+    plain = split(command)
+    judged = plain or (tuple(command),)
+    reports = [{"command": list(one), **_report(policy.matches(one, resolve))} for one in judged]
+    decisions = [strictest(policy.matches(one, resolve)) for one in judged]
+    seen = sightings(tuple(command))
+    refusals = [(words, match) for words, _ in seen.commands for match, _ in policy.refusals(words)]
+    result: dict[str, object] = {
+        "isScript": shell_call(command) is not None,
+        "splittable": plain is not None,
+        "commands": reports,
+        "mayRun": [list(words) for words, _ in seen.commands[1:]],
+        "complete": seen.clear,
+    }
+    found = [one for one in decisions if one is not None]
+    found += [match.decision for _, match in refusals]
+    held_back = [one for one in found if one is not Decision.ALLOW]
+    if held_back or (found and None not in decisions):
+        result["decision"] = max(found).word
+    return result
+
+
+def explanation(command: Sequence[str], verdict: Verdict) -> str:
+    """The verdict in words, one fact a line."""
+    lines = [f"{verdict.action.value}: {shlex.join(command)}"]
+    if verdict.reason:
+        lines.append(f"  {verdict.reason}")
+    if verdict.action is not Action.FORBID:
+        where = "outside the sandbox" if verdict.sandbox is Sandbox.OFF else "in the sandbox"
+        lines.append(f"  it would run {where}, if there is one")
+    for finding in verdict.findings:
+        lines.extend(f"  {line}" for line in _finding_lines(finding))
+    if verdict.proposed_prefix:
+        lines.append(f"  rule to offer: {shlex.join(verdict.proposed_prefix)}")
+    return "\n".join(lines) + "\n"
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    shown = " ".join("…" if word is None else shlex.quote(word) for word in finding.command)
+    seen = "may run" if finding.glimpsed else "command"
+    lines = [f"{seen} `{shown}`: {finding.decision.word}, because of {finding.cause.value}"]
+    for match in finding.matches:
+        path = f" (as {match.resolved_program})" if match.resolved_program else ""
+        why = f": {match.rule.justification}" if match.rule.justification else ""
+        source = match.rule.source
+        lines.append(f"  {source}: {match.decision.word} `{match.rule}`{path}{why}")
+    return lines
+
+
+def _as_json(report: dict[str, object], *, pretty: bool) -> str:
+    if pretty:
+        return json.dumps(report, ensure_ascii=False, indent=2)
+    return json.dumps(report, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,152 @@
+"""Commands that ask even where everything else runs.
+
+``danger`` is the peer's heuristic, blind spots included: forced ``rm``, seen through ``sudo``,
+``env``, ``trap`` and scripts, and wrappers nested too deep to follow.  An approval mode of one
+system means the same in the other.
+
+``effects`` is ours and wider: what a command may do that is hard to undo.  It is a table, it sees
+through all wrappers of ``wrappers.py``, and it is used to ask, never to allow; which effects ask
+is a setting, none by default.
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from handrail.policy.rules import Argv, Words
+from handrail.policy.shell_words import SCRIPT_FLAGS, SHELLS, literal_commands, split
+from handrail.policy.wrappers import sightings
+
+#: Wrappers that are followed; one more is dangerous by itself.
+DEPTH_LIMIT = 8
+_SHORT_FORCE = re.compile(r"-(?!-).*f", re.DOTALL)
+
+
+class Danger(enum.Enum):
+    """Why a command is called dangerous; the value is a sentence for people."""
+
+    FORCED_RM = "it removes files by force, without asking (rm -f)"
+    TOO_DEEP = "its wrappers are nested too deep to be looked through"
+
+
+class Effect(enum.Enum):
+    """What a command may do that is hard to undo; the value is a phrase for people."""
+
+    DELETE = "deletes files"
+    OVERWRITE = "overwrites data"
+    PUBLISH = "publishes to others"
+    CREDENTIALS = "touches credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRule:
+    """A program (by base name) with words that must all be among its arguments, in any order."""
+
+    effect: Effect
+    program: str
+    words: tuple[str, ...] = ()
+
+
+def _effect_rules(effect: Effect, *lines: str) -> tuple[EffectRule, ...]:
+    return tuple(EffectRule(effect, *_head_and_rest(line.split())) for line in lines)
+
+
+def _head_and_rest(words: list[str]) -> tuple[str, tuple[str, ...]]:
+    return words[0], tuple(words[1:])
+
+
+EFFECT_RULES: tuple[EffectRule, ...] = (
+    *_effect_rules(
+        Effect.DELETE,
+        "rm -r", "rm -R", "rm -rf", "rm -fr", "rm -Rf", "rm -f", "rm --recursive", "rm --force",
+        "find -delete", "git clean", "git branch -D", "git stash drop", "git stash clear",
+        "shred", "srm", "docker prune", "kubectl delete", "terraform destroy",
+    ),
+    *_effect_rules(
+        Effect.OVERWRITE,
+        "git reset --hard", "git checkout -f", "git checkout --force", "git checkout --",
+        "git restore", "dd", "mkfs", "mkfs.ext4", "mkfs.xfs", "mkswap", "truncate", "chmod -R",
+        "chown -R", "chmod --recursive", "chown --recursive", "fdisk", "parted",
+    ),
+    *_effect_rules(
+        Effect.PUBLISH,
+        "git push", "npm publish", "pnpm publish", "yarn publish", "cargo publish", "twine upload",
+        "uv publish", "poetry publish", "gem push", "docker push", "gh release", "gh pr merge",
+        "helm push",
+    ),
+    *_effect_rules(
+        Effect.CREDENTIALS,
+        "gh auth", "npm token", "aws configure", "gcloud auth", "ssh-keygen", "ssh-add",
+        "security find-generic-password", "pass show", "op read", "gpg --export-secret-keys",
+    ),
+)  # fmt: skip
+
+
+def danger(argv: Sequence[str]) -> Danger | None:
+    """Why the peer's heuristic would ask before running ``argv``; None: it would not."""
+    for command in split(argv) or (tuple(argv),):
+        found = command_danger(command)
+        if found:
+            return found
+    return None
+
+
+def command_danger(command: Argv) -> Danger | None:
+    """The same for one command that was already taken out of its script."""
+    return _danger(command, 0)
+
+
+def effects(argv: Sequence[str]) -> frozenset[Effect]:
+    """What ``argv`` may do that is hard to undo, as far as the table knows."""
+    found: set[Effect] = set()
+    for words, _ in sightings(tuple(argv)).commands:
+        found.update(rule.effect for rule in EFFECT_RULES if _applies(rule, words))
+    return frozenset(found)
+
+
+def _applies(rule: EffectRule, words: Words) -> bool:
+    if posixpath.basename(words[0] or "") != rule.program:
+        return False
+    return all(word in words[1:] for word in rule.words)
+
+
+def _danger(argv: Argv, depth: int) -> Danger | None:
+    if depth > DEPTH_LIMIT:
+        return Danger.TOO_DEEP
+    if not argv:
+        return None
+    name, rest = posixpath.basename(argv[0]), argv[1:]
+    if name == "rm":
+        return Danger.FORCED_RM if _forces(rest) else None
+    if name == "sudo":
+        return _danger(rest, depth + 1)
+    if name == "env":
+        return _danger(_behind_env(rest), depth + 1)
+    if name == "trap":
+        # Counted as two wrappers: the action is a script, and the script is looked into.
+        action = rest[1:2] if rest[:1] == ("--",) else rest[:1]
+        return _danger(("bash", "-c", *action), depth + 1) if action else None
+    if len(argv) == 3 and argv[1] in SCRIPT_FLAGS and name.split(".")[0] in SHELLS:
+        found = (_danger(command, depth + 1) for command in literal_commands(argv[2]))
+        return next((one for one in found if one), None)
+    return None
+
+
+def _forces(arguments: Argv) -> bool:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(word == "--force" or _SHORT_FORCE.match(word) for word in options)
+
+
+def _behind_env(words: Argv) -> Argv:
+    """The command behind ``env``; nothing if an option stands there whose form is not known."""
+    for at, word in enumerate(words):
+        if word == "--":
+            return words[at + 1 :]
+        if word in ("-i", "--ignore-environment") or ("=" in word and not word.startswith("-")):
+            continue
+        return () if word.startswith("-") else words[at:]
+    return ()

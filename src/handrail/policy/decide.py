@@ -1,0 +1,278 @@
+"""May this command run?  Allow, ask or forbid, with the reasons.
+
+Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
+word (``shell_words``) and each be allowed; a base name stands for a path only in trusted
+directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
+front of the name changes nothing.  The strictest finding decides.
+
+Commands no rule knows fall to the approval setting:
+
+  ============  ==========  ==================  ==================  =======
+  command is    untrusted   on request, bound   on request, free    never
+  ============  ==========  ==================  ==================  =======
+  dangerous     ask         ask                 ask                 forbid
+  escalating    ask         ask                 allow               forbid
+  any other     ask         allow               allow               allow
+  ============  ==========  ==================  ==================  =======
+
+(«bound»: files are restricted by a sandbox.)  Who is asked, and what happens then, is
+``orchestrator/``.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from handrail.policy.dangerous import Danger, command_danger, effects
+from handrail.policy.known_safe import is_known_safe
+from handrail.policy.proposals import first_of, proposed_prefix
+from handrail.policy.rules import (
+    Argv,
+    Decision,
+    Match,
+    Policy,
+    Sandbox,
+    Words,
+    normal_path,
+    strictest,
+)
+from handrail.policy.shell_words import shell_call, split
+from handrail.policy.situation import Approval, Situation
+from handrail.policy.wrappers import sightings
+
+
+class Action(enum.Enum):
+    ALLOW = "allow"
+    ASK = "ask"
+    FORBID = "forbid"
+
+
+class Cause(enum.Enum):
+    """What a finding, or a verdict, rests on."""
+
+    RULE = "a rule"
+    DANGER = "a dangerous command"
+    EFFECT = "an effect that is hard to undo"
+    UNTRUSTED = "no rule allows it"
+    ESCALATION = "it wants to leave the sandbox"
+    KNOWN_SAFE = "it only reads"
+    SETTING = "the approval setting"
+    UNCLEAR = "not all its commands can be seen"
+    LOST_RULES = "a rules file is broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one command of the argv."""
+
+    command: Words
+    decision: Decision
+    cause: Cause
+    matches: tuple[Match, ...] = ()
+    danger: Danger | None = None
+    #: True for what only the lenient reading shows.
+    glimpsed: bool = False
+
+    @property
+    def by_rule(self) -> bool:
+        return self.cause is Cause.RULE
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer.  ``reason`` is for people, None if there is nothing to say beyond «asks»."""
+
+    action: Action
+    sandbox: Sandbox = Sandbox.KEEP
+    cause: Cause = Cause.SETTING
+    reason: str | None = None
+    findings: tuple[Finding, ...] = field(default=(), repr=False)
+    #: The rule to offer with the question: «always, for commands that start like this».
+    proposed_prefix: Argv | None = None
+    #: The same for a question after the sandbox refused something.
+    retry_prefix: Argv | None = None
+
+
+def decide(
+    argv: Sequence[str],
+    policy: Policy,
+    situation: Situation,
+    wanted_prefix: Sequence[str] | None = None,
+) -> Verdict:
+    """The verdict on one argv.  ``wanted_prefix`` is the rule the caller would like to have."""
+    refusal = _refused_at_once(policy, situation)
+    if refusal is not None:
+        return refusal
+    commands = _commands(tuple(argv), situation)
+    findings = [_judge(command, policy, situation) for command in commands]
+    findings += _glimpsed(tuple(argv), policy, situation, findings)
+    verdict = _verdict(tuple(argv), findings, situation)
+    decided_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
+    proposal = None
+    if verdict.action is Action.ASK and not decided_by_rule:
+        asked = [f.command for f in findings if f.decision is Decision.PROMPT]
+        proposal = proposed_prefix(policy, commands, asked, wanted_prefix)
+    let = [f.command for f in findings if not f.by_rule and f.decision is Decision.ALLOW]
+    return Verdict(
+        verdict.action,
+        _sandbox(findings, situation),
+        verdict.cause,
+        verdict.reason,
+        tuple(findings),
+        proposal,
+        first_of(let),
+    )
+
+
+def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
+    """What is refused whatever the command is."""
+    if policy.lost and situation.approval is Approval.NEVER:
+        names = ", ".join(policy.lost)
+        return Verdict(
+            Action.FORBID,
+            cause=Cause.LOST_RULES,
+            reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
+            " until it is repaired",
+        )
+    if situation.escalates and not situation.may_ask_to_escalate:
+        return Verdict(
+            Action.FORBID,
+            cause=Cause.ESCALATION,
+            reason="more permissions can only be had by asking, and nobody may be asked here: run"
+            " it without them",
+        )
+    return None
+
+
+def _commands(argv: Argv, situation: Situation) -> tuple[Argv, ...]:
+    """The commands to be judged: those of a plain script, else the argv itself."""
+    commands = split(argv)
+    if commands is None:
+        return (argv,)
+    call = shell_call(argv)
+    program = call.program if call else ""
+    foreign = "/" in program and program != situation.shell and not situation.trusts(program)
+    # A shell from elsewhere may do anything with the script, so its words vouch for nothing.
+    return (*commands, argv) if foreign else commands
+
+
+def _judge(command: Argv, policy: Policy, situation: Situation) -> Finding:
+    def resolve(program: str) -> str | None:
+        return normal_path(program, situation.cwd) if "/" in program else None
+
+    matches = tuple(
+        match
+        for match in policy.matches(command, resolve)
+        if match.decision is not Decision.ALLOW
+        or match.resolved_program is None
+        # As written: a relative path depends on a cwd that a script may have changed.
+        or situation.trusts(command[0])
+    )
+    decision = strictest(matches)
+    if decision is not None:
+        return Finding(command, decision, Cause.RULE, matches)
+    return _fallback(command, situation)
+
+
+def _fallback(command: Argv, situation: Situation) -> Finding:
+    found = command_danger(command)
+    if found:
+        return Finding(command, Decision.PROMPT, Cause.DANGER, danger=found)
+    if situation.ask_about and situation.ask_about & effects(command):
+        return Finding(command, Decision.PROMPT, Cause.EFFECT)
+    if situation.approval is Approval.UNTRUSTED and situation.granular is None:
+        program = command[0] if command else ""
+        here = "/" not in program or situation.trusts(program)
+        if situation.trust_known_safe and here and is_known_safe(command):
+            return Finding(command, Decision.ALLOW, Cause.KNOWN_SAFE)
+        return Finding(command, Decision.PROMPT, Cause.UNTRUSTED)
+    if situation.escalates and situation.restricted:
+        return Finding(command, Decision.PROMPT, Cause.ESCALATION)
+    return Finding(command, Decision.ALLOW, Cause.SETTING)
+
+
+def _glimpsed(
+    argv: Argv, policy: Policy, situation: Situation, known: Iterable[Finding]
+) -> list[Finding]:
+    """Prompt and forbid rules met by anything the argv may start, beyond what is known."""
+    if all(rule.decision is Decision.ALLOW for rule in policy.rules):
+        return []
+    reported = {id(match.rule) for finding in known for match in finding.matches}
+    found: list[Finding] = []
+    seen = sightings(argv)
+    for words, certain in seen.commands:
+        for match, sure in policy.refusals(words):
+            if id(match.rule) in reported:
+                continue
+            reported.add(id(match.rule))
+            decision = match.decision if certain and sure else Decision.PROMPT
+            found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
+    if situation.ask_when_unclear and not seen.clear and not found:
+        found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
+    return found
+
+
+def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> Verdict:
+    decision = max(finding.decision for finding in findings)
+    deciding = [finding for finding in findings if finding.decision is decision]
+    if decision is Decision.ALLOW:
+        return Verdict(Action.ALLOW, cause=deciding[0].cause)
+    by_rule = [finding for finding in deciding if finding.by_rule]
+    first = (by_rule or deciding)[0]
+    if decision is Decision.FORBIDDEN:
+        return Verdict(Action.FORBID, cause=Cause.RULE, reason=_rule_reason(argv, by_rule))
+    refusal = _refusal(argv, first, situation)
+    if refusal:
+        return Verdict(Action.FORBID, cause=first.cause, reason=refusal)
+    reason = _rule_reason(argv, by_rule) if by_rule else None
+    return Verdict(Action.ASK, cause=first.cause, reason=reason)
+
+
+def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
+    """Why a question may not be asked here; None: it may."""
+    shown = f"`{shlex.join(argv)}`"
+    if situation.granular is not None:
+        asks = situation.granular.rules if finding.by_rule else situation.granular.sandbox_approval
+        if asks:
+            return None
+        what = "rules" if finding.by_rule else "the sandbox"
+        refused = f"questions about {what} are switched off"
+    elif situation.approval is Approval.NEVER:
+        refused = "the approval setting is never"
+    else:
+        return None
+    if finding.danger:
+        return f"{shown} is not run: {finding.danger.value}; use a safer way ({refused})"
+    return f"{shown} needs approval, but {refused}"
+
+
+def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:
+    """The sentence of the longest prefix that decided."""
+    pairs = [(finding, match) for finding in findings for match in finding.matches]
+    decision = max(finding.decision for finding, _ in pairs)
+    pairs = [(f, m) for f, m in pairs if m.decision is decision or f.glimpsed]
+    finding, match = max(pairs, key=lambda pair: len(pair[1].prefix))
+    rule = match.rule
+    shown = f"`{shlex.join(argv)}`"
+    if finding.glimpsed:
+        inner = " ".join("…" if word is None else shlex.quote(word) for word in finding.command)
+        shown += f" may run `{inner}`, which"
+    says = "is forbidden" if finding.decision is Decision.FORBIDDEN else "needs approval"
+    why = rule.justification or f"{rule.source} is about commands that start with `{rule}`"
+    return f"{shown} {says}: {why}"
+
+
+def _sandbox(findings: Iterable[Finding], situation: Situation) -> Sandbox:
+    """OFF only if every command is covered by a rule that takes it out of the sandbox."""
+    for finding in findings:
+        if finding.glimpsed:
+            continue
+        said = {match.rule.sandbox for match in finding.matches} - {None}
+        if finding.decision is Decision.ALLOW and finding.by_rule and not said:
+            said = {situation.unset_sandbox}
+        if said != {Sandbox.OFF}:
+            return Sandbox.KEEP
+    return Sandbox.OFF

@@ -1,0 +1,147 @@
+"""The engine of ``handrail policy lint``: what is wrong, or not as meant, in rules files.
+
+Errors keep a file from being used; warnings are rules that say more, or less, than they seem to.
+Fit for continuous integration: exit code 1 for errors, with ``strict`` for warnings as well.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from handrail.policy.language import RulesFileError, style_remarks
+from handrail.policy.load import parse_rules, read_text
+from handrail.policy.proposals import is_too_broad
+from handrail.policy.rules import Decision, Policy, PrefixRule, Sandbox, Source
+
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+#: What shells and older tools would read as a pattern; here it is only a character.
+_GLOB = re.compile(r"[*?]|\[.*\]")
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing to look at."""
+
+    severity: Severity
+    source: Source
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.severity.value}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    remarks: tuple[Remark, ...]
+
+    @property
+    def errors(self) -> int:
+        return sum(remark.severity is Severity.ERROR for remark in self.remarks)
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """0 if the files may be used; with ``strict``, only if there is nothing to remark."""
+        return int(bool(self.remarks) if strict else self.errors > 0)
+
+    def text(self) -> str:
+        """The remarks, one a line, and a count."""
+        warnings = len(self.remarks) - self.errors
+        lines = [str(remark) for remark in self.remarks]
+        lines.append(f"{self.errors} errors, {warnings} warnings")
+        return "\n".join(lines) + "\n"
+
+
+def lint(paths: Sequence[str]) -> LintResult:
+    """Look through these files, in the order they would be loaded."""
+    remarks: list[Remark] = []
+    policy = Policy()
+    for path in paths:
+        try:
+            text = read_text(path)
+            policy = policy.merged(parse_rules(text, path, policy.hosts))
+        except RulesFileError as error:
+            source = Source(error.path, error.line)
+            remarks.append(Remark(Severity.ERROR, source, error.message))
+            continue
+        remarks.extend(_warning(Source(path, line), said) for line, said in style_remarks(text))
+    remarks.extend(_rule_remarks(policy.rules))
+    remarks.extend(_host_remarks(policy))
+    order = {path: at for at, path in enumerate(paths)}
+    remarks.sort(key=lambda remark: (order.get(remark.source.path, -1), remark.source.line))
+    return LintResult(tuple(remarks))
+
+
+def _warning(source: Source, text: str) -> Remark:
+    return Remark(Severity.WARNING, source, text)
+
+
+def _rule_remarks(rules: Sequence[PrefixRule]) -> Iterator[Remark]:
+    by_first: dict[str, list[PrefixRule]] = {}
+    for rule in rules:
+        yield from _single_remarks(rule)
+        yield from _pair_remarks(rule, by_first.get(rule.first, ()), rules)
+        by_first.setdefault(rule.first, []).append(rule)
+
+
+def _single_remarks(rule: PrefixRule) -> Iterator[Remark]:
+    shortest = (rule.first, *(choices[0] for choices in rule.rest))
+    if rule.decision is Decision.ALLOW and is_too_broad(shortest):
+        yield _warning(rule.source, f"`{rule}` allows almost anything: name the arguments, too")
+    if rule.sandbox is Sandbox.OFF and rule.justification is None:
+        yield _warning(rule.source, f"`{rule}` leaves the sandbox: give a justification")
+    if "/" in rule.first and not rule.first.startswith("/"):
+        yield _warning(
+            rule.source, f"`{rule.first}` is another program in every directory: use a full path"
+        )
+    if any(_GLOB.search(word) for word in shortest[1:]):
+        yield _warning(rule.source, f"`{rule}`: words match literally here, there are no patterns")
+
+
+def _pair_remarks(
+    rule: PrefixRule, earlier: Iterable[PrefixRule], rules: Iterable[PrefixRule]
+) -> Iterator[Remark]:
+    if any(rule == other for other in earlier):
+        yield _warning(rule.source, f"`{rule}` is there already")
+    if rule.decision is Decision.FORBIDDEN:
+        return
+    for other in rules:
+        if other.first == rule.first and other.decision > rule.decision and _covers(other, rule):
+            yield _warning(
+                rule.source,
+                f"`{rule}` never applies: {other.source} says {other.decision.word} to all of it",
+            )
+            return
+
+
+def _covers(wide: PrefixRule, narrow: PrefixRule) -> bool:
+    """True if every command that ``narrow`` matches is matched by ``wide``."""
+    if len(wide.rest) > len(narrow.rest):
+        return False
+    pairs = zip(wide.rest, narrow.rest, strict=False)
+    return all(set(inner) <= set(outer) for outer, inner in pairs)
+
+
+def _host_remarks(policy: Policy) -> Iterator[Remark]:
+    named = {rule.first for rule in policy.rules}
+    for host in policy.hosts.values():
+        if host.name not in named:
+            yield _warning(host.source, f"no rule is about `{host.name}`: this changes nothing")
+    for rule in policy.network:
+        if not _is_host(rule.host):
+            yield _warning(rule.source, f"`{rule.host}` is no host name and no address")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _HOST.fullmatch(text) is not None
+    return True

@@ -1,0 +1,76 @@
+"""What an answer depends on besides the command and the rules.
+
+The orchestrator fills this in from its settings and the call; ``decide.py`` reads it.
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+from dataclasses import dataclass
+
+from handrail.policy.dangerous import Effect
+from handrail.policy.rules import Sandbox, normal_path
+
+#: Where a base name may stand for a path: directories only root writes to.
+TRUSTED_DIRECTORIES = (
+    "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
+)  # fmt: skip
+
+
+class Approval(enum.Enum):
+    """When somebody is asked."""
+
+    UNTRUSTED = "untrusted"
+    ON_FAILURE = "on-failure"
+    ON_REQUEST = "on-request"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Granular:
+    """«On request» with kinds of questions switched off: False refuses instead of asking."""
+
+    sandbox_approval: bool = True
+    rules: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the answer depends on besides the command and the rules."""
+
+    cwd: str = "/"
+    approval: Approval = Approval.ON_REQUEST
+    granular: Granular | None = None
+    #: Files are restricted by a sandbox (read-only or workspace-write).
+    restricted: bool = True
+    #: The caller asks to run outside the sandbox, or with more than it grants.
+    escalates: bool = False
+    #: The shell scripts are run with; others are judged as commands of their own.
+    shell: str = "/bin/bash"
+    trusted_directories: tuple[str, ...] = TRUSTED_DIRECTORIES
+    #: Nothing in here lends its name to a rule, whatever the line above says.
+    writable_roots: tuple[str, ...] = ()
+    #: Reading commands run without a question under ``untrusted`` (an earlier behaviour).
+    trust_known_safe: bool = False
+    #: Effects that are asked about although nothing else would.
+    ask_about: frozenset[Effect] = frozenset()
+    #: Ask for scripts with parts only the run can tell, if there is a rule they could break.
+    ask_when_unclear: bool = False
+    #: What an allow rule without ``sandbox=`` means; the peer's rules mean OFF.
+    unset_sandbox: Sandbox = Sandbox.KEEP
+
+    @property
+    def may_ask_to_escalate(self) -> bool:
+        """True if the question for more permissions may be put at all."""
+        if self.granular is not None:
+            return self.granular.sandbox_approval
+        return self.approval is not Approval.NEVER
+
+    def trusts(self, path: str) -> bool:
+        """True if the program at this absolute path is what its name says."""
+        if posixpath.dirname(path) not in self.trusted_directories or normal_path(path) != path:
+            return False
+        return not any(
+            path.startswith(normal_path(root).rstrip("/") + "/") for root in self.writable_roots
+        )

@@ -1,0 +1,318 @@
+"""One client: frames -> messages -> handlers -> frames.
+
+How it works.  A request whose handler can answer at once is answered in the same turn of the
+loop, without a task.  One that has to wait becomes a task and holds a permit of its lane, so
+that at most N of a lane run; a request that only waits for the world (a long poll, a full
+stdin) gives its permit back unless the server was told to count strictly, for it must not
+keep others out.  Before ``initialized`` everything is answered strictly in order, and with
+``--concurrent-requests 1`` always.
+
+What a client may pile up is bounded: unanswered requests, and answers it does not read.
+Beyond either its socket is left alone until it catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from handrail.errors import HandrailError, RemoteProtocolError, RpcError
+from handrail.protocol import codec
+from handrail.protocol.envelope import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    MALFORMED_ID,
+    METHOD_NOT_FOUND,
+    Notification,
+    Request,
+)
+from handrail.protocol.methods import INITIALIZE, INITIALIZED, METHODS, Lane
+from handrail.protocol.peer import Peer
+from handrail.server.handlers import HANDLERS, Parts
+from handrail.server.measures import Outcome
+from handrail.server.notifier import Notifier
+from handrail.server.sessions import Session
+from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_POLICY, Transport
+
+if TYPE_CHECKING:
+    from handrail.server.app import Server
+
+log = logging.getLogger(__name__)
+
+#: Unanswered requests of one client before its socket is left alone.
+MOST_REQUESTS = 8192
+#: Unread answers of one client, in bytes, before the same.
+MOST_UNREAD = 4 * 1024 * 1024
+
+
+class LaneState:
+    """The permits of one lane and who waits for one."""
+
+    __slots__ = ("free", "waiting")
+
+    def __init__(self, permits: int) -> None:
+        self.free = permits
+        self.waiting: deque[tuple[Request, float]] = deque()
+
+
+class Connection:
+    """A receiver of one transport, and the holder of at most one session."""
+
+    notifier: Notifier
+
+    def __init__(self, server: Server, owner: str) -> None:
+        self.server = server
+        self.owner = owner
+        self.session: Session | None = None
+        self.initialized = False
+        self.strict = server.settings.strict_lanes
+        self._transport: Transport | None = None
+        self._peer: Peer[asyncio.Future[Any]] = Peer()
+        permits = server.settings.concurrent_requests
+        ordinary = LaneState(permits)
+        self._lanes = {
+            Lane.ORDINARY: ordinary,
+            Lane.CONTROL: ordinary if permits == 1 else LaneState(permits),
+        }
+        self._early = LaneState(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held = False
+
+    # --- Receiver --------------------------------------------------------------------------
+
+    def connected(self, transport: Transport) -> None:
+        self._transport = transport
+        self.notifier = Notifier(transport)
+        self.server.opened(self)
+
+    @property
+    def transport(self) -> Transport:
+        assert self._transport is not None  # noqa: S101 (set before any message arrives)
+        return self._transport
+
+    def message(self, data: str | bytes) -> None:
+        try:
+            message = codec.decode(data)
+        except RemoteProtocolError as error:
+            text = f"failed to parse JSON-RPC message from {self.transport.peer}: {error}"
+            self.transport.send(codec.error_message(MALFORMED_ID, INVALID_REQUEST, text))
+            self._check_unread()
+            return
+        if type(message) is Request:
+            self._request(message)
+        elif type(message) is Notification:
+            self._notification(message)
+        else:
+            try:
+                waiter = self._peer.reply(message)  # type: ignore[arg-type]
+            except RemoteProtocolError as error:
+                self._violated(str(error))
+                return
+            if waiter is not None and not waiter.done():
+                waiter.set_result(message)
+
+    def pause_writing(self) -> None:
+        self.notifier.pause()
+
+    def resume_writing(self) -> None:
+        self.notifier.resume()
+        self._release()
+
+    def disconnected(self, why: str) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for waiter in self._peer.abandon():
+            waiter.cancel()
+        if self.session is not None:
+            self.server.sessions.detach(self.session, self)
+        self.server.closed(self, why)
+
+    # --- Attached ----------------------------------------------------------------------------
+
+    def evicted(self) -> None:
+        """Another connection presented the secret of our session."""
+        self.session = None
+        self.transport.close(CLOSE_POLICY, "the session was taken over by another connection")
+
+    def go_away(self, code: int = CLOSE_GOING_AWAY, reason: str = "") -> None:
+        self.transport.close(code, reason)
+
+    # --- requests ------------------------------------------------------------------------
+
+    def _notification(self, message: Notification) -> None:
+        if message.method != INITIALIZED:
+            self._violated(f"unknown notification {message.method[:80]}")
+        elif self.session is None and not self.initialized:
+            self._violated("`initialized` before a successful `initialize`")
+        else:
+            self.initialized = True
+
+    def _violated(self, why: str) -> None:
+        log.warning("closing the connection of %s: %s", self.transport.peer, why)
+        self.transport.close(CLOSE_POLICY, why)
+
+    def _lane(self, request: Request) -> LaneState:
+        if not self.initialized or request.method == INITIALIZE:
+            return self._early
+        method = METHODS.get(request.method)
+        return self._lanes[method.lane if method is not None else Lane.ORDINARY]
+
+    def _request(self, request: Request) -> None:
+        lane = self._lane(request)
+        self._peer.inbound += 1
+        if lane.free and not lane.waiting:
+            self._run(lane, request, time.monotonic())
+        else:
+            lane.waiting.append((request, time.monotonic()))
+            if self._peer.inbound > MOST_REQUESTS:
+                self._hold()
+
+    def _run(self, lane: LaneState, request: Request, arrived: float) -> None:
+        """Answer now, or begin to."""
+        began = time.monotonic()
+        measures = self.server.measures.method(request.method)
+        measures.queued.observe(began - arrived)
+        try:
+            result = self._call(request)
+        except (RpcError, HandrailError) as error:
+            self._refuse(request, error)
+            self._done(request, began, arrived, "error")
+            return
+        except Exception:  # noqa: BLE001 (a bug in one handler must not end the connection)
+            self._failed(request)
+            self._done(request, began, arrived, "error")
+            return
+        if isinstance(result, Coroutine):
+            lane.free -= 1
+            task = self.server.loop.create_task(
+                self._finish(lane, request, result, began, arrived)
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._answer(request, result)
+        self._done(request, began, arrived, "success")
+
+    def _call(self, request: Request) -> Any:
+        method = METHODS.get(request.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"no method `{request.method[:200]}` here")
+        params = None
+        if method.params is not None:
+            given = request.params
+            params = codec.convert({} if given is None else given, method.params)
+        if method.name != INITIALIZE:
+            self._check_handshake(method.family)
+        handler = HANDLERS.get(method.name)
+        if handler is None:
+            raise RpcError(METHOD_NOT_FOUND, f"`{method.name}` is not offered by this server")
+        return handler(self, params)
+
+    def _check_handshake(self, family: str) -> None:
+        if self.session is None and not self.initialized:
+            text = f"client must call initialize before using {family} methods"
+        elif not self.initialized:
+            text = f"client must send initialized before using {family} methods"
+        elif self.session is None or self.session.ended:
+            text = "the session of this connection was closed; connect again"
+        else:
+            return
+        raise RpcError(INVALID_REQUEST, text)
+
+    async def _finish(
+        self,
+        lane: LaneState,
+        request: Request,
+        result: Coroutine[Any, Any, Any],
+        began: float,
+        arrived: float,
+    ) -> None:
+        outcome = "disconnected"
+        try:
+            self._answer(request, await result)
+            outcome = "success"
+        except (RpcError, HandrailError) as error:
+            self._refuse(request, error)
+            outcome = "error"
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 (as in _run)
+            self._failed(request)
+            outcome = "error"
+        finally:
+            lane.free += 1
+            self._done(request, began, arrived, outcome)
+            self._next(lane)
+
+    def _next(self, lane: LaneState) -> None:
+        while lane.waiting and lane.free:
+            request, arrived = lane.waiting.popleft()
+            self._run(lane, request, arrived)
+        if self._held:
+            self._release()
+
+    def _answer(self, request: Request, result: Any) -> None:
+        if type(result) is Parts:
+            self.transport.send(
+                b'{"id":%b,"result":' % codec.encode(request.id), *result.parts, b"}"
+            )
+        else:
+            self.transport.send(codec.result_message(request.id, result))
+        self._check_unread()
+
+    def _refuse(self, request: Request, error: HandrailError) -> None:
+        code, data = INTERNAL_ERROR, None
+        if isinstance(error, RpcError):
+            code, data = error.code, error.data
+        self.transport.send(codec.error_message(request.id, code, str(error), data))
+        self._check_unread()
+
+    def _failed(self, request: Request) -> None:
+        log.exception("a bug in the handler of %s", request.method[:80])
+        text = "internal error; the server's log has the details"
+        self.transport.send(codec.error_message(request.id, INTERNAL_ERROR, text))
+
+    def _done(self, request: Request, began: float, arrived: float, outcome: str) -> None:
+        self._peer.inbound -= 1
+        now = time.monotonic()
+        measures: Outcome = getattr(self.server.measures.method(request.method), outcome)
+        measures.count.inc()
+        measures.seconds.observe(now - began)
+        measures.total_seconds.observe(now - arrived)
+
+    # --- parked requests ---------------------------------------------------------------------
+
+    def park(self, request_lane: Lane) -> None:
+        """The request only waits for the world now: its permit is for others."""
+        if not self.strict:
+            lane = self._lanes[request_lane]
+            lane.free += 1
+            self.server.loop.call_soon(self._next, lane)
+
+    def unpark(self, request_lane: Lane) -> None:
+        if not self.strict:
+            self._lanes[request_lane].free -= 1
+
+    # --- bounds --------------------------------------------------------------------------------
+
+    def _check_unread(self) -> None:
+        if self.transport.buffered > MOST_UNREAD:
+            self._hold()
+
+    def _hold(self) -> None:
+        if not self._held:
+            self._held = True
+            self.transport.pause_reading()
+
+    def _release(self) -> None:
+        if (
+            self._held
+            and self._peer.inbound <= MOST_REQUESTS // 2
+            and self.transport.buffered <= MOST_UNREAD
+        ):
+            self._held = False
+            self.transport.resume_reading()

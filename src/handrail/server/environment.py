@@ -1,0 +1,82 @@
+"""What this machine is, for ``environment/info``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+from collections.abc import Mapping
+
+from handrail.protocol.environment import EnvironmentInfo, Shell
+from handrail.protocol.path_uri import to_uri
+from handrail.version import __version__
+
+#: Capabilities of the peer.  False until we have the thing itself.
+_WIRE_CAPABILITIES = (
+    "networkProxyLaunch",
+    "networkProxyReviewDomains",
+    "credentialMasking",
+    "credentialMaskingCustomProviders",
+    "capabilityDiscoverySandbox",
+    "fsWatchMissing",
+    "capabilityDiscoveryV2",
+    "environmentConfigRead",
+    "httpHeaderEnvVars",
+    "sandboxedFileStreaming",
+    "fileWriteStreaming",
+    "shellSnapshotV2",
+    "windowsMxc",
+    "linuxRootWritePreservesDevices",
+    "linuxApprovedRootWritePreservesRestrictions",
+)
+
+#: Ours, so that a client can ask before it uses them.
+EXTENSIONS = {
+    "resumeSecret": True,
+    "detachTtl": True,
+    "processName": True,
+    "processSize": True,
+    "processResize": True,
+    "processCloseStdin": True,
+    "processList": True,
+    "processSignals": True,
+    "terminateGrace": True,
+    "exitInfo": True,
+    "omitted": True,
+    "sessionClose": True,
+    "keeper": True,
+}
+
+
+def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
+    """Look once; nothing of it changes while a server runs."""
+    shell = _shell(environ)
+    home = environ.get("HOME") or _passwd_field(5)
+    tmpdir = environ.get("TMPDIR")
+    identity = hashlib.sha256(f"handrail {__version__}".encode()).hexdigest()
+    return EnvironmentInfo(
+        shell=Shell(name=os.path.basename(shell), path=shell),
+        executor_version=__version__,
+        provider_id=f"sha256:{identity}",
+        cwd=to_uri(os.getcwdb()),
+        user_home_dir=to_uri(os.fsencode(home)) if home else None,
+        platform_os="linux",
+        prepend_path_dirs=[],
+        temporary_directories=[to_uri(os.fsencode(tmpdir))] if tmpdir else [],
+        temp_dir=to_uri(os.fsencode(tmpdir or "/tmp")),  # noqa: S108 (the system's default)
+        capabilities={**dict.fromkeys(_WIRE_CAPABILITIES, False), "handrail": EXTENSIONS},
+    )
+
+
+def _shell(environ: Mapping[str, str]) -> str:
+    for path in (_passwd_field(6), environ.get("SHELL", ""), "/bin/bash"):
+        if path and os.access(path, os.X_OK):
+            return path
+    return "/bin/sh"
+
+
+def _passwd_field(index: int) -> str:
+    try:
+        return str(pwd.getpwuid(os.getuid())[index])
+    except KeyError:
+        return ""

@@ -1,0 +1,153 @@
+"""How many peers a listener holds at once, and which one has to go when there are too many.
+
+Owns the caps and the counting for one listener.  Two rules:
+
+  Connections: beyond the cap an upgrade is answered 503.  It is checked when the request is
+  complete, so a health check still gets its answer on a full server.
+
+  Unfinished handshakes: beyond the cap the oldest ones are answered 503, a moment later.  Not
+  the newest: 64 sockets that say nothing would lock everybody out for the whole deadline.  Not
+  at once: the loop accepts a burst of honest clients before it reads from the first of them.
+  A multiple of the cap is refused at the door, so the moment cannot be used to fill memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from handrail.transport.base import MESSAGE_LIMIT
+from handrail.transport.stream import CLOSE_TIMEOUT, StreamConnection
+from handrail.transport.websocket_connection import ConnectionLimits
+
+logger = logging.getLogger(__name__)
+
+#: How long unfinished handshakes may exceed their cap, and by which factor.
+_BURST_TIME = 0.1
+_BURST_FACTOR = 16
+_WARN_EVERY = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """The bounds of one listener; times in seconds."""
+
+    max_connections: int = 4096
+    max_handshakes: int = 64
+    handshake_timeout: float = 10.0
+    message_limit: int = MESSAGE_LIMIT
+    ping_interval: float = 10.0
+    silence_timeout: float = 20.0
+    close_timeout: float = CLOSE_TIMEOUT
+
+    def for_connection(self) -> ConnectionLimits:
+        return ConnectionLimits(
+            self.message_limit, self.ping_interval, self.silence_timeout, self.close_timeout
+        )
+
+
+class Handshake(Protocol):
+    """A peer that has not finished its opening."""
+
+    def refuse(self, sentence: str) -> None:
+        """Answer 503 and close."""
+
+    def drop(self) -> None:
+        """Close without a word."""
+
+
+class Admission:
+    """The peers of one listener: opening, open, and on their way out."""
+
+    def __init__(self, limits: ListenLimits) -> None:
+        self.limits = limits
+        self.connection_limits = limits.for_connection()
+        self._opening: dict[Handshake, None] = {}  # a dict for its order: oldest first
+        self._leaving: set[Handshake] = set()
+        self._open: set[StreamConnection] = set()
+        self._thinning: asyncio.TimerHandle | None = None
+        self._warned_at = float("-inf")
+        self._unsaid = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._open) >= self.limits.max_connections
+
+    def enter(self, handshake: Handshake) -> bool:
+        """Somebody has connected.  False: there is no room even for a handshake."""
+        self._empty.clear()
+        cap = self.limits.max_handshakes
+        if len(self._opening) + len(self._leaving) >= cap * _BURST_FACTOR:
+            self._leaving.add(handshake)
+            self.warn(f"more than {cap * _BURST_FACTOR} unfinished handshakes")
+            return False
+        self._opening[handshake] = None
+        if len(self._opening) > cap and self._thinning is None:
+            loop = asyncio.get_running_loop()
+            self._thinning = loop.call_later(_BURST_TIME, self._thin)
+        return True
+
+    def answered(self, handshake: Handshake) -> None:
+        """It got an answer and only has to go."""
+        self._opening.pop(handshake, None)
+        self._leaving.add(handshake)
+
+    def opened(self, handshake: Handshake, connection: StreamConnection) -> None:
+        """The handshake has become a connection."""
+        self._opening.pop(handshake, None)
+        self._open.add(connection)
+
+    def gone(self, handshake: Handshake) -> None:
+        self._opening.pop(handshake, None)
+        self._leaving.discard(handshake)
+        self._check_empty()
+
+    def closed(self, connection: StreamConnection) -> None:
+        self._open.discard(connection)
+        self._check_empty()
+
+    def drop_handshakes(self) -> None:
+        if self._thinning is not None:
+            self._thinning.cancel()
+            self._thinning = None
+        for handshake in (*self._opening, *self._leaving):
+            handshake.drop()
+
+    def abort_connections(self) -> None:
+        for connection in tuple(self._open):
+            connection.abort()
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
+
+    def warn(self, what: str) -> None:
+        """One line now and then, not one for each peer: the log must not fill up either."""
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at < _WARN_EVERY:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
+        logger.warning("refusing peers: %s%s", what, more)
+        self._warned_at = now
+        self._unsaid = 0
+
+    def _thin(self) -> None:
+        self._thinning = None
+        cap = self.limits.max_handshakes
+        excess = len(self._opening) - cap
+        if excess > 0:
+            self.warn(f"more than {cap} unfinished handshakes")
+        for handshake in list(self._opening)[: max(excess, 0)]:
+            handshake.refuse("too many unfinished handshakes; try again later")
+
+    def _check_empty(self) -> None:
+        if not (self._opening or self._leaving or self._open):
+            self._empty.set()

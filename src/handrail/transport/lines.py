@@ -1,0 +1,162 @@
+"""One message a line: the framing of stdio and of plain Unix sockets.
+
+``LineDecoder`` is pure; ``LineConnection`` puts it on a byte stream.  A line ends with LF; a
+CR before it is dropped; blank lines are skipped; invalid UTF-8 and overlong lines end the
+connection, since what follows cannot be trusted to be a message.  What is sent must hold no
+LF: compact JSON does not, and looking for one would cost a pass over every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from handrail.errors import RemoteProtocolError
+from handrail.transport.base import CLOSE_OK, Receiver
+from handrail.transport.stream import CLOSE_TIMEOUT, OPEN, StreamConnection, printable
+
+
+class LineError(RemoteProtocolError):
+    """A line that cannot be taken; the connection has to end."""
+
+
+class LineDecoder:
+    """Bytes in, lines out; pulled one at a time like ``FrameDecoder``.
+
+    ``_buf[_pos:]`` has not been searched yet, ``_partial`` has been and holds no LF: each byte
+    is looked at once, however long the line and however small the reads.
+    """
+
+    __slots__ = ("_buf", "_ended", "_limit", "_partial", "_pos")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buf = b""
+        self._pos = 0
+        self._partial = bytearray()
+        self._ended = False
+
+    def feed(self, data: bytes) -> None:
+        if self._buf:
+            self._buf = self._buf[self._pos :] + data
+            self._pos = 0
+        else:
+            self._buf = data
+
+    @property
+    def backlog(self) -> int:
+        """How many bytes were fed and not looked at."""
+        return len(self._buf) - self._pos
+
+    def end(self) -> None:
+        """No more input will come: what is left is the last line."""
+        self._ended = True
+
+    def next_line(self) -> str | None:
+        """The next line that is not blank, None when more input is needed.  Raises LineError."""
+        while True:
+            line = self._next_raw()
+            if line is None:
+                return None
+            text = self._decode(line)
+            if text and not text.isspace():
+                return text
+
+    def _next_raw(self) -> bytes | bytearray | None:
+        buf = self._buf
+        end = buf.find(b"\n", self._pos)
+        if end < 0:
+            self._partial += buf[self._pos :]
+            self._buf = b""
+            self._pos = 0
+            # One more than the limit is allowed for: it may turn out to be a CR.
+            if len(self._partial) > self._limit + 1:
+                raise self._too_long()
+            if not self._ended or not self._partial:
+                return None
+            piece = b""
+        else:
+            piece = buf[self._pos : end]
+            self._pos = end + 1
+            if self._pos == len(buf):
+                self._buf = b""
+                self._pos = 0
+            if not self._partial:
+                return piece
+        line = self._partial
+        self._partial = bytearray()
+        line += piece
+        return line
+
+    def _decode(self, line: bytes | bytearray) -> str:
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        if len(line) > self._limit:
+            raise self._too_long()
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            raise LineError("a line is not UTF-8") from None
+
+    def _too_long(self) -> LineError:
+        return LineError(f"a line holds at most {self._limit} bytes")
+
+
+class LineConnection(StreamConnection):
+    """A connection whose messages are lines."""
+
+    __slots__ = ("_decoder", "_ended")
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        peer: str,
+        *,
+        limit: int,
+        close_timeout: float = CLOSE_TIMEOUT,
+        on_lost: Callable[[StreamConnection], None] | None = None,
+    ) -> None:
+        super().__init__(receiver, peer, close_timeout=close_timeout, on_lost=on_lost)
+        self._decoder = LineDecoder(limit)
+        self._ended = False
+
+    def send(self, *parts: bytes) -> None:
+        if self._state == OPEN:
+            self._write((*parts, b"\n"))
+
+    def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
+        if self._state == OPEN:
+            self._finish(f"closed by this side: {code} {printable(reason)}".rstrip())
+
+    def data_received(self, data: bytes) -> None:
+        if self._state == OPEN:
+            self._decoder.feed(data)
+            self._fed()
+
+    def eof_received(self) -> bool:
+        if self._state != OPEN:
+            return False
+        self._ended = True
+        self._stopped = False  # there is nothing left to read, so nothing to start again
+        self._decoder.end()
+        if not self._paused:
+            self._pump()
+        return True  # not before all is delivered, and then _finish() closes
+
+    def _next_message(self) -> str | None:
+        try:
+            return self._decoder.next_line()
+        except LineError as error:
+            self._finish(f"the peer broke the protocol: {error}")
+            return None
+
+    def _backlog(self) -> int:
+        return self._decoder.backlog
+
+    def _ran_dry(self) -> None:
+        if self._ended and self._state == OPEN:
+            self._finish("end of input")
+
+    def _finish(self, why: str) -> None:
+        """Flush what is queued, then close; the receiver hears of it when that is done."""
+        self._start_closing(why)
+        self._transport.close()

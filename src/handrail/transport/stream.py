@@ -1,0 +1,267 @@
+"""What every connection over a byte stream has in common, whatever its framing.
+
+Owns the promises of ``base`` that are easy to break: messages in order and none after
+``pause_reading``, ``disconnected`` exactly once, and a ``close`` that flushes but cannot be
+held open by a peer that does not read.  Framing is left to the two subclasses,
+``WebSocketConnection`` and ``LineConnection``.
+
+How it works.  A subclass decodes by pulling: ``_next_message`` until it has none.  Whoever
+pauses stops the pulling, so the rest stays in the decoder.  Pausing is lazy: the socket is
+only stopped when bytes are left over (a server that handles one request at a time would else
+pay two epoll changes for each), and it is only started again when the decoder has run dry;
+else a receiver that pauses after each message would let it grow by one read for each message
+taken.
+
+States: OPEN -> CLOSING (we say goodbye, or the peer did; nothing is delivered or sent any
+more) -> LOST.  Each is entered at most once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from handrail.transport.base import (
+    CLOSE_INTERNAL,
+    CLOSE_OK,
+    HIGH_WATER,
+    LOW_WATER,
+    Receiver,
+)
+
+logger = logging.getLogger(__name__)
+
+OPEN = 0
+CLOSING = 1
+LOST = 2
+
+#: How long a closing peer may make no progress, and how long closing may take in all.
+CLOSE_TIMEOUT = 1.0
+CLOSE_TOTAL = 10.0
+
+
+class StreamConnection(asyncio.Protocol):
+    """One open line over an asyncio transport; a ``Transport`` for its receiver."""
+
+    kind = "stream"
+
+    # fmt: off
+    __slots__ = (
+        "_buffered_before", "_close_before", "_close_timeout", "_joins", "_loop", "_on_lost",
+        "_paused", "_pumping", "_receiver", "_state", "_stopped", "_timer", "_transport", "_why",
+        "peer",
+    )
+    # fmt: on
+
+    _loop: asyncio.AbstractEventLoop
+    _transport: asyncio.Transport
+    _joins: bool
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        peer: str,
+        *,
+        close_timeout: float = CLOSE_TIMEOUT,
+        on_lost: Callable[[StreamConnection], None] | None = None,
+    ) -> None:
+        self.peer = peer
+        self._receiver = receiver
+        self._close_timeout = close_timeout
+        self._on_lost = on_lost
+        self._state = OPEN
+        self._paused = False  # by the receiver
+        self._stopped = False  # the socket, as a consequence
+        self._pumping = False
+        self._why = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffered_before = 0
+        self._close_before = 0.0
+
+    # -- for subclasses -----------------------------------------------------------------
+
+    def _next_message(self) -> str | bytes | None:
+        """The next message that is complete, None when there is none (any more)."""
+        raise NotImplementedError
+
+    def _backlog(self) -> int:
+        """How many bytes were read and not looked at."""
+        raise NotImplementedError
+
+    def _ran_dry(self) -> None:
+        """The decoder wants more input."""
+
+    # -- Transport ----------------------------------------------------------------------
+
+    def send(self, *parts: bytes) -> None:
+        raise NotImplementedError
+
+    @property
+    def buffered(self) -> int:
+        return 0 if self._state == LOST else self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
+        # Not at once: whoever resumes is often deep inside the handling of a message.
+        if not self._pumping and self._state == OPEN:
+            self._loop.call_soon(self._pump)
+
+    def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        if self._state != LOST:
+            self._drop("dropped by this side")
+
+    # -- asyncio.Protocol ---------------------------------------------------------------
+
+    def open(self, transport: asyncio.Transport, rest: bytes = b"") -> None:
+        """Take over a transport; ``rest`` is what was read and belongs to this connection."""
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        # asyncio's own writelines joins before 3.12 and forgets to pause the protocol in
+        # early 3.12 and 3.13 (CVE-2024-12254); uvloop and our own transports do it right.
+        self._joins = isinstance(self._loop, asyncio.BaseEventLoop) and not getattr(
+            transport, "takes_parts", False
+        )
+        transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        transport.set_protocol(self)
+        try:
+            self._receiver.connected(self)
+        except Exception:  # the receiver is not ours; its faults must not reach the loop
+            logger.exception("the receiver of %s failed in connected()", self.peer)
+            self.close(CLOSE_INTERNAL, "internal error")
+        if rest:
+            self.data_received(rest)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """For streams that need no handshake, and so have no one else to call ``open``."""
+        self.open(cast("asyncio.Transport", transport))  # uvloop's do not inherit from it
+
+    def pause_writing(self) -> None:
+        self._tell(self._receiver.pause_writing)
+
+    def resume_writing(self) -> None:
+        self._tell(self._receiver.resume_writing)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._state == LOST:
+            return
+        self._state = LOST
+        self._stop_timer()
+        if not self._why:
+            self._why = f"the line broke: {exc}" if exc else "the peer closed the line"
+        if self._on_lost is not None:
+            self._on_lost(self)
+        try:
+            self._receiver.disconnected(self._why)
+        except Exception:  # as in open()
+            logger.exception("the receiver of %s failed in disconnected()", self.peer)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _fed(self) -> None:
+        """A subclass has given its decoder more input."""
+        if not self._paused:
+            self._pump()
+        if self._paused and not self._stopped and self._backlog() and self._state == OPEN:
+            self._stopped = True
+            self._transport.pause_reading()
+
+    def _pump(self) -> None:
+        """Deliver what is complete, until the decoder is dry or somebody says stop."""
+        if self._pumping:
+            return
+        self._pumping = True
+        receive = self._receiver.message
+        try:
+            while self._state == OPEN and not self._paused:
+                data = self._next_message()
+                if data is None:
+                    break
+                try:
+                    receive(data)
+                except Exception:  # as in open()
+                    logger.exception("the receiver of %s failed on a message", self.peer)
+                    self.close(CLOSE_INTERNAL, "internal error")
+            else:
+                return
+        finally:
+            self._pumping = False
+        self._start_reading()
+        self._ran_dry()
+
+    def _start_reading(self) -> None:
+        if self._stopped:
+            self._stopped = False
+            self._transport.resume_reading()
+
+    def _write(self, parts: tuple[bytes, ...]) -> None:
+        if self._joins:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        if self._state != OPEN:
+            return
+        try:
+            callback()
+        except Exception:  # as in open()
+            logger.exception("the receiver of %s failed in a callback", self.peer)
+            self.close(CLOSE_INTERNAL, "internal error")
+
+    def _start_closing(self, why: str) -> None:
+        """Enter CLOSING and watch it: each period without progress, or the total, ends it."""
+        self._state = CLOSING
+        self._why = self._why or why
+        self._stop_timer()
+        self._close_before = self._loop.time() + max(CLOSE_TOTAL, self._close_timeout)
+        self._buffered_before = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._close_timeout, self._check_closing)
+        # Paused or not, the peer's own goodbye has to be seen.
+        self._start_reading()
+
+    def _check_closing(self) -> None:
+        buffered = self._transport.get_write_buffer_size()
+        if buffered >= self._buffered_before or self._loop.time() >= self._close_before:
+            self._drop(self._why)
+            return
+        self._buffered_before = buffered
+        self._timer = self._loop.call_later(self._close_timeout, self._check_closing)
+
+    def _drop(self, why: str) -> None:
+        self._state = max(self._state, CLOSING)
+        self._why = self._why or why
+        self._stop_timer()
+        self._transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def printable(text: str) -> str:
+    """A peer's words for a log line: no control characters, no endless length."""
+    if len(text) > 200:
+        text = text[:200] + "..."
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def end_output(transport: asyncio.Transport) -> None:
+    """Half-close where that exists: the peer reads to the end while we still listen."""
+    if transport.can_write_eof():
+        try:
+            transport.write_eof()
+        except OSError:  # reset by the peer meanwhile; connection_lost is on its way
+            pass

@@ -1,0 +1,248 @@
+"""Unix sockets: only for the owner of the server (and root), from the first instant.
+
+Owns the way to a safe socket file (its directory, its mode, stale ones) and who may connect.
+A peer that begins with an HTTP method is served like on TCP, with ``route``; any other speaks
+one message a line and gets the receiver that ``accept`` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from handrail.errors import ConnectionLost, UsageError
+from handrail.transport.admission import Admission, ListenLimits
+from handrail.transport.base import MESSAGE_LIMIT, Receiver, Transport
+from handrail.transport.handshake import HttpHandshake, Route
+from handrail.transport.lines import LineConnection
+from handrail.transport.websocket import BACKLOG, WebSocketListener
+
+_METHODS = tuple(
+    f"{name} ".encode()
+    for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
+)
+_LOCK_TRIES = 200
+_LOCK_PAUSE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCredentials:
+    """Who connected, as the kernel saw it at that moment."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+Accept = Callable[[PeerCredentials], Receiver | None]
+
+
+class UnixConnection(LineConnection):
+    kind = "unix"
+
+    __slots__ = ()
+
+
+class UnixListener(WebSocketListener):
+    """A listening Unix socket; its file goes with it."""
+
+    identity: tuple[int, int]
+
+    def close(self) -> None:
+        super().close()
+        path = str(self.sockname)
+        try:
+            info = os.lstat(path)
+            # Somebody may have put a socket of their own there since.
+            if (info.st_dev, info.st_ino) == self.identity:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+
+class _UnixHandshake(HttpHandshake):
+    """Looks at the first bytes and lets the peer speak HTTP or lines."""
+
+    def __init__(self, route: Route, admission: Admission, accept: Accept) -> None:
+        super().__init__(route, admission)
+        self._accept = accept
+        self._first = b""
+        self._speaks_http = False
+        self._credentials = PeerCredentials(0, -1, -1)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._credentials = peer_credentials(transport)
+        self.peer = f"uid {self._credentials.uid}"
+        super().connection_made(transport)
+        if self._credentials.uid not in (os.geteuid(), 0):
+            self._admission.warn(f"{self.peer} may not use this socket")
+            self.drop()
+
+    def data_received(self, data: bytes) -> None:
+        if self._speaks_http or self._answered:
+            super().data_received(data)
+            return
+        self._first = first = self._first + data
+        if first.startswith(_METHODS):
+            self._speaks_http = True
+            super().data_received(first)
+        elif not any(method.startswith(first) for method in _METHODS):
+            self._speak_lines(first)
+
+    def _speak_lines(self, first: bytes) -> None:
+        # No one here reads HTTP, so a refusal is just a closed line.
+        if self._admission.is_full:
+            self._admission.warn(f"{self._admission.limits.max_connections} connections are open")
+            self.drop()
+            return
+        receiver = self._ask()
+        if receiver is None:
+            self.drop()
+            return
+        self._timer.cancel()
+        limits = self._admission.limits
+        connection = UnixConnection(
+            receiver,
+            self.peer,
+            limit=limits.message_limit,
+            close_timeout=limits.close_timeout,
+            on_lost=self._admission.closed,
+        )
+        self._admission.opened(self, connection)
+        connection.open(self._transport, first)
+
+    def _ask(self) -> Receiver | None:
+        try:
+            return self._accept(self._credentials)
+        except Exception as error:  # noqa: BLE001  not ours, like the route
+            self._log_failure("accept", error)
+            return None
+
+
+async def listen(
+    path: str, route: Route, *, accept: Accept, limits: ListenLimits | None = None
+) -> UnixListener:
+    """Accept peers of our own user, and root, on a socket at ``path``.
+
+    The parent directory is made (0700) if it is missing.  Raises UsageError when it is not
+    ours alone to write to, when ``path`` is taken, or when it cannot be a socket's name.
+    """
+    path, parent = _prepare_directory(path)
+    admission = Admission(limits or ListenLimits())
+    async with _locked(parent):
+        sock = _bind(path)
+    try:
+        info = os.lstat(path)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _UnixHandshake(route, admission, accept), sock=sock, backlog=BACKLOG
+        )
+    except BaseException:
+        sock.close()
+        raise
+    listener = UnixListener(server, admission, path)
+    listener.identity = (info.st_dev, info.st_ino)
+    return listener
+
+
+async def connect(path: str, receiver: Receiver) -> Transport:
+    """Speak lines to the server at ``path``; raises ConnectionLost when there is none."""
+    connection = UnixConnection(receiver, path, limit=MESSAGE_LIMIT)
+    try:
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+    except OSError as error:
+        raise ConnectionLost(f"cannot connect to {path}: {error.strerror or error}") from error
+    return connection
+
+
+def peer_credentials(transport: asyncio.BaseTransport) -> PeerCredentials:
+    raw = transport.get_extra_info("socket").getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    return PeerCredentials(*struct.unpack("3i", raw))
+
+
+def _prepare_directory(path: str) -> tuple[str, str]:
+    """The full path and its directory, which then exists and is safe."""
+    path = os.path.abspath(path)
+    if len(os.fsencode(path)) > 107:  # sun_path with its NUL
+        raise UsageError(f"the socket path {path} is longer than the 107 bytes the kernel takes")
+    parent = os.path.dirname(path)
+    mask = os.umask(0o077)  # for the directories above it, which makedirs gives no mode
+    try:
+        os.makedirs(parent, exist_ok=True)
+        info = os.stat(parent)
+    except OSError as error:
+        raise UsageError(f"cannot use {parent} for a socket: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise UsageError(f"{parent} is not a directory of our own; choose one that is")
+    if info.st_mode & 0o022:
+        raise UsageError(f"{parent} may be written to by others; use a directory of mode 0700")
+    return path, parent
+
+
+@asynccontextmanager
+async def _locked(parent: str) -> AsyncIterator[None]:
+    """One server at a time between looking for a stale socket and listening.
+
+    Without it a second server could take the first one's fresh socket for a stale one.
+    """
+    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_LOCK_PAUSE)
+        else:
+            raise UsageError(f"{parent} stays locked; is another server starting there?")
+        yield
+    finally:
+        os.close(fd)
+
+
+def _bind(path: str) -> socket.socket:
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A mode set after bind() would leave a moment in which anybody can connect.
+    mask = os.umask(0o177)
+    try:
+        sock.bind(path)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise UsageError(f"cannot listen at {path}: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(info.st_mode):
+        raise UsageError(f"{path} exists and is not a socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            pass  # a full backlog, or a datagram socket: somebody is there
+    raise UsageError(f"another server listens at {path}; stop it or choose another path")

@@ -1,0 +1,164 @@
+"""WebSockets over TCP: listening and connecting.
+
+The two entries of this kind of transport and the listener they share with ``unix_socket``.
+The way of a connection: ``handshake`` -> ``websocket_connection`` -> the receiver.
+Compression and subprotocols are never agreed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from handrail.errors import ConnectionLost, TransportError, UsageError
+from handrail.transport.admission import Admission, ListenLimits
+from handrail.transport.base import Receiver, Transport
+from handrail.transport.handshake import ClientHandshake, HandshakeError, HttpHandshake, Route
+from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.upgrade import make_key, request_head
+from handrail.transport.websocket_connection import ConnectionLimits
+
+if TYPE_CHECKING:
+    import ssl as ssl_module  # costs 10 ms at start, and most lines are local
+
+__all__ = [
+    "ConnectionLimits",
+    "HandshakeError",
+    "HttpRequest",
+    "HttpResponse",
+    "ListenLimits",
+    "Route",
+    "WebSocketListener",
+    "connect",
+    "listen",
+]
+
+#: Waiting connects the kernel holds; a burst beyond it costs its clients a second each.
+BACKLOG = 512
+
+
+class _Server(Protocol):
+    """What asyncio.Server and uvloop's Server share and we use."""
+
+    def close(self) -> None: ...
+
+
+class WebSocketListener:
+    """A listening socket and the peers that came through it."""
+
+    def __init__(self, server: _Server, admission: Admission, sockname: object) -> None:
+        self._server = server
+        self._admission = admission
+        #: The bound address, e.g. ``("127.0.0.1", 42085)``; of a Unix socket its path.
+        self.sockname = sockname
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, unfinished handshakes not counted."""
+        return self._admission.connections
+
+    def close(self) -> None:
+        """Accept nobody any more and drop unfinished handshakes.  Open connections stay."""
+        self._server.close()
+        self._admission.drop_handshakes()
+
+    def abort(self) -> None:
+        """Close, and drop every open connection too."""
+        self.close()
+        self._admission.abort_connections()
+
+    async def wait_closed(self) -> None:
+        """Until the last peer is gone; ending open connections is up to their receivers."""
+        await self._admission.wait_empty()
+
+
+async def listen(
+    host: str, port: int, route: Route, *, limits: ListenLimits | None = None
+) -> WebSocketListener:
+    """Accept WebSockets on ``host:port`` (0: any free port).
+
+    ``route`` gets each complete request, of any method and path, and answers with an
+    HttpResponse, or with the Receiver of the WebSocket to be opened.  A request that is no
+    valid upgrade (``request.is_upgrade``) gets a 400 instead and its receiver is not used.
+    Raises OSError when the address cannot be had.
+    """
+    admission = Admission(limits or ListenLimits())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: HttpHandshake(route, admission), host, port, backlog=BACKLOG
+    )
+    return WebSocketListener(server, admission, server.sockets[0].getsockname())
+
+
+async def connect(
+    url: str,
+    receiver: Receiver,
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+    open_timeout: float = 10.0,
+    ssl: ssl_module.SSLContext | None = None,
+    limits: ConnectionLimits | None = None,
+) -> Transport:
+    """Open a WebSocket to a ``ws://`` or ``wss://`` URL.
+
+    ``receiver.connected`` has been called, and messages may have been delivered, when this
+    returns.  Raises HandshakeError when the server answers otherwise (with its status and
+    body), ConnectionLost when it cannot be reached or does not answer in time, TransportError
+    when it speaks something else, UsageError for a URL or header that makes no sense.
+    """
+    host, port, authority, target, secure = _parse_url(url)
+    if ssl is not None and not secure:
+        raise UsageError("a TLS context was given for a ws:// URL; use wss://")
+    key = make_key(os.urandom(16))
+    try:
+        request = request_head(authority, target, key, tuple(headers))
+    except ValueError as error:
+        raise UsageError(f"the WebSocket request cannot be made: {error}") from None
+    loop = asyncio.get_running_loop()
+    handshake = ClientHandshake(receiver, request, key, authority, limits or ConnectionLimits())
+    connection = None
+    try:
+        async with asyncio.timeout(open_timeout):
+            await loop.create_connection(
+                lambda: handshake, host, port, ssl=_context(ssl) if secure else None
+            )
+            connection = await handshake.opened
+            return connection
+    except TimeoutError:
+        raise ConnectionLost(f"{authority} did not answer within {open_timeout:g} s") from None
+    except OSError as error:
+        # Certificates that do not fit are OSErrors too, and asking again does not help there.
+        kind = TransportError if type(error).__module__ == "ssl" else ConnectionLost
+        raise kind(f"cannot connect to {authority}: {error.strerror or error}") from error
+    finally:
+        if connection is None:
+            handshake.abandon()
+
+
+def _parse_url(url: str) -> tuple[str, int, str, str, bool]:
+    """Host, port, authority, target, and whether TLS is wanted."""
+    try:
+        parts = urlsplit(url)
+        secure = parts.scheme == "wss"
+        port = parts.port or (443 if secure else 80)
+    except ValueError as error:
+        raise UsageError(f"the WebSocket URL does not parse: {error}") from None
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise UsageError("a WebSocket URL looks like ws://host:port/path or wss://host/path")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise UsageError("a WebSocket URL holds no user, password or fragment; use a header")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not target.isascii() or not target.isprintable() or " " in target:
+        raise UsageError("the path of a WebSocket URL must be percent-encoded ASCII")
+    return parts.hostname, port, parts.netloc, target, secure
+
+
+def _context(given: ssl_module.SSLContext | None) -> ssl_module.SSLContext:
+    if given is not None:
+        return given
+    import ssl
+
+    return ssl.create_default_context()

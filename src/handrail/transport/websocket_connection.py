@@ -1,0 +1,220 @@
+"""One open WebSocket, either side: frames to messages, liveness, and the closing handshake.
+
+Owns when control frames are sent and what ends a connection; what a frame is, is in ``frames``,
+how it came to be opened is in ``handshake``.
+
+Liveness.  One timer a connection, armed for the next ping or for the moment at which the peer
+has been silent too long, whichever is first; a read only notes the time.  Any bytes count as
+life, since a peer inside a large frame cannot send anything else.  So does a write buffer that
+shrinks: a slow peer gets our ping only after all that is queued before it.  While this side
+has paused reading it cannot hear, and only a write buffer that stands still counts against
+the peer.  Time for which this whole process stood still does not count at all: after a SIGSTOP
+or a blocked loop the timers fire before the pongs that wait in the sockets are read.
+
+Failing.  After a violation the close frame is sent, our direction is ended, and input is
+read and thrown away for a moment: closing a socket with unread input makes the kernel send a
+reset, and that can overtake the close frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from handrail.transport.base import CLOSE_OK, HIGH_WATER, MESSAGE_LIMIT, Receiver
+from handrail.transport.frames import (
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    Close,
+    FrameDecoder,
+    FrameError,
+    Ping,
+    close_payload,
+    frame_header,
+    masked_frame,
+)
+from handrail.transport.stream import (
+    CLOSE_TIMEOUT,
+    CLOSING,
+    OPEN,
+    StreamConnection,
+    end_output,
+    printable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How one open WebSocket is watched; times in seconds."""
+
+    message_limit: int = MESSAGE_LIMIT
+    ping_interval: float = 10.0
+    silence_timeout: float = 20.0
+    close_timeout: float = CLOSE_TIMEOUT
+
+
+class WebSocketConnection(StreamConnection):
+    kind = "websocket"
+
+    __slots__ = (
+        "_client",
+        "_decoder",
+        "_discards",
+        "_due",
+        "_heard_at",
+        "_limits",
+        "_next_ping",
+        "_now",
+    )
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        peer: str,
+        *,
+        client: bool,
+        limits: ConnectionLimits,
+        on_lost: Callable[[StreamConnection], None] | None = None,
+    ) -> None:
+        super().__init__(receiver, peer, close_timeout=limits.close_timeout, on_lost=on_lost)
+        self._client = client
+        self._limits = limits
+        self._decoder = FrameDecoder(masked=not client, limit=limits.message_limit)
+        self._discards = False
+        self._heard_at = 0.0
+        self._next_ping = 0.0
+        self._due = 0.0
+        self._now = asyncio.get_running_loop().time
+
+    def open(self, transport: asyncio.Transport, rest: bytes = b"") -> None:
+        self._heard_at = now = self._now()
+        self._next_ping = now + self._limits.ping_interval
+        super().open(transport, rest)
+        if self._state == OPEN:
+            self._arm()
+
+    # -- sending ------------------------------------------------------------------------
+
+    def send(self, *parts: bytes) -> None:
+        if self._state != OPEN:
+            return
+        if self._client:
+            self._write(masked_frame(TEXT, b"".join(parts), os.urandom(4)))
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        self._write((frame_header(TEXT, size), *parts))
+
+    def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
+        if self._state != OPEN:
+            return
+        self._send_control(CLOSE, close_payload(code, reason))
+        self._start_closing(f"closed by this side: {code} {printable(reason)}".rstrip())
+        self._await_close()
+
+    def _send_control(self, opcode: int, payload: bytes = b"") -> None:
+        if self._client:
+            self._write(masked_frame(opcode, payload, os.urandom(4)))
+        else:
+            self._write((frame_header(opcode, len(payload)), payload))
+
+    # -- receiving ----------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._now()
+        if self._discards:
+            return
+        self._decoder.feed(data)
+        if self._state == OPEN:
+            self._fed()
+        else:
+            self._await_close()
+
+    def _next_message(self) -> str | bytes | None:
+        while True:
+            try:
+                event = self._decoder.next_event()
+            except FrameError as error:
+                self._fail(error)
+                return None
+            if event is None or isinstance(event, (str, bytes)):
+                return event
+            if isinstance(event, Ping):
+                # A peer that pings and never reads must not make us hoard its pongs.
+                if self._transport.get_write_buffer_size() <= HIGH_WATER:
+                    self._send_control(PONG, event.payload)
+            elif isinstance(event, Close):
+                self._send_control(CLOSE, close_payload(event.code))
+                self._start_closing(f"closed by the peer: {_described(event)}")
+                self._transport.close()
+                return None
+
+    def _backlog(self) -> int:
+        return self._decoder.backlog
+
+    def _await_close(self) -> None:
+        """We have said goodbye: look for the peer's, let everything else fall."""
+        while self._state == CLOSING and not self._discards:
+            try:
+                event = self._decoder.next_event()
+            except FrameError:
+                self._discard()
+                return
+            if event is None:
+                return
+            if isinstance(event, Close):
+                self._transport.close()
+                return
+
+    def _fail(self, error: FrameError) -> None:
+        self._send_control(CLOSE, close_payload(error.code, error.reason))
+        self._start_closing(f"the peer broke the protocol: {error.reason}")
+        self._discard()
+
+    def _discard(self) -> None:
+        self._discards = True
+        self._decoder = FrameDecoder(masked=False)  # lets go of half a message
+        end_output(self._transport)
+
+    def eof_received(self) -> bool:
+        if self._state == OPEN:
+            self._start_closing("the peer ended the line without a close frame")
+        return False  # the transport flushes and closes; the timer sees to it that it does
+
+    # -- liveness -----------------------------------------------------------------------
+
+    def resume_writing(self) -> None:
+        self._heard_at = self._now()
+        super().resume_writing()
+
+    def _arm(self) -> None:
+        self._due = due = min(self._next_ping, self._heard_at + self._limits.silence_timeout)
+        self._timer = self._loop.call_later(max(due - self._now(), 0.001), self._tick)
+
+    def _tick(self) -> None:
+        now = self._now()
+        buffered = self._transport.get_write_buffer_size()
+        if buffered < self._buffered_before or (self._paused and not buffered):
+            self._heard_at = now
+        else:
+            self._heard_at = min(now, self._heard_at + max(now - self._due, 0.0))
+        self._buffered_before = buffered
+        silence = self._limits.silence_timeout
+        # Timers are rounded to milliseconds by uvloop and may come that much too early.
+        if now - self._heard_at >= silence - 0.002:
+            self._drop(f"nothing came from the peer for {silence:g} s")
+            return
+        if now >= self._next_ping - 0.002:
+            self._next_ping = now + self._limits.ping_interval
+            if buffered <= HIGH_WATER:
+                self._send_control(PING)
+        self._arm()
+
+
+def _described(close: Close) -> str:
+    return f"{close.code} {printable(close.reason)}".rstrip()

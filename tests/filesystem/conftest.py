@@ -1,0 +1,80 @@
+"""Real files, and no descriptor left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail.filesystem import kernel, replacement
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            pass  # the one of the listing itself
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_left() -> Iterator[None]:
+    kernel.supports(kernel.RESOLVE_NO_SYMLINKS)
+    before = _descriptors()
+    yield
+    gc.collect()
+    after = _descriptors()
+    assert {fd: what for fd, what in after.items() if fd not in before} == {}
+
+
+@pytest.fixture(params=["openat2", "walk"])
+def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of opening without links."""
+    if request.param == "walk":
+        monkeypatch.setattr(kernel, "supports", lambda _resolve: False)
+    elif not kernel.supports(kernel.RESOLVE_NO_SYMLINKS):
+        pytest.skip("this kernel has no openat2")
+    return str(request.param)
+
+
+@pytest.fixture(params=["nameless", "named"])
+def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both kinds of stage for a replacement."""
+    if request.param == "named":
+        monkeypatch.setattr(replacement, "_can_name_descriptors", lambda: False)
+    return str(request.param)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user can reach, unlike tmp_path; needs root to be of use."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    place = Path(tempfile.mkdtemp(prefix="handrail-test-"))
+    place.chmod(0o755)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)

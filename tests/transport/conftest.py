@@ -1,0 +1,33 @@
+"""Each test with a loop runs on asyncio's own and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a coroutine to its end; whatever the loop complains about fails the test."""
+
+    def runner(main: Coroutine[Any, Any, None]) -> None:
+        complaints: list[dict[str, Any]] = []
+
+        async def watched() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: complaints.append(context))
+            async with asyncio.timeout(50):
+                await main
+
+        factory = uvloop.new_event_loop if request.param == "uvloop" else None
+        with asyncio.Runner(loop_factory=factory) as loop_runner:
+            loop_runner.run(watched())
+        assert complaints == []
+
+    return runner
