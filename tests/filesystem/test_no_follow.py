@@ -108,9 +108,7 @@ def test_cached_open_opens_or_says_it_would_block(tree: Path) -> None:
         resolve_cached_open(path, os.O_WRONLY | os.O_TRUNC)
 
 
-def test_cached_open_falls_back_to_would_block(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_open_falls_back_to_would_block(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "supports", lambda _resolve: False)
     with pytest.raises(BlockingIOError):
         resolve_cached_open(str(tree / "dir/file"), os.O_RDONLY)

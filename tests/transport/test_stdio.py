@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pty
 import socket
@@ -50,6 +51,10 @@ def pipes() -> Iterator[Pipes]:
     made = Pipes()
     yield made
     made.close_all()
+
+
+def device(name: str) -> io.FileIO:
+    return io.FileIO(name, "r+")
 
 
 def open_descriptors() -> set[str]:
@@ -211,7 +216,7 @@ def test_a_file_honours_pausing(run: Run, tmp_path: Path) -> None:
 
     async def main() -> None:
         receiver = Recorder(lambda self, _: self.transport.pause_reading())
-        with source.open("rb") as stdin, Path(os.devnull).open("wb") as stdout:
+        with source.open("rb") as stdin, device(os.devnull) as stdout:
             line = await open_stdio(receiver, stdin_fd=stdin.fileno(), stdout_fd=stdout.fileno())
             for count in range(1, 53):
                 await receiver.until_messages(count)
@@ -229,7 +234,7 @@ def test_aborting_while_a_file_is_read(run: Run, tmp_path: Path) -> None:
 
     async def main() -> None:
         receiver = Recorder()
-        with source.open("rb") as stdin, Path(os.devnull).open("wb") as stdout:
+        with source.open("rb") as stdin, device(os.devnull) as stdout:
             line = await open_stdio(receiver, stdin_fd=stdin.fileno(), stdout_fd=stdout.fileno())
             line.abort()
             await receiver.until_lost()
@@ -243,7 +248,7 @@ def test_aborting_while_a_file_is_read(run: Run, tmp_path: Path) -> None:
 def test_dev_null(run: Run) -> None:
     async def main() -> None:
         receiver = Recorder()
-        with Path(os.devnull).open("r+b", buffering=0) as null:
+        with device(os.devnull) as null:
             line = await open_stdio(receiver, stdin_fd=null.fileno(), stdout_fd=null.fileno())
             line.send(b"gone")
             assert await receiver.until_lost() == "end of input"
@@ -254,7 +259,7 @@ def test_dev_null(run: Run) -> None:
 def test_dev_full_is_a_broken_line(run: Run, pipes: Pipes) -> None:
     async def main() -> None:
         receiver = Recorder()
-        with Path("/dev/full").open("wb", buffering=0) as full:
+        with device("/dev/full") as full:
             line = await open_stdio(receiver, stdin_fd=pipes.stdin, stdout_fd=full.fileno())
             line.send(b"no room")
             assert "No space left" in await receiver.until_lost()

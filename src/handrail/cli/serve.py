@@ -8,6 +8,7 @@ event loop and the server are imported, so that both get ready at the same time.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 
 from handrail.config import (
@@ -131,6 +132,7 @@ def _run(args: argparse.Namespace) -> int:
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
     _raise_file_limit()
+    gc.disable()  # nothing that is imported from here on is garbage
     state = claim(settings.state_dir)
     keeper = state.keeper(settings.orphan_ttl)
 
@@ -148,6 +150,9 @@ def _run(args: argparse.Namespace) -> int:
 
     from handrail.server.app import serve
 
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
+    gc.enable()
     return uvloop.run(serve(settings, auth, keeper))
 
 
@@ -179,5 +184,3 @@ def _seconds(text: str) -> float:
     if not 0 <= number < 10**9:
         raise argparse.ArgumentTypeError("must be a number of seconds")
     return number
-
-

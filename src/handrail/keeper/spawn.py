@@ -87,6 +87,9 @@ def start(
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
+    names: tuple[bytes, ...]
+    first: tuple[int, ...] | tuple[int, int, bytes, int, int]
+    actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]]
     ours: list[int] = []
     theirs: list[int] = []
     try:

@@ -43,9 +43,7 @@ def mark_of(pid: int) -> int | None:
 
 def orphans(mark: int, leaders: set[int]) -> list[int]:
     """Processes of the family ``mark`` that lost their parents and came to us."""
-    return [
-        pid for pid in children_of(os.getpid()) if pid not in leaders and mark_of(pid) == mark
-    ]
+    return [pid for pid in children_of(os.getpid()) if pid not in leaders and mark_of(pid) == mark]
 
 
 def orphans_by_mark(leaders: set[int]) -> dict[int, int]:

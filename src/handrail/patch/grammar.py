@@ -123,7 +123,7 @@ class Machine:
         """Take the end marker that is the last line."""
         self._number += 1
         if self._place is not _Place.ENDED:
-            self._finish_hunk()
+            self._finish_hunk(END)
             self._place = _Place.ENDED
 
     @property
@@ -163,37 +163,34 @@ class Machine:
     def _header(self, line: str) -> bool:
         """Open the hunk that this (trimmed) line announces, closing the one before."""
         if line == END:
-            self._finish_hunk()
+            self._finish_hunk(line)
             self._place = _Place.ENDED
         elif line.startswith(ADD_FILE):
-            self._finish_hunk()
+            self._finish_hunk(line)
             self._place, self._path, self._added = _Place.ADD, line.removeprefix(ADD_FILE), []
         elif line.startswith(DELETE_FILE):
-            self._finish_hunk()
+            self._finish_hunk(line)
             self._place = _Place.TOP
             self.hunks.append(DeleteFile(line.removeprefix(DELETE_FILE)))
         elif line.startswith(UPDATE_FILE):
-            self._finish_hunk()
+            self._finish_hunk(line)
             self._place = _Place.UPDATE
             self._update = _OpenUpdate(line.removeprefix(UPDATE_FILE), self._number)
         else:
             return False
         return True
 
-    def _finish_hunk(self) -> None:
+    def _finish_hunk(self, closing: str) -> None:
         hunk = self.open_hunk
         if self._place is _Place.UPDATE:
-            self._update.check_complete(self._number)
+            self._update.check_complete(closing, self._number)
         if hunk is not None:
             self.hunks.append(hunk)
 
     def _in_update(self, line: str) -> None:
-        update = self._update
         trimmed = strip_end(line)
-        # A chunk that was opened and has no lines yet takes any header for a bad line.
-        if (trimmed == END or not update.chunk_is_empty) and self._header(trimmed):
-            return
-        update.feed(line, trimmed, self._number)
+        if not self._header(trimmed):
+            self._update.feed(line, trimmed, self._number)
 
 
 class _OpenChunk:
@@ -215,7 +212,7 @@ class _OpenUpdate:
         self._chunks: list[_OpenChunk] = []
 
     @property
-    def chunk_is_empty(self) -> bool:
+    def _chunk_is_empty(self) -> bool:
         """Whether a chunk was opened by its marker and has no lines yet."""
         return bool(self._chunks) and not self._chunks[-1].lines
 
@@ -227,27 +224,29 @@ class _OpenUpdate:
             self._move_to,
         )
 
-    def check_complete(self, number: int) -> None:
-        """Refuse to be closed (by line ``number``) while something is missing."""
+    def check_complete(self, closing: str, number: int) -> None:
+        """Refuse to be closed (by the line ``closing``) while something is missing."""
         if not self._chunks:
             raise PatchSyntaxError(
                 f"Update file hunk for path '{self._path}' is empty", line=self._number
             )
-        if self.chunk_is_empty:
-            raise PatchSyntaxError("Update hunk does not contain any lines", line=number)
+        if self._chunk_is_empty:
+            if closing in (END, END_OF_FILE):
+                raise PatchSyntaxError("Update hunk does not contain any lines", line=number)
+            raise self._bad_line(closing, number)
 
     def feed(self, line: str, trimmed: str, number: int) -> None:
         """Take a line that opens no hunk; ``trimmed`` is the same without its trailing blanks."""
         if trimmed.startswith(MOVE_TO) and not self._chunks and self._move_to is None:
             self._move_to = trimmed.removeprefix(MOVE_TO)
-        elif self._is_marker(trimmed) and not self.chunk_is_empty:
+        elif self._is_marker(trimmed) and not self._chunk_is_empty:
             self._chunks.append(_OpenChunk(trimmed.removeprefix("@@").removeprefix(" ") or None))
         elif self._chunks and self._chunks[-1].at_end_of_file:
             if strip(line):
                 raise self._bad_line(line, number)
         elif trimmed == END_OF_FILE:
             if self._chunks:  # else it says nothing and is passed over
-                self.check_complete(number)
+                self.check_complete(trimmed, number)
                 self._chunks[-1].at_end_of_file = True
         elif not line or line[0] in _LINE_KINDS:
             if not self._chunks:

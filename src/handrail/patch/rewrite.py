@@ -1,7 +1,7 @@
 """One file's text + the chunks of an update -> its new text.  Pure.
 
-Every chunk is located on the original lines, with a cursor that only moves down; then all
-replacements are put together in one pass.  A line the patch keeps stays byte for byte as it
+Every chunk is located on the original lines, with a cursor that only moves down; then all edits
+are put together in one pass.  A line the patch keeps stays byte for byte as it
 is in the file, even when it was found leniently.  Added lines get the file's first line
 ending, and so does a last line that had none.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from handrail.errors import PatchError
-from handrail.patch.hunks import Chunk, LineKind
+from handrail.patch.hunks import Chunk, Line, LineKind
 from handrail.patch.seek import Haystack, Level
 
 _LINE_ENDING = re.compile(r"\r\n|\n|\r")
@@ -40,11 +40,13 @@ class ChunkNotFoundError(PatchError):
         self.start = start
 
 
-@dataclass(frozen=True, slots=True)
-class _Replacement:
+@dataclass(slots=True)
+class _Edit:
+    """``removed`` lines from ``position`` on give way to ``added``."""
+
     position: int
-    length: int
-    lines: list[str]
+    removed: int
+    added: list[str]
 
 
 def rewrite(text: str, chunks: Iterable[Chunk], path: str) -> Rewritten:
@@ -53,17 +55,17 @@ def rewrite(text: str, chunks: Iterable[Chunk], path: str) -> Rewritten:
     Raises ChunkNotFoundError.
     """
     lines, whole, ending = _split(text)
-    search = _Search(Haystack(lines), whole, ending, path)
-    replacements = [search.locate(chunk) for chunk in chunks]
+    search = _Search(Haystack(lines), ending, path)
+    edits = [edit for chunk in chunks for edit in search.locate(chunk)]
     # Additions without context go to the end while the cursor stays: order is restored here.
     # The sort is stable, so two at one place stay in the order of the patch.
-    replacements.sort(key=lambda replacement: replacement.position)
+    edits.sort(key=lambda edit: edit.position)
     result: list[str] = []
     done = 0
-    for replacement in replacements:
-        result += whole[done : replacement.position]
-        result += replacement.lines
-        done = replacement.position + replacement.length
+    for edit in edits:
+        result += whole[done : edit.position]
+        result += edit.added
+        done = edit.position + edit.removed
     result += whole[done:]
     return Rewritten("".join(result), search.level, search.ambiguous)
 
@@ -89,23 +91,21 @@ def _split(text: str) -> tuple[list[str], list[str], str]:
 class _Search:
     """The cursor that walks down one file, and what was noticed on the way."""
 
-    def __init__(self, haystack: Haystack, whole: list[str], ending: str, path: str) -> None:
+    def __init__(self, haystack: Haystack, ending: str, path: str) -> None:
         self.level = Level.EXACT
         self.ambiguous = False
         self._haystack = haystack
-        self._whole = whole
         self._ending = ending
         self._path = path
         self._cursor = 0
 
-    def locate(self, chunk: Chunk) -> _Replacement:
-        """Find the place of ``chunk`` and move the cursor behind it."""
+    def locate(self, chunk: Chunk) -> list[_Edit]:
+        """Find the place of ``chunk``, move the cursor behind it, say what is to be done."""
         if chunk.context is not None:
             self._skip_to(chunk.context)
         old = chunk.old
         if not old:
-            end = len(self._haystack)
-            return _Replacement(end, 0, [line.text + self._ending for line in chunk.lines])
+            return self._edits(chunk.lines, len(self._haystack), 0)
         start = self._cursor
         position = self._find(old, at_end=chunk.end_of_file, pinned=chunk.context is not None)
         length = len(old)
@@ -121,10 +121,11 @@ class _Search:
                 start=start,
             )
         self._cursor = position + length
-        new = self._new_lines(chunk, position, length)
+        lines = chunk.lines
         if length < len(old) and chunk.new[-1:] == ("",):
-            new.pop()
-        return _Replacement(position, length, new)
+            last = max(i for i, line in enumerate(lines) if line.kind is not LineKind.REMOVE)
+            lines = lines[:last] + lines[last + 1 :]
+        return self._edits(lines, position, length)
 
     def _skip_to(self, context: str) -> None:
         position = self._find((context,), at_end=False, pinned=True)
@@ -145,19 +146,27 @@ class _Search:
         self.ambiguous = self.ambiguous or (match.ambiguous and not pinned)
         return match.position
 
-    def _new_lines(self, chunk: Chunk, position: int, length: int) -> list[str]:
-        """What stands at ``position`` afterwards; kept lines come from the file.
+    def _edits(self, lines: Iterable[Line], position: int, length: int) -> list[_Edit]:
+        """One edit per run of lines that are not kept; ``length`` lines of the file are meant.
 
-        A kept line beyond ``length`` (the dropped empty one) is taken from the patch.
+        What goes beyond that is the dropped empty line: it is not there to be removed, and
+        has to be added if it is to be kept.
         """
-        new: list[str] = []
-        index = 0
-        for line in chunk.lines:
-            if line.kind is LineKind.ADD:
-                new.append(line.text + self._ending)
+        edits: list[_Edit] = []
+        end = position + length
+        kept = True
+        for line in lines:
+            in_file = line.kind is not LineKind.ADD and position < end
+            if in_file and line.kind is LineKind.KEEP:
+                position += 1
+                kept = True
                 continue
-            if line.kind is LineKind.KEEP:
-                in_file = index < length
-                new.append(self._whole[position + index] if in_file else line.text + self._ending)
-            index += 1
-        return new
+            if kept:
+                edits.append(_Edit(position, 0, []))
+                kept = False
+            if in_file:
+                edits[-1].removed += 1
+                position += 1
+            elif line.kind is not LineKind.REMOVE:
+                edits[-1].added.append(line.text + self._ending)
+        return edits

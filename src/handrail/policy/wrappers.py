@@ -181,6 +181,8 @@ def _wrapped(words: Words) -> Iterator[Words]:
     name = posixpath.basename(words[0] or "")
     if name == "find":
         yield from _find_commands(words)
+    if name == "coproc" and words[2:3] == ("{",):  # coproc NAME { X; }
+        yield words[3:]
     if name in VERB_PROGRAMS:
         inner = _behind_options(words[1:], VERB_PROGRAMS[name])
         if inner and inner != words[1:]:

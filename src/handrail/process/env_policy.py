@@ -13,7 +13,8 @@ from enum import Enum
 from functools import lru_cache
 
 CORE = frozenset(
-    "PATH SHELL TMPDIR TEMP TMP HOME LANG LC_ALL LC_CTYPE LOGNAME USER".split(),
+    {"PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "USER", "LOGNAME"}
+    | {"LANG", "LC_ALL", "LC_CTYPE"}
 )
 DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
 
@@ -67,9 +68,7 @@ def build(
             keep = _matcher(tuple(policy.include_only))
             env = {k: v for k, v in env.items() if keep(k)}
     env.update(overlay)
-    return {
-        k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED
-    }
+    return {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
 
 
 def bad_name(names: Iterable[str]) -> str | None:

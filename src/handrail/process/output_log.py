@@ -82,10 +82,7 @@ class OutputLog:
         chunk = Chunk(self._number(size), stream, start, size)
         self._chunks.append(chunk)
         self.retained += size
-        if (
-            self.retained > self._limit_bytes
-            or len(self._chunks) - self._head > self._limit_chunks
-        ):
+        if self.retained > self._limit_bytes or len(self._chunks) - self._head > self._limit_chunks:
             self._evict()
         return chunk
 

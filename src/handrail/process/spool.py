@@ -53,7 +53,7 @@ class Spool:
     def fill(self, source: int) -> int:
         """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty."""
         room = RING - self._offset
-        want = STEP if room > STEP else room
+        want = min(room, STEP)
         if self._plain:
             moved = self._copy(source, want)
         else:

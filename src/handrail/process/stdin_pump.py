@@ -51,9 +51,7 @@ class StdinPump:
 
     @property
     def full(self) -> bool:
-        return bool(self._queue) and (
-            len(self._queue) >= QUEUE_CHUNKS or self._size >= QUEUE_BYTES
-        )
+        return bool(self._queue) and (len(self._queue) >= QUEUE_CHUNKS or self._size >= QUEUE_BYTES)
 
     @property
     def closed(self) -> bool:

@@ -7,8 +7,9 @@ first, then ``result``, then ``error``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from handrail.errors import RemoteProtocolError
 
@@ -28,16 +29,14 @@ _MIN_ID = -(2**63)
 _MAX_ID = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """A W3C trace context, as sent."""
 
     traceparent: str | None = None
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A call that wants an answer."""
 
     id: RequestId
@@ -46,24 +45,21 @@ class Request:
     trace: Trace | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """A call that wants none."""
 
     method: str
     params: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """The answer to a request of ours."""
 
     id: RequestId
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorResponse:
+class ErrorResponse(Struct, frozen=True):
     """The refusal of a request of ours."""
 
     id: RequestId
@@ -103,7 +99,7 @@ def classify(value: Any) -> Message:
 
 def _id(value: Any) -> RequestId:
     if type(value) is str or (type(value) is int and _MIN_ID <= value <= _MAX_ID):
-        return value  # type: ignore[no-any-return]
+        return value
     raise RemoteProtocolError("`id` must be a string or a signed 64-bit integer")
 
 

@@ -15,7 +15,7 @@ class InitializeParams(Wire):
     client_name: str
     resume_session_id: str | None = None
     #: Ours: asks for (null) or presents the secret that lets a client take a session over.
-    resume_secret: str | None | UnsetType = UNSET
+    resume_secret: str | UnsetType | None = UNSET
     #: Ours: how long the session outlives its connection, bounded by the server.
     detach_ttl_ms: Annotated[int, Meta(ge=0)] | None = None
 

@@ -122,8 +122,8 @@ class ReadResult(Wire):
     closed: bool
     failure: str | None
     sandbox_denied: bool
-    exit: ExitShape | None | UnsetType = UNSET
-    usage: UsageShape | None | UnsetType = UNSET
+    exit: ExitShape | UnsetType | None = UNSET
+    usage: UsageShape | UnsetType | None = UNSET
     omitted: Omitted | UnsetType = UNSET
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from handrail.config import ServerSettings
 from handrail.errors import RpcError, UsageError
-from handrail.process.launcher import KeeperHandle, Launcher
+from handrail.process.keeper_program import KeeperHandle
+from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS

@@ -182,15 +182,13 @@ class Connection:
             self._refuse(request, error)
             self._done(request, began, arrived, "error")
             return
-        except Exception:  # noqa: BLE001 (a bug in one handler must not end the connection)
-            self._failed(request)
+        except Exception as bug:  # noqa: BLE001 (one handler must not end the connection)
+            self._failed(request, bug)
             self._done(request, began, arrived, "error")
             return
         if isinstance(result, Coroutine):
             lane.free -= 1
-            task = self.server.loop.create_task(
-                self._finish(lane, request, result, began, arrived)
-            )
+            task = self.server.loop.create_task(self._finish(lane, request, result, began, arrived))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -240,8 +238,8 @@ class Connection:
             outcome = "error"
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: BLE001 (as in _run)
-            self._failed(request)
+        except Exception as bug:  # noqa: BLE001 (as in _run)
+            self._failed(request, bug)
             outcome = "error"
         finally:
             lane.free += 1
@@ -271,8 +269,8 @@ class Connection:
         self.transport.send(codec.error_message(request.id, code, str(error), data))
         self._check_unread()
 
-    def _failed(self, request: Request) -> None:
-        log.exception("a bug in the handler of %s", request.method[:80])
+    def _failed(self, request: Request, bug: Exception) -> None:
+        log.error("a bug in the handler of %s", request.method[:80], exc_info=bug)
         text = "internal error; the server's log has the details"
         self.transport.send(codec.error_message(request.id, INTERNAL_ERROR, text))
 

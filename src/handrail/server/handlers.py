@@ -225,9 +225,7 @@ async def _read_later(
                 return result
             await child.changed(left)
             if conn.session is None:
-                raise RpcError(
-                    INVALID_REQUEST, "session has been resumed by another connection"
-                )
+                raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
     finally:
         conn.unpark(Lane.ORDINARY)
 
@@ -235,12 +233,7 @@ async def _read_later(
 def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) -> Parts | None:
     page = child.log.read(after, most)
     exited = child.exit is not None
-    if not (
-        page.chunks
-        or child.closed
-        or (exited and after < page.next_seq - 1)
-        or last_chance
-    ):
+    if not (page.chunks or child.closed or (exited and after < page.next_seq - 1) or last_chance):
         return None
     parts = [b'{"chunks":[']
     comma = b""
@@ -253,7 +246,7 @@ def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) 
         comma = b'"},'
     if page.chunks:
         parts.append(b'"}')
-    tail = {
+    tail: dict[str, object] = {
         "nextSeq": page.next_seq,
         "exited": exited,
         "exitCode": child.exit.code if child.exit is not None else None,
@@ -276,7 +269,7 @@ def _u64(field: str, value: int | None) -> int | None:
     return value
 
 
-# --- input -----------------------------------------------------------------------------------------
+# --- input ------------------------------------------------------------------------------------
 
 
 def process_write(conn: Connection, params: WriteParams) -> Any:
@@ -351,7 +344,7 @@ def process_resize(conn: Connection, params: ResizeParams) -> Nothing:
     return _NOTHING
 
 
-# --- ends --------------------------------------------------------------------------------------------
+# --- ends -------------------------------------------------------------------------------------
 
 
 async def process_signal(conn: Connection, params: SignalParams) -> Nothing:

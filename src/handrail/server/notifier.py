@@ -6,7 +6,6 @@ stream, and the base64 goes out as a part of its own, never copied into a string
 
 from __future__ import annotations
 
-
 from handrail.process.child import STREAM_NAMES, Child
 from handrail.process.output_log import Chunk
 from handrail.protocol.codec import encode, encode_base64

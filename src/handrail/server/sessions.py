@@ -93,9 +93,7 @@ class Sessions:
         session.holder = holder
         return session
 
-    def resume(
-        self, session_id: str, holder: Attached, owner: str, secret: str | None
-    ) -> Session:
+    def resume(self, session_id: str, holder: Attached, owner: str, secret: str | None) -> Session:
         """Attach to a session that exists; raises the wire's errors."""
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:

@@ -14,7 +14,7 @@ import socket
 import stat
 
 from handrail.errors import UsageError
-from handrail.process.launcher import KeeperHandle, start_keeper
+from handrail.process.keeper_program import KeeperHandle, start_keeper
 
 _MOST_SERVERS = 4096
 _SOCKET = "keeper.sock"

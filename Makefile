@@ -1,0 +1,25 @@
+.PHONY: setup demo test lint bench fuzz clean
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@.venv/bin/python examples/demo.py
+
+test: setup
+	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+lint: setup
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache
+
+bench: setup
+	@.venv/bin/python bench/compare.py $(ARGS)
+
+fuzz: setup
+	@.venv/bin/python fuzz/run.py $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
