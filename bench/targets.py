@@ -144,6 +144,8 @@ def judge_integrity(results: Results) -> tuple[Verdict, str]:
     ]
     if not ran:
         return Verdict.NOT_MEASURED, "nothing BAD in any workload: none was run"
-    if bad:
-        return Verdict.MISSED, "nothing BAD in any workload: " + ", ".join(bad)
-    return Verdict.OK, f"nothing BAD in any workload: {len(ran)} looked at"
+    broken = [workload for workload, metrics in ran.items() if "error" in metrics]
+    found = ", ".join(bad) if bad else f"{len(ran)} looked at"
+    if broken:
+        found += f"; not all of these to the end: {', '.join(broken)}"
+    return Verdict.MISSED if bad else Verdict.OK, f"nothing BAD in any workload: {found}"

@@ -40,7 +40,7 @@ def as_nobody(call: Callable[[], T]) -> T:
         libc.setfsuid(65534)
         try:
             outcome.append(call())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  raised again below
             failure.append(error)
 
     thread = threading.Thread(target=work)

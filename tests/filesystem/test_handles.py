@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -129,6 +131,15 @@ def test_replacing_takes_effect_at_close(tmp_path: Path, stage: str) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
+def test_a_program_can_run_while_it_is_being_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    shutil.copy("/bin/true", path)
+    table = HandleTable()
+    table.open("w", str(path), Mode.REPLACE)
+    subprocess.run([str(path)], check=True)  # ETXTBSY if somebody held it open for writing
+    table.close_all()
+
+
 def test_opening_alone_makes_an_empty_file(tmp_path: Path) -> None:
     table = HandleTable()
     table.open("w", str(tmp_path / "new"), Mode.REPLACE)
@@ -179,13 +190,27 @@ def test_refused_writes_keep_the_handle(tmp_path: Path) -> None:
             "invalid_input", "file write range exceeds the signed 64-bit file offset limit"
         ):
             table.write_block("w", offset, b"x")
-    with failing("other"):
-        table.write_block("w", 2**62, b"x")  # no file system goes that far
     table.write_block("w", 0, bytes(MIB))
     with failing("not_found", "unknown file handle `gone`"):
         table.write_block("gone", 0, b"x")
     table.close("w")
     assert path.stat().st_size == MIB
+
+
+def test_an_offset_too_far_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = HandleTable()
+    table.open("w", str(tmp_path / "f"), Mode.REPLACE)
+
+    def too_far(_fd: int, _data: object, _offset: int) -> int:
+        raise OSError(errno.EFBIG, "too far")
+
+    monkeypatch.setattr(os, "pwrite", too_far)
+    with failing("other"):
+        table.write_block("w", 2**62, b"x")
+    monkeypatch.undo()
+    table.write_block("w", 0, b"abc")
+    table.close("w")
+    assert (tmp_path / "f").read_bytes() == b"abc"
 
 
 def test_the_wrong_direction(digits: str, tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from handrail.filesystem.directories import DIRECTORY_LIMIT
 from handrail.filesystem.local import (
-    DIRECTORY_LIMIT,
     DirectoryEntry,
     canonicalize,
     create_directory,
     get_metadata,
     read_directory,
     read_file,
+    remove,
     write_file,
 )
 
@@ -183,6 +184,15 @@ def test_create_directory(tree: Path, resolver: str, follow: bool) -> None:
         create_directory("/", recursive=False, follow=follow)
     with failing("not_a_directory"):
         create_directory(str(tree / "file/x"), follow=follow)
+    with failing("exists" if follow else "not_a_directory"):
+        create_directory(str(tree / "dangling/x/y"), follow=follow)
+
+
+def test_create_directory_as_deep_as_a_path_goes(tmp_path: Path) -> None:
+    deep = str(tmp_path) + "/d" * 1100
+    create_directory(deep)
+    assert os.path.isdir(deep)
+    remove(str(tmp_path / "d"))
 
 
 def test_create_directory_through_links(tree: Path, resolver: str) -> None:

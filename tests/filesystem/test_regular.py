@@ -58,7 +58,9 @@ def test_what_cannot_be_opened(zoo: Path, name: str, kind: str) -> None:
         read_file(str(zoo / name))
 
 
-@pytest.mark.parametrize("name", ["dir", "to-dir", "pipe", "/dev/null", "/dev/zero", "/dev/tty0"])
+@pytest.mark.parametrize(
+    "name", ["dir", "to-dir", "pipe", "/dev/null", "/dev/zero", "/dev/urandom"]
+)
 def test_only_regular_files(zoo: Path, name: str) -> None:
     path = str(zoo / name)
     if not os.path.exists(path):
@@ -115,19 +117,21 @@ def test_the_limit_is_exact(tmp_path: Path) -> None:
         read_file(str(path))
 
 
-def test_proc_files_are_read_though_they_claim_to_be_empty() -> None:
-    whole = read_file("/proc/version")
-    assert whole
-    with ReadPlan("/proc/version") as plan:
+@pytest.mark.parametrize("path", ["/proc/version", "/proc/sys/kernel/ostype"])
+def test_proc_files_are_read_though_they_claim_to_be_empty(path: str) -> None:
+    whole = read_file(path)
+    assert whole == Path(path).read_bytes()
+    with ReadPlan(path) as plan:
         assert plan.size == len(whole)
         assert b"".join(plan) == whole
 
 
-@pytest.mark.parametrize("name", ["environ", "maps", f"task/{os.getpid()}/environ"])
-def test_our_own_process_is_not_shown(name: str) -> None:
-    for path in (f"/proc/self/{name}", f"/proc/{os.getpid()}/{name}"):
-        with failing("permission_denied"):
-            read_file(path)
+def test_our_own_process_is_not_shown() -> None:
+    pid = os.getpid()
+    for place in ("/proc/self", "/proc/thread-self", f"/proc/{pid}", f"/proc/self/task/{pid}"):
+        for name in ("environ", "maps"):
+            with failing("permission_denied"):
+                read_file(f"{place}/{name}")
 
 
 def test_blocks_join_to_one_base64_text(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,7 +160,7 @@ def test_roots_that_are_no_directory(tree: Path) -> None:
         ({"max_entries": 50_001}, False),
     ],
 )
-def test_upper_limits(tree: Path, change: dict[str, int], allowed: bool) -> None:
+def test_upper_limits(tree: Path, change: dict[str, Any], allowed: bool) -> None:
     options = replace(WIDE, **change)
     if allowed:
         walk(str(tree), options)
@@ -172,7 +173,7 @@ def test_upper_limits(tree: Path, change: dict[str, int], allowed: bool) -> None
 
 
 @pytest.mark.parametrize("change", [{"max_directories": 0}, {"max_entries": 0, "max_depth": 65}])
-def test_lower_limits(tree: Path, change: dict[str, int]) -> None:
+def test_lower_limits(tree: Path, change: dict[str, Any]) -> None:
     with failing("invalid_input", "filesystem walk limits must be greater than zero"):
         walk(str(tree), replace(WIDE, **change))
 
@@ -211,7 +212,7 @@ def test_the_answer_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_huge_directories_are_cut_while_reading(tmp_path: Path) -> None:
-    for number in range(3000):
+    for number in range(1500):
         (tmp_path / f"{number:04}").touch()
     result = walk(str(tmp_path), replace(WIDE, max_entries=5))
     assert brief(tmp_path, result) == "0000 0001 0002 0003 0004 ..."

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail.filesystem import kernel, watch as watch_module
+from handrail.filesystem import kernel
+from handrail.filesystem import watch as watch_module
 from handrail.filesystem.watch import MAX_PATHS, MissingWatch, WatchSlot
 
 from .expect import as_nobody
@@ -36,7 +37,7 @@ def test_fires_for_the_missing_name_alone(tmp_path: Path) -> None:
     "make",
     [
         lambda path: path.mkdir(),
-        lambda path: os.mkfifo(path),
+        os.mkfifo,
         lambda path: path.symlink_to("nothing"),
         lambda path: os.rename(path.parent / "present", path),
         lambda path: os.link(path.parent / "present", path),

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.errors import PolicyError, UsageError
@@ -49,6 +49,7 @@ def test_links_are_followed_and_kept(tmp_path: Path) -> None:
     assert "ls" in target.read_text()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=4)
 )

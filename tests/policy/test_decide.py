@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.policy.dangerous import Effect
 from handrail.policy.decide import Action, Cause, Verdict, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Decision, Policy, Sandbox
+from handrail.policy.shell_words import SCRIPT_LIMIT
 from handrail.policy.situation import Approval, Granular, Situation
 
 from . import cases
@@ -86,6 +87,12 @@ def test_what_may_turn_into_something_forbidden_is_asked(script: str) -> None:
     assert judge("git status", rules).action is Action.ALLOW
 
 
+def test_a_doubtful_sighting_does_not_hide_a_certain_one() -> None:
+    rules = 'prefix_rule(["git", "push"], "forbidden")'
+    assert judge("git $X; git push > o", rules).action is Action.FORBID
+    assert judge("$X git push; git push > o", rules).action is Action.FORBID
+
+
 def test_an_argument_is_not_forbidden() -> None:
     rules = 'prefix_rule(["P"], "forbidden")'
     for script in "echo P", "grep -r P .", "cat P", "echo 'P x'":
@@ -98,6 +105,13 @@ def test_unclear_scripts_ask_if_that_is_wanted() -> None:
     assert judge("$CMD x", rules, careful).cause is Cause.UNCLEAR
     assert judge("$CMD x", rules).action is Action.ALLOW
     assert judge("$CMD x", "", careful).action is Action.ALLOW
+
+
+def test_a_script_too_long_to_be_read_asks() -> None:
+    script = "P x # " + "y" * SCRIPT_LIMIT
+    assert judge(script).cause is Cause.DANGER
+    rules = 'prefix_rule(["P"], "forbidden")\nprefix_rule(["/bin/bash"])'
+    assert judge(script, rules).action is Action.ASK
 
 
 # --- allow believes nothing ---------------------------------------------------------------------
@@ -167,6 +181,16 @@ def test_a_shell_from_elsewhere_is_judged_itself() -> None:
 )
 def test_allowed_is_not_unsandboxed(rules: str, script: str, sandbox: Sandbox) -> None:
     assert judge(script, rules).sandbox is sandbox
+
+
+def test_leaving_the_sandbox_is_asked_even_for_allowed_commands() -> None:
+    leaving = replace(FREE, restricted=True, escalates=True)
+    verdict = judge("a", 'prefix_rule(["a"])', leaving)
+    assert (verdict.action, verdict.cause) == (Action.ASK, Cause.ESCALATION)
+    assert verdict.proposed_prefix is None
+    assert judge("a", 'prefix_rule(["a"], sandbox="off")', leaving).action is Action.ALLOW
+    free = replace(leaving, restricted=False)
+    assert judge("a", 'prefix_rule(["a"])', free).action is Action.ALLOW
 
 
 def test_the_rules_of_the_peer_may_mean_what_they_mean_there() -> None:
@@ -268,6 +292,7 @@ WORDS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(WORDS, st.sampled_from(Approval), st.booleans())
 def test_a_rule_that_forbids_only_ever_makes_it_stricter(
     words: list[str], approval: Approval, restricted: bool

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.policy.glimpses import glimpses
@@ -68,6 +68,7 @@ def test_hidden_commands_make_the_picture_unclear(script: str) -> None:
     assert not glimpses(script).clear
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="Px $(){}<>|&;'\"\\\n*=#`!", max_size=30))
 def test_whatever_is_plain_is_seen(script: str) -> None:
     commands = plain_commands(script)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.policy.examples import split_words
@@ -178,6 +178,7 @@ def test_what_is_no_host_is_refused(text: str) -> None:
         normal_host(text)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet='prefix_rule(["a"], \'\n#)=:', max_size=40))
 def test_any_text_is_rules_or_a_mistake(text: str) -> None:
     with suppress(RulesFileError):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.policy.load import parse_rules, resolver
@@ -23,6 +23,7 @@ def test_the_strictest_match_decides_in_any_order() -> None:
     assert strictest(Policy().matches(["git"])) is None
 
 
+@settings(deadline=None)
 @given(st.lists(RULE, max_size=6), st.lists(RULE, max_size=3), st.lists(TOKEN, max_size=4))
 def test_more_rules_never_relax(
     rules: list[PrefixRule], more: list[PrefixRule], argv: list[str]
@@ -32,12 +33,14 @@ def test_more_rules_never_relax(
     assert before is None or (after is not None and after >= before)
 
 
+@settings(deadline=None)
 @given(RULE, st.lists(TOKEN, min_size=1, max_size=5), st.lists(TOKEN, max_size=3))
 def test_a_longer_command_still_matches(rule: PrefixRule, argv: list[str], more: list[str]) -> None:
     policy = Policy((rule,))
     assert not policy.matches(argv) or policy.matches(argv + more)
 
 
+@settings(deadline=None)
 @given(RULE, st.lists(TOKEN, min_size=1, max_size=5), st.data())
 def test_an_unknown_word_may_be_the_one_that_matches(
     rule: PrefixRule, argv: list[str], data: st.DataObject
@@ -109,6 +112,7 @@ network_rule("c.com", "http", "prompt")
     assert (allowed, denied) == ({"a.com"}, {"b.com"})
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab./", max_size=12))
 def test_normal_paths_are_normal(path: str) -> None:
     once = normal_path(path, "/cwd")

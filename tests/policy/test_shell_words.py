@@ -130,6 +130,7 @@ SCRIPT = st.tuples(COMMAND, st.lists(st.tuples(JOIN, COMMAND), max_size=3)).map(
 )
 
 
+@settings(deadline=None)
 @given(SCRIPT)
 def test_scripts_of_plain_words_are_plain(script: str) -> None:
     commands = plain_commands(script)
@@ -137,6 +138,7 @@ def test_scripts_of_plain_words_are_plain(script: str) -> None:
     assert all(command[0] == "probe" for command in commands)
 
 
+@settings(deadline=None)
 @given(SCRIPT, st.sampled_from(LIVE), st.sampled_from(LIVE))
 def test_a_live_part_is_never_called_plain(script: str, first: str, last: str) -> None:
     assert plain_commands(f"{script} {first}") is None or first == "!"
@@ -145,6 +147,7 @@ def test_a_live_part_is_never_called_plain(script: str, first: str, last: str) -
     assert plain_commands(f"probe x{first}y {last}") is None or first == "!" == last
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_survived(script: str) -> None:
     commands = plain_commands(script)

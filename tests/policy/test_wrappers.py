@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.policy.wrappers import DEPTH_LIMIT, sightings
@@ -81,6 +81,7 @@ def test_repetition_does_not_explode(word: str) -> None:
     assert time.monotonic() - start < 10
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["sudo", "env", "-c", "bash", "A=1", "--", "x", None, "-u"])))
 def test_any_argv_is_survived(words: list[str | None]) -> None:
     sightings(tuple(words))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 import uvloop
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
+from transport_kit import Run
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

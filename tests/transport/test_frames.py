@@ -7,7 +7,7 @@ import os
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport_kit import client_frame
 
@@ -211,6 +211,7 @@ def test_events_wait_until_they_are_pulled() -> None:
     assert pull(decoder) == ["2", "3"]
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=200), mask=st.binary(min_size=4, max_size=4))
 def test_masking_is_a_xor(data: bytes, mask: bytes) -> None:
     assert apply_mask(data, mask) == bytes(b ^ mask[i % 4] for i, b in enumerate(data))
@@ -243,6 +244,7 @@ PIECES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(
     pieces=st.lists(PIECES, max_size=8),
     cuts=st.lists(st.integers(0, 1500), max_size=12),
@@ -256,11 +258,13 @@ def test_the_outcome_does_not_depend_on_the_cuts(
     assert decode(stream, masked=masked, limit=500, cuts=tuple(cuts)) == whole
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), st.booleans())
 def test_no_input_raises_anything_else(data: bytes, masked: bool) -> None:
     decode(data, masked=masked, limit=100)
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=200), st.binary(max_size=200)), max_size=10))
 def test_what_is_sent_is_what_arrives(messages: list[str | bytes]) -> None:
     stream = b"".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport_kit import KEY, UPGRADE
 
@@ -107,6 +107,7 @@ def test_the_limits_are_exact() -> None:
     assert read(frame.replace(b"a: ", b"a: b" + filler))[0] == 431
 
 
+@settings(deadline=None)
 @given(
     headers=st.lists(
         st.tuples(
@@ -129,6 +130,7 @@ def test_a_head_may_arrive_in_any_pieces(
     assert left == rest
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_input_raises_anything_else(data: bytes) -> None:
     read(data + b"\r\n\r\n")

@@ -6,7 +6,7 @@ import itertools
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.transport.lines import LineDecoder, LineError
@@ -85,6 +85,17 @@ def test_a_long_line_in_small_pieces_leaves_nothing_behind() -> None:
         tracemalloc.stop()
 
 
+def test_lines_wait_until_they_are_pulled() -> None:
+    decoder = LineDecoder(100)
+    decoder.feed(b"1\n2\n3")
+    assert decoder.next_line() == "1"
+    assert decoder.backlog == 3
+    decoder.feed(b"3\n")
+    assert [decoder.next_line() for _ in range(3)] == ["2", "33", None]
+    assert decoder.backlog == 0
+
+
+@settings(deadline=None)
 @given(
     data=st.lists(
         st.one_of(st.binary(max_size=30), st.text(max_size=40).map(str.encode)), max_size=8

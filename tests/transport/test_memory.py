@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import Run
-from transport_kit import Recorder, echo
+from transport_kit import Recorder, Run, echo
 
 from handrail.transport.base import HIGH_WATER
 from handrail.transport.memory import memory_pair

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Run
-from transport_kit import WAIT, Recorder, echo
+from transport_kit import WAIT, Recorder, Run, echo
 
 from handrail.transport.base import HIGH_WATER
 from handrail.transport.stdio import open_stdio
@@ -314,6 +313,45 @@ def test_a_terminal_that_is_hung_up(run: Run) -> None:
             os.close(terminal)
             os.close(keyboard)
         assert await receiver.until_lost() == "end of input"
+
+    run(main())
+
+
+def test_an_input_that_cannot_be_read_breaks_the_line(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        with device(os.devnull) as null, socket.socket() as unconnected:
+            receiver = Recorder()
+            await open_stdio(receiver, stdin_fd=unconnected.fileno(), stdout_fd=null.fileno())
+            assert "not connected" in await receiver.until_lost()
+            folder = os.open(tmp_path, os.O_RDONLY)
+            try:
+                receiver = Recorder()
+                await open_stdio(receiver, stdin_fd=folder, stdout_fd=null.fileno())
+                assert "Is a directory" in await receiver.until_lost()
+            finally:
+                os.close(folder)
+
+    run(main())
+
+
+def test_a_pipe_that_cannot_be_reopened_is_shared_and_restored(
+    run: Run, pipes: Pipes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> int:
+        raise PermissionError("another user's pipe")
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    async def main() -> None:
+        receiver = Recorder(echo)
+        await open_stdio(receiver, stdin_fd=pipes.stdin, stdout_fd=pipes.stdout)
+        assert not os.get_blocking(pipes.stdin)
+        os.write(pipes.feed, b"x\n")
+        assert await pipes.read(2) == b"x\n"
+        receiver.transport.close()
+        await receiver.until_lost()
+        assert os.get_blocking(pipes.stdin)
+        assert os.get_blocking(pipes.stdout)
 
     run(main())
 

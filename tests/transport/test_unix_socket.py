@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import fcntl
 import os
 import socket
 import stat
@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run
-from transport_kit import UPGRADE, WAIT, RawPeer, Recorder, client_frame, echo, ok
+from transport_kit import UPGRADE, WAIT, RawPeer, Recorder, Run, client_frame, echo, ok
 from websockets.asyncio.client import unix_connect as their_unix_connect
 
 from handrail.errors import ConnectionLost, UsageError
@@ -358,6 +357,29 @@ def test_two_servers_that_start_at_once(run: Run, tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_start_waits_for_another_start_but_not_for_ever(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        path = str(tmp_path / "s")
+        other = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            monkeypatch.setattr(unix_socket, "_LOCK_TRIES", 3)
+            with pytest.raises(UsageError, match="stays locked"):
+                await listen(path, ok, accept=lambda who: None)
+            monkeypatch.setattr(unix_socket, "_LOCK_TRIES", 1000)
+            starting = asyncio.ensure_future(listen(path, ok, accept=lambda who: None))
+            asyncio.get_running_loop().call_later(0.05, fcntl.flock, other, fcntl.LOCK_UN)
+            listener = await asyncio.wait_for(starting, WAIT)
+        finally:
+            os.close(other)
+        listener.close()
+        await listener.wait_closed()
+
+    run(main())
+
+
 def test_connecting_to_nobody(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         client = Recorder()
@@ -370,11 +392,14 @@ def test_connecting_to_nobody(run: Run, tmp_path: Path) -> None:
 
 def test_a_server_that_sends_at_once_is_heard(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
+        gone = asyncio.Event()
+
         async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"welcome\n")
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            writer.close()
+            peer = RawPeer(reader, writer)
+            peer.write(b"welcome\n")
+            await peer.read_all()
+            await peer.close()
+            gone.set()
 
         server = await asyncio.start_unix_server(greet, str(tmp_path / "s"))
         client = Recorder()
@@ -382,6 +407,7 @@ def test_a_server_that_sends_at_once_is_heard(run: Run, tmp_path: Path) -> None:
         await client.until_messages(1)
         line.close()
         await client.until_lost()
+        await asyncio.wait_for(gone.wait(), WAIT)
         server.close()
         await server.wait_closed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from handrail.transport.frames import masked_frame
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import ListenLimits, WebSocketListener, listen
 
+#: What the fixture ``run`` gives.
+Run = Callable[[Coroutine[Any, Any, None]], None]
 WAIT = 10.0
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 UPGRADE = (
@@ -170,6 +172,29 @@ async def raw_peer(port: int, *, upgraded: bool = False) -> AsyncIterator[RawPee
         yield peer
     finally:
         await peer.close()
+
+
+@asynccontextmanager
+async def scripted(play: Callable[[RawPeer], Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
+    """A TCP server that plays a script with each client; yields its port, waits for the end."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        peer = RawPeer(reader, writer)
+        with contextlib.suppress(ConnectionError):
+            await play(peer)
+        await peer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        async with asyncio.timeout(WAIT):
+            await asyncio.gather(*running)
 
 
 async def http(port: int, request: bytes) -> tuple[int, bytes, bytes]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.filesystem.directories import make_all
 from handrail.filesystem.failure import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow
 from handrail.filesystem.regular import open_regular
@@ -57,7 +58,7 @@ def _refuse_inside(status: os.stat_result, origin: bytes, target: bytes) -> None
 
 
 def _copy_tree(origin: bytes, target: bytes) -> None:
-    os.makedirs(target, exist_ok=True)
+    make_all(target)
     source_root = os.open(origin, _DIRECTORY | os.O_NOFOLLOW)
     try:
         target_root = os.open(target, STAND)

@@ -1,28 +1,30 @@
-"""One file or one directory at a time: the face of this folder.
+"""The face of this folder: what can be done with one path.
 
-Listing, describing, creating and writing live here; reading, copying and removing are
-exported from their own modules.  All of it blocks: call it through ``pool``.
+Describing and writing live here; the rest is exported from the modules of their nouns.  All of
+it blocks: call it through ``pool``.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from handrail.filesystem import kernel
 from handrail.filesystem.copying import copy
+from handrail.filesystem.directories import (
+    DirectoryEntry,
+    create_directory,
+    read_directory,
+)
 from handrail.filesystem.failure import (
     CONTAINS_LINK,
     NativePath,
     native,
-    os_error,
     os_errors,
     refusal,
 )
-from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
+from handrail.filesystem.no_follow import open_no_follow
 from handrail.filesystem.regular import ReadPlan, iter_file, read_file
 from handrail.filesystem.removal import remove
 from handrail.filesystem.replacement import Replacement
@@ -42,9 +44,6 @@ __all__ = [
     "write_file",
 ]
 
-#: The longest directory that is listed in one answer (exec-server 0.166.0).
-DIRECTORY_LIMIT = 50_000
-
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -56,14 +55,6 @@ class Metadata:
     size: int
     created_at_ms: int
     modified_at_ms: int
-
-
-class DirectoryEntry(NamedTuple):
-    """One name of a directory; links are described by what they lead to."""
-
-    name: bytes
-    is_directory: bool
-    is_file: bool
 
 
 def write_file(
@@ -86,25 +77,6 @@ def write_file(
             replacement.commit(sync=sync)
         finally:
             replacement.discard()
-
-
-def create_directory(path: NativePath, *, recursive: bool = True, follow: bool = True) -> None:
-    """Make a directory; ``recursive`` makes parents too and accepts an existing one."""
-    raw = native(path)
-    with os_errors(raw, follow=follow):
-        if recursive:
-            if follow:
-                os.makedirs(raw, exist_ok=True)
-            else:
-                _make_directories(raw)
-            return
-        if raw == b"/":
-            raise os_error(errno.EEXIST)
-        parent, name = open_parent(raw, follow=follow)
-        try:
-            os.mkdir(name, dir_fd=parent)
-        finally:
-            os.close(parent)
 
 
 def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
@@ -139,57 +111,3 @@ def canonicalize(path: NativePath) -> bytes:
     raw = native(path)
     with os_errors(raw):
         return os.path.realpath(raw, strict=True)
-
-
-def read_directory(path: NativePath, *, limit: int = DIRECTORY_LIMIT) -> list[DirectoryEntry]:
-    """The names in a directory, in the order of the system.
-
-    Links that lead nowhere (or nowhere we may look) are left out, as the peer does.
-    """
-    raw = native(path)
-    entries: list[DirectoryEntry] = []
-    beyond = 0
-    with os_errors(raw), os.scandir(raw) as found:
-        for entry in found:
-            if entry.is_symlink():
-                try:
-                    mode = entry.stat().st_mode
-                except OSError:
-                    continue
-                kinds = stat.S_ISDIR(mode), stat.S_ISREG(mode)
-            else:
-                kinds = (
-                    entry.is_dir(follow_symlinks=False),
-                    entry.is_file(follow_symlinks=False),
-                )
-            if len(entries) < limit:
-                entries.append(DirectoryEntry(entry.name, *kinds))
-            else:
-                beyond += 1  # counted for the sentence, not kept
-    if beyond:
-        total = len(entries) + beyond
-        text = f"fs/readDirectory returned {total} entries; limit is {limit}"
-        raise refusal(text, raw, kind="other")
-    return entries
-
-
-def _make_directories(raw: bytes) -> None:
-    """``mkdir -p`` that stands on a descriptor at each step, so no link is crossed."""
-    absolute = raw.startswith(b"/")
-    here = os.open(b"/" if absolute else b".", STAND)
-    try:
-        for name in raw.split(b"/"):
-            if name in (b"", b"."):
-                continue
-            try:
-                below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)
-            except FileNotFoundError:
-                try:
-                    os.mkdir(name, dir_fd=here)
-                except FileExistsError:
-                    pass  # somebody else made it just now; what it is shows the next open
-                below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = below
-    finally:
-        os.close(here)

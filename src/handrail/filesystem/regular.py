@@ -160,7 +160,8 @@ def _read_all(fd: int, raw: bytes, expected: int, limit: int) -> bytes:
     """To the end, which need not be where fstat said: files grow, and /proc says 0."""
     if expected > limit:
         raise _too_large(raw, limit)
-    data = os.read(fd, expected + 1 or BLOCK)
+    # Never a small first read where 0 is claimed: settings below /proc/sys give one answer.
+    data = os.read(fd, expected + 1 if expected else BLOCK)
     parts = [data]
     total = len(data)
     while data := os.read(fd, BLOCK):

@@ -33,13 +33,7 @@ from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
 #: The directory does not take a stage; an existing target can still be written in place.
-_NO_STAGE_HERE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOENT,
-    errno.EINVAL,
-    errno.EOPNOTSUPP,
-}
+_NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP}
 #: Rename will not replace this target (a mount point, a sticky directory).
 _NOT_BY_RENAME = {errno.EBUSY, errno.EACCES, errno.EPERM, errno.EXDEV}
 
@@ -128,11 +122,14 @@ class Replacement:
             return
         # Looked at before it is opened: opening a watchdog device already starts it.
         _refuse_special(status, raw, follow)
-        flags = os.O_WRONLY | os.O_NOFOLLOW | CAREFUL
-        self._target = os.open(self._name, flags, dir_fd=self._directory)
+        self._target = self._open_for_writing()
         self.old = os.fstat(self._target)
         _refuse_special(self.old, raw, follow)
         refuse_own_process(self._target, self.old)
+
+    def _open_for_writing(self) -> int:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | CAREFUL
+        return os.open(self._name, flags, dir_fd=self._directory)
 
     def _open_stage(self, mode: int | None) -> None:
         try:
@@ -152,6 +149,10 @@ class Replacement:
                 self.fd, self._target, self.old, bits
             )
         self._bits = bits
+        if not self._in_place:
+            # While it is open for writing, a program of that name cannot be started.
+            os.close(self._target)
+            self._target = -1
 
     def _publish(self) -> bool:
         """Name the stage; False when the target has to be written in place instead."""
@@ -178,6 +179,10 @@ class Replacement:
         return True
 
     def _pour(self, old: os.stat_result, sync: bool) -> None:
+        if self._target < 0:
+            self._target = self._open_for_writing()
+            if not os.path.samestat(os.fstat(self._target), old):
+                raise os_error(errno.ESTALE)  # not the file that was asked for
         size = os.fstat(self.fd).st_size
         try:
             kernel.reserve(self._target, size)

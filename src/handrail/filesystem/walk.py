@@ -132,25 +132,40 @@ class _Walk:
 
     def _take(self, directory: bytes, depth: int, names: list[tuple[bytes, int]]) -> bool:
         """Put the names of one directory into the result; False when a bound ends the walk."""
-        options, entries = self._options, self._result.entries
         prefix = directory if directory == b"/" else directory + b"/"
+        fitting = self._fitting(prefix, names)
+        listed = [
+            WalkEntry(prefix, name, kind == _DIRECTORY)
+            for name, kind in names[:fitting]
+            if kind != _OMITTED
+        ]
+        self._result.entries += listed
+        if depth < self._options.max_depth:
+            prune = self._options.prune_hidden_directories
+            for _, name, is_directory in listed:
+                if not is_directory or (prune and name.startswith(b".")):
+                    continue
+                if not self._enter(prefix + name, depth):
+                    return False
+        return fitting == len(names)
+
+    def _fitting(self, prefix: bytes, names: list[tuple[bytes, int]]) -> int:
+        """How many of the names the bounds allow; they are paid for."""
         around = _SCHEME + _encoded_length(prefix) + _AROUND
-        deeper = depth < options.max_depth
-        for name, kind in names:
-            if self._room == 0:
-                return False
+        shown = [name for name, kind in names if kind != _OMITTED]
+        cost = len(shown) * around + _encoded_length(b"".join(shown))
+        if len(names) <= self._room and cost <= self._budget:
+            self._room -= len(names)
+            self._budget -= cost
+            return len(names)
+        # Some bound is hit in this directory: now it matters at which name.
+        for index, (name, kind) in enumerate(names):
+            cost = 0 if kind == _OMITTED else around + _encoded_length(name)
+            if self._room == 0 or cost > self._budget:
+                return index
             self._room -= 1
-            if kind == _OMITTED:
-                continue
-            self._budget -= around + _encoded_length(name)
-            if self._budget < 0:
-                return False
-            is_directory = kind == _DIRECTORY
-            entries.append(WalkEntry(prefix, name, is_directory))
-            hidden = options.prune_hidden_directories and name.startswith(b".")
-            if is_directory and deeper and not hidden and not self._enter(prefix + name, depth):
-                return False
-        return True
+            self._budget -= cost
+        return len(names)
 
     def _enter(self, path: bytes, depth: int) -> bool:
         """Queue a directory; False when a bound ends the walk."""

@@ -31,7 +31,7 @@ MOVE_TO = "*** Move to: "
 END_OF_FILE = "*** End of File"
 ENVIRONMENT_ID = "*** Environment ID:"
 
-_HEREDOC_OPENERS = ("<<EOF", "<<'EOF'", '<<"EOF"')
+HEREDOC_OPENERS = ("<<EOF", "<<'EOF'", '<<"EOF"')
 _HEREDOC_TAG = "EOF"
 
 _LINE_KINDS = {kind.value: kind for kind in LineKind}
@@ -76,7 +76,7 @@ def _no_end() -> PatchSyntaxError:
 
 def _without_heredoc(lines: list[str]) -> list[str]:
     """Peel ``<<EOF`` .. ``EOF`` off, where there is room for a patch between them."""
-    wrapped = len(lines) >= 4 and lines[0] in _HEREDOC_OPENERS and lines[-1].endswith(_HEREDOC_TAG)
+    wrapped = len(lines) >= 4 and lines[0] in HEREDOC_OPENERS and lines[-1].endswith(_HEREDOC_TAG)
     return lines[1:-1] if wrapped else lines
 
 
@@ -125,6 +125,11 @@ class Machine:
         if self._place is not _Place.ENDED:
             self._finish_hunk(END)
             self._place = _Place.ENDED
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end marker was seen."""
+        return self._place is _Place.ENDED
 
     @property
     def open_hunk(self) -> Hunk | None:

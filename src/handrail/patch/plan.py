@@ -2,7 +2,8 @@
 
 Files are seen through a reader: a function from an absolute path to its bytes that raises
 FilesError.  ``plan_hunk`` looks at one hunk and the files as they are; ``plan`` goes through
-a whole patch, each hunk seeing what the ones before it will have done, and touches nothing.
+a whole patch, each hunk seeing what the ones before it will have done; ``verify`` is the check
+agents get before approval.  None of them touches anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from handrail.errors import FilesError, PatchError
+from handrail.patch.grammar import PatchSyntaxError
 from handrail.patch.hunks import AddFile, DeleteFile, Hunk, UpdateFile
 from handrail.patch.rewrite import rewrite
 from handrail.patch.seek import Level
@@ -87,6 +89,25 @@ def plan(hunks: Iterable[Hunk], cwd: str, read: Reader) -> tuple[Change, ...]:
         files.record(change)
         changes.append(change)
     return tuple(changes)
+
+
+def verify(hunks: Iterable[Hunk], cwd: str, read: Reader) -> tuple[Change, ...]:
+    """Check a patch the way agents are used to: each hunk against the files as they are.
+
+    Raises PatchError, also for two hunks on one path (the target of a move does not count).
+    """
+    changes: dict[str, Change] = {}
+    for hunk in hunks:
+        path = resolve(hunk.path, cwd)
+        if path in changes:
+            raise PatchSyntaxError(f"multiple operations target {path}", path=path)
+        if isinstance(hunk, DeleteFile):
+            try:
+                read(path)
+            except FilesError as error:
+                raise PatchError(f"Failed to read {path}: {error}", path=path) from error
+        changes[path] = plan_hunk(hunk, cwd, read)
+    return tuple(changes.values())
 
 
 def plan_hunk(hunk: Hunk, cwd: str, read: Reader) -> Change:

@@ -18,6 +18,12 @@ TOO_MANY_ARGUMENTS = "Error: apply_patch accepts exactly one argument.\n"
 ARGUMENT_NOT_UTF8 = "Error: apply_patch requires a UTF-8 PATCH argument.\n"
 STDIN_NOT_UTF8 = "Error: Failed to read PATCH from stdin.\nstream did not contain valid UTF-8\n"
 
+BARE_PATCH = (
+    "apply_patch verification failed: patch detected without explicit call to apply_patch. "
+    'Rerun as ["apply_patch", "<patch>"]'
+)
+EMPTY_PATCH = "patch rejected: empty patch"
+
 
 def summary(changes: Iterable[Change]) -> str:
     """What was done: additions, updates, deletions, each in the order of the patch."""
@@ -35,3 +41,18 @@ def failure(error: PatchError) -> str:
     if error.line:
         return f"Invalid patch hunk on line {error.line}: {error}\n"
     return f"Invalid patch: {error}\n"
+
+
+def verification_failure(error: PatchError) -> str:
+    """What an agent is told when its patch is refused before anything was tried."""
+    what = str(error)
+    if isinstance(error, PatchSyntaxError):
+        where = f"invalid hunk at line {error.line}, " if error.line else "invalid patch: "
+        what = where + what
+    return f"apply_patch verification failed: {what}"
+
+
+def answer(exit_code: int, seconds: float, output: str) -> str:
+    """What an agent is told about a patch that was tried; ``output`` is a text from above."""
+    wall_time = f"{seconds:.1f}".removesuffix(".0")
+    return f"Exit code: {exit_code}\nWall time: {wall_time} seconds\nOutput:\n{output}"

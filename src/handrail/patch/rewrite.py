@@ -9,7 +9,7 @@ ending, and so does a last line that had none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from handrail.errors import PatchError
@@ -29,13 +29,16 @@ class Rewritten:
 
 
 class ChunkNotFoundError(PatchError):
-    """A chunk has no place in the file; ``wanted`` is what was looked for after ``start``.
+    """A chunk has no place in the file.
 
-    ``line`` is 0: the place in the patch is not kept.
+    ``wanted`` was looked for in ``lines`` from the index ``start`` on (see ``hint``).
     """
 
-    def __init__(self, message: str, *, path: str, wanted: tuple[str, ...], start: int) -> None:
+    def __init__(
+        self, message: str, *, path: str, lines: Sequence[str], wanted: Sequence[str], start: int
+    ) -> None:
         super().__init__(message, path=path)
+        self.lines = lines
         self.wanted = wanted
         self.start = start
 
@@ -114,12 +117,8 @@ class _Search:
             length -= 1
             position = self._find(old[:length], at_end=chunk.end_of_file, pinned=True)
         if position is None:
-            raise ChunkNotFoundError(
-                f"Failed to find expected lines in {self._path}:\n" + "\n".join(old),
-                path=self._path,
-                wanted=old,
-                start=start,
-            )
+            sentence = f"Failed to find expected lines in {self._path}:\n" + "\n".join(old)
+            raise self._not_found(sentence, old, start)
         self._cursor = position + length
         lines = chunk.lines
         if length < len(old) and chunk.new[-1:] == ("",):
@@ -130,12 +129,8 @@ class _Search:
     def _skip_to(self, context: str) -> None:
         position = self._find((context,), at_end=False, pinned=True)
         if position is None:
-            raise ChunkNotFoundError(
-                f"Failed to find context '{context}' in {self._path}",
-                path=self._path,
-                wanted=(context,),
-                start=self._cursor,
-            )
+            sentence = f"Failed to find context '{context}' in {self._path}"
+            raise self._not_found(sentence, (context,), self._cursor)
         self._cursor = position + 1
 
     def _find(self, block: tuple[str, ...], *, at_end: bool, pinned: bool) -> int | None:
@@ -145,6 +140,12 @@ class _Search:
         self.level = max(self.level, match.level)
         self.ambiguous = self.ambiguous or (match.ambiguous and not pinned)
         return match.position
+
+    def _not_found(self, sentence: str, wanted: Sequence[str], start: int) -> ChunkNotFoundError:
+        lines = self._haystack.lines
+        return ChunkNotFoundError(
+            sentence, path=self._path, lines=lines, wanted=wanted, start=start
+        )
 
     def _edits(self, lines: Iterable[Line], position: int, length: int) -> list[_Edit]:
         """One edit per run of lines that are not kept; ``length`` lines of the file are meant.

@@ -63,11 +63,11 @@ class Haystack:
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = lines
+        self.lines = lines
         self._views: dict[Level, list[str]] = {}
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.lines)
 
     def find(self, block: Sequence[str], start: int, *, at_end: bool = False) -> Match | None:
         """The first place at or after ``start`` where ``block`` stands.
@@ -77,7 +77,7 @@ class Haystack:
         """
         if not block:
             return Match(start)
-        last = len(self._lines) - len(block)
+        last = len(self.lines) - len(block)
         first = last if at_end else start
         if first < start or first > last:
             return None
@@ -91,7 +91,7 @@ class Haystack:
 
     def _view(self, level: Level) -> list[str]:
         if level not in self._views:
-            self._views[level] = [_VIEWS[level](line) for line in self._lines]
+            self._views[level] = [_VIEWS[level](line) for line in self.lines]
         return self._views[level]
 
     @staticmethod

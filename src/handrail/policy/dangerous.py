@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.policy.rules import Argv, Words
-from handrail.policy.shell_words import SCRIPT_FLAGS, SHELLS, literal_commands, split
+from handrail.policy.shell_words import SCRIPT_FLAGS, SCRIPT_LIMIT, SHELLS, literal_commands, split
 from handrail.policy.wrappers import sightings
 
 #: Wrappers that are followed; one more is dangerous by itself.
@@ -31,6 +31,7 @@ class Danger(enum.Enum):
 
     FORCED_RM = "it removes files by force, without asking (rm -f)"
     TOO_DEEP = "its wrappers are nested too deep to be looked through"
+    TOO_LONG = "its script is too long to be read"
 
 
 class Effect(enum.Enum):
@@ -131,6 +132,8 @@ def _danger(argv: Argv, depth: int) -> Danger | None:
         action = rest[1:2] if rest[:1] == ("--",) else rest[:1]
         return _danger(("bash", "-c", *action), depth + 1) if action else None
     if len(argv) == 3 and argv[1] in SCRIPT_FLAGS and name.split(".")[0] in SHELLS:
+        if len(argv[2]) > SCRIPT_LIMIT:
+            return Danger.TOO_LONG
         found = (_danger(command, depth + 1) for command in literal_commands(argv[2]))
         return next((one for one in found if one), None)
     return None

@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from handrail.policy.dangerous import Danger, command_danger, effects
 from handrail.policy.known_safe import is_known_safe
@@ -39,7 +39,7 @@ from handrail.policy.rules import (
     normal_path,
     strictest,
 )
-from handrail.policy.shell_words import shell_call, split
+from handrail.policy.shell_words import SCRIPT_LIMIT, shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
 
@@ -110,20 +110,23 @@ def decide(
     findings = [_judge(command, policy, situation) for command in commands]
     findings += _glimpsed(tuple(argv), policy, situation, findings)
     verdict = _verdict(tuple(argv), findings, situation)
-    decided_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
+    sandbox = _sandbox(findings, situation)
+    leaves = situation.escalates and situation.restricted
+    if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
+        # The rule lets it run, not leave: that is still the user's to grant.
+        verdict = Verdict(Action.ASK, cause=Cause.ESCALATION)
     proposal = None
-    if verdict.action is Action.ASK and not decided_by_rule:
+    held_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
+    if verdict.action is Action.ASK and not held_by_rule:
         asked = [f.command for f in findings if f.decision is Decision.PROMPT]
-        proposal = proposed_prefix(policy, commands, asked, wanted_prefix)
+        proposal = proposed_prefix(policy, commands, asked, wanted_prefix) if asked else None
     let = [f.command for f in findings if not f.by_rule and f.decision is Decision.ALLOW]
-    return Verdict(
-        verdict.action,
-        _sandbox(findings, situation),
-        verdict.cause,
-        verdict.reason,
-        tuple(findings),
-        proposal,
-        first_of(let),
+    return replace(
+        verdict,
+        sandbox=sandbox,
+        findings=tuple(findings),
+        proposed_prefix=proposal,
+        retry_prefix=first_of(let),
     )
 
 
@@ -200,17 +203,17 @@ def _glimpsed(
     """Prompt and forbid rules met by anything the argv may start, beyond what is known."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []
-    reported = {id(match.rule) for finding in known for match in finding.matches}
+    reported = {id(match.rule): match.decision for finding in known for match in finding.matches}
     found: list[Finding] = []
     seen = sightings(argv)
     for words, certain in seen.commands:
         for match, sure in policy.refusals(words):
-            if id(match.rule) in reported:
-                continue
-            reported.add(id(match.rule))
             decision = match.decision if certain and sure else Decision.PROMPT
-            found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
-    if situation.ask_when_unclear and not seen.clear and not found:
+            if reported.get(id(match.rule), Decision.ALLOW) < decision:
+                reported[id(match.rule)] = decision
+                found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
+    unread = any(len(word) > SCRIPT_LIMIT for word in argv)
+    if not found and (unread or (situation.ask_when_unclear and not seen.clear)):
         found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
     return found
 

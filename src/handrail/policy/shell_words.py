@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING
 from handrail.policy.rules import Argv
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Language, Node
 
 #: Programs whose ``-c SCRIPT`` is taken apart, and the spellings of that flag.
 SHELLS = frozenset({"bash", "zsh", "sh"})
 SCRIPT_FLAGS = frozenset({"-c", "-lc"})
-#: Longer scripts are not read: nobody approves them by rule, and parsing takes its time.
+#: Longer scripts are not read.  Linux takes no argument beyond 128 KiB (MAX_ARG_STRLEN), so this
+#: is met by mistakes only; ``dangerous.py`` and ``decide.py`` ask then.
 SCRIPT_LIMIT = 256 * 1024
 
 _PLAIN_NODES = frozenset({
@@ -116,7 +117,10 @@ def syntax_tree(script: str) -> tuple[Node, bytes] | None:
         data = script.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return None
-    return _parser().parse(data).root_node, data
+    from tree_sitter import Parser
+
+    # A parser is made in microseconds and is not for two threads; the grammar is.
+    return Parser(_grammar()).parse(data).root_node, data
 
 
 def walk(root: Node) -> Iterator[Node]:
@@ -133,11 +137,11 @@ def node_text(node: Node, data: bytes) -> str:
 
 
 @cache
-def _parser() -> Parser:
+def _grammar() -> Language:
     import tree_sitter
     import tree_sitter_bash
 
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return tree_sitter.Language(tree_sitter_bash.language())
 
 
 def _is_plain(node: Node) -> bool:

@@ -2,8 +2,9 @@
 
 Reading: one strict parse that refuses duplicate keys, NaN, lone surrogates, more than 262,144
 values or more than 127 levels.  The stdlib scanner is used because it alone shows duplicate
-keys; the shapes are then checked by msgspec.  Counting and measuring walk the parsed tree, and
-only when a look at the bytes says that a limit could be near.
+keys; the shapes are then checked by msgspec.  Counting and measuring happen only when a look at
+the text says that a limit could be near, and values are counted roughly before they are made:
+16 MiB of brackets would else become 900 MB and hold up everybody for half a minute.
 
 Writing: small answers are encoded by msgspec; output is put together from parts, so that its
 base64 is never copied into another string.
@@ -12,6 +13,8 @@ base64 is never copied into another string.
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,6 +38,10 @@ def decode(data: str | bytes) -> Message:
             data = str(data, "utf-8")
         except UnicodeDecodeError:
             raise RemoteProtocolError("the message is not UTF-8") from None
+    brackets = data.count("[") + data.count("{")
+    may_be_many = brackets + data.count(",") >= MAX_VALUES
+    if may_be_many and _has_too_many(data):
+        raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
     try:
         value = _parse(data)
     except _Refused as refused:
@@ -43,10 +50,9 @@ def decode(data: str | bytes) -> Message:
         raise RemoteProtocolError("the message is nested too deeply") from None
     except ValueError as error:
         raise RemoteProtocolError(f"the message is not JSON: {error}"[:200]) from None
-    brackets = data.count("[") + data.count("{")
     if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise RemoteProtocolError(f"the message is nested deeper than {MAX_DEPTH} levels")
-    if brackets + data.count(",") >= MAX_VALUES and _count(value) > MAX_VALUES:
+    if may_be_many and _count(value) > MAX_VALUES:
         raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
     if "\\u" in data and _has_lone_surrogate(value):
         raise RemoteProtocolError("the message holds half of a surrogate pair")
@@ -68,7 +74,14 @@ def _constant(name: str) -> Any:
     raise _Refused(f"{name} is not a JSON value")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Refused("a number of the message is out of range")
+    return value
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
 _scan = _decoder.scan_once  # type: ignore[attr-defined]  # public by name, missing in the stubs
 
 
@@ -80,6 +93,22 @@ def _parse(text: str) -> Any:
     except StopIteration:
         end = -1
     return value if end == len(text) else _decoder.decode(text)
+
+
+_STRING = re.compile(r'"[^"]*"?')
+
+
+def _has_too_many(text: str) -> bool:
+    """Whether a message surely holds more than MAX_VALUES; else at most twice as many are left.
+
+    Every container is a value and every comma stands between two.  A text that is not JSON may
+    be counted wrongly, and is refused all the same.
+    """
+    text = text.replace("\\\\", "").replace('\\"', "")  # now each quote begins or ends a string
+    if text.count('"') > 4 * MAX_VALUES:  # a key and a string for each value
+        return True
+    bare = _STRING.sub("", text)
+    return bare.count("[") + bare.count("{") > MAX_VALUES or bare.count(",") >= MAX_VALUES
 
 
 def _depth(value: Any) -> int:

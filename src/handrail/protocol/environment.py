@@ -47,6 +47,7 @@ class InitializeResult(Wire, omit_defaults=True):
 
     session_id: str
     environment_info: EnvironmentInfo
+    #: Ours: for the next ``initialize``, if this one named ``resumeSecret``.
     resume_secret: str | UnsetType = UNSET
 
 

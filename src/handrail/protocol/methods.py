@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from handrail.protocol import environment, process
+from handrail.protocol import environment, filesystem, process
 
 
 class Lane(enum.Enum):
@@ -50,7 +50,7 @@ class ServerNotification:
     about: str
 
 
-_E, _P = environment, process
+_E, _F, _P = environment, filesystem, process
 _CONTROL, _OURS = Lane.CONTROL, Origin.OURS
 
 INITIALIZE = "initialize"
@@ -155,26 +155,106 @@ METHODS: dict[str, Method] = {
             _OURS,
             about="End the session and every process of it now.",
         ),
-        # Of the wire, not offered yet: they answer -32601 after the handshake checks.
-        *(
-            Method(f"fs/{name}", "filesystem", None, None)
-            for name in (
-                "readFile",
-                "writeFile",
-                "createDirectory",
-                "getMetadata",
-                "canonicalize",
-                "readDirectory",
-                "walk",
-                "remove",
-                "copy",
-                "open",
-                "readBlock",
-                "writeBlock",
-                "close",
-                "watchMissing",
-            )
+        Method(
+            "fs/readFile",
+            "filesystem",
+            _F.LinkParams,
+            _F.ReadFileResult,
+            about="The whole content of a regular file.",
         ),
+        Method(
+            "fs/writeFile",
+            "filesystem",
+            _F.WriteFileParams,
+            _E.Nothing,
+            about="Put content in place, entirely or not at all.",
+        ),
+        Method(
+            "fs/createDirectory",
+            "filesystem",
+            _F.CreateDirectoryParams,
+            _E.Nothing,
+            about="Make a directory, with its parents.",
+        ),
+        Method(
+            "fs/getMetadata",
+            "filesystem",
+            _F.LinkParams,
+            _F.MetadataResult,
+            about="What a path leads to.",
+        ),
+        Method(
+            "fs/canonicalize",
+            "filesystem",
+            _F.PathParams,
+            _F.PathResult,
+            about="The path without links and dots.",
+        ),
+        Method(
+            "fs/readDirectory",
+            "filesystem",
+            _F.PathParams,
+            _F.ReadDirectoryResult,
+            about="The names in a directory.",
+        ),
+        Method(
+            "fs/walk",
+            "filesystem",
+            _F.WalkParams,
+            _F.WalkResultShape,
+            about="A bounded listing of a tree.",
+        ),
+        Method(
+            "fs/remove",
+            "filesystem",
+            _F.RemoveParams,
+            _E.Nothing,
+            about="Remove a file, a link or a tree.",
+        ),
+        Method(
+            "fs/copy",
+            "filesystem",
+            _F.CopyParams,
+            _E.Nothing,
+            about="Copy a file, a link or a tree.",
+        ),
+        Method(
+            "fs/open",
+            "filesystem",
+            _F.OpenParams,
+            _F.HandleResult,
+            about="Open a file to read or replace it in blocks.",
+        ),
+        Method(
+            "fs/readBlock",
+            "filesystem",
+            _F.ReadBlockParams,
+            _F.ReadBlockResult,
+            about="A block of an open file.",
+        ),
+        Method(
+            "fs/writeBlock",
+            "filesystem",
+            _F.WriteBlockParams,
+            _E.Nothing,
+            about="A block into an open file.",
+        ),
+        Method(
+            "fs/close",
+            "filesystem",
+            _F.HandleParams,
+            _E.Nothing,
+            _CONTROL,
+            about="Close an open file; a replaced one is put in place now.",
+        ),
+        Method(
+            "fs/watchMissing",
+            "filesystem",
+            _F.WatchMissingParams,
+            _F.WatchMissingResult,
+            about="Be told once when a missing path appears.",
+        ),
+        # Of the wire, not offered yet: they answer -32601 after the handshake checks.
         Method("http/request", "http", None, None),
         Method("capabilityRoots/discoverV1", "capability discovery", None, None),
         Method("capabilities/discoverV2", "capability discovery", None, None),
@@ -187,5 +267,8 @@ NOTIFICATIONS: tuple[ServerNotification, ...] = (
     ServerNotification("process/exited", _P.ExitedNotification, "The process has exited."),
     ServerNotification(
         "process/closed", _P.ClosedNotification, "Exited, and every stream has ended."
+    ),
+    ServerNotification(
+        "fs/missingChanged", _F.MissingChangedNotification, "A missing path has appeared."
     ),
 )

@@ -14,6 +14,8 @@ from handrail.errors import HandrailError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _DRIVE = re.compile(r"/?[A-Za-z]:(?:/|$)", re.ASCII)
+_SAFE = "/!$&'()*+,-.:;=@_~[]|^"
+_PLAIN = re.compile(rb"[A-Za-z0-9._~-]+")
 _DOT = {".", "%2e"}
 _DOT_DOT = {"..", ".%2e", "%2e.", "%2e%2e"}
 
@@ -66,7 +68,16 @@ def to_path(uri: str) -> bytes:
 
 def to_uri(path: bytes) -> str:
     """The URI of an absolute native path."""
-    return "file://" + quote_from_bytes(path, safe="/!$&'()*+,-.:;=@_~[]|^")
+    uri = quote_from_bytes(path, safe=_SAFE)
+    # A directory of the root may look like a drive; encoded, its colon is none of Windows'.
+    return "file://" + (uri.replace(":", "%3A", 1) if _DRIVE.match(uri) else uri)
+
+
+def quote(name: bytes) -> bytes:
+    """One name as it stands in a URI."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return quote_from_bytes(name, safe=_SAFE).encode()
 
 
 def _resolve(path: str) -> str:

@@ -44,7 +44,8 @@ class Peer(Generic[T]):
         Raises RemoteProtocolError when no such call was ever made.
         """
         if not self._was_issued(message.id):
-            raise RemoteProtocolError(f"a reply to {message.id!r}, which was never asked")
+            shown = repr(message.id)[:80]  # a string of the peer's, of any length
+            raise RemoteProtocolError(f"a reply to {shown}, which was never asked")
         return self._pending.pop(message.id, None)  # type: ignore[arg-type]
 
     def abandon(self) -> list[T]:

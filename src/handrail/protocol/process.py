@@ -22,7 +22,7 @@ class EnvPolicyParams(Wire):
 
 
 class SizeParams(Wire):
-    """Rows and columns of a terminal."""
+    """Ours: rows and columns of a terminal."""
 
     rows: Rows
     cols: Rows
@@ -90,7 +90,10 @@ class OutputChunk(Wire):
 class ExitShape(Wire):
     """Ours: how a process came to its end."""
 
+    #: ``exited``, ``signaled``, ``terminated``, ``timedOut``, ``outOfMemory``, ``evicted`` or
+    #: ``lost``.
     kind: str
+    #: What a shell would show; null when nobody knows it.
     code: int | None
     signal: str | None = None
     core_dumped: bool = False
@@ -122,8 +125,11 @@ class ReadResult(Wire):
     closed: bool
     failure: str | None
     sandbox_denied: bool
+    #: Ours: how it ended; null while it runs.
     exit: ExitShape | UnsetType | None = UNSET
+    #: Ours: what it has cost; null while it runs.
     usage: UsageShape | UnsetType | None = UNSET
+    #: Ours: what the retention dropped above ``afterSeq``; absent when that is nothing.
     omitted: Omitted | UnsetType = UNSET
 
 
@@ -145,7 +151,9 @@ class SignalParams(Wire):
     """Signal the process group; ours: any signal name, and ``tree`` for all descendants."""
 
     process_id: str
+    #: ``interrupt``; ours: any signal by its lower-case name, for a process that runs.
     signal: str
+    #: Ours: reach every descendant, also when the leader has exited.
     tree: bool = False
 
 
@@ -153,7 +161,9 @@ class TerminateParams(Wire):
     """Kill the whole tree; ours: ``graceMs`` first, ``tree`` also after the leader's exit."""
 
     process_id: str
+    #: Ours: HUP for a terminal and TERM now, KILL after this long.
     grace_ms: Unsigned | None = None
+    #: Ours: end what is left of the tree when the leader has exited.
     tree: bool = False
 
 
@@ -211,6 +221,10 @@ class ExitedNotification(Wire):
     seq: int
     exit_code: int | None
     sandbox_denied: bool
+    #: Ours: for clients that named one of our members in ``initialize``.
+    exit: ExitShape | UnsetType = UNSET
+    #: Ours: as ``exit``.
+    usage: UsageShape | UnsetType = UNSET
 
 
 class ClosedNotification(Wire):

@@ -12,6 +12,7 @@ from typing import Any
 
 from handrail.config import ServerSettings
 from handrail.errors import RpcError, UsageError
+from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_program import KeeperHandle
 from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
@@ -48,6 +49,7 @@ class Server:
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
         self.own_environment = dict(os.environ)
+        self.pool = FilePool()
         self.stopping = asyncio.Event()
         self.draining = False
         self._connections: set[Connection] = set()
@@ -106,6 +108,7 @@ class Server:
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
         for task in list(self._tasks):
             task.cancel()
+        self.pool.close()
         await self.launcher.stop()
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import HandrailError, RemoteProtocolError, RpcError
+from handrail.errors import ConnectionLost, HandrailError, RemoteProtocolError, RpcError
 from handrail.protocol import codec
 from handrail.protocol.envelope import (
     INTERNAL_ERROR,
@@ -30,11 +30,14 @@ from handrail.protocol.envelope import (
     Notification,
     Request,
 )
+from handrail.protocol.filesystem import MissingChangedNotification
 from handrail.protocol.methods import INITIALIZE, INITIALIZED, METHODS, Lane
 from handrail.protocol.peer import Peer
-from handrail.server.handlers import HANDLERS, Parts
+from handrail.server.file_handlers import ConnectionFiles
+from handrail.server.handlers import HANDLERS
 from handrail.server.measures import Outcome
 from handrail.server.notifier import Notifier
+from handrail.server.results import Parts, Streamed
 from handrail.server.sessions import Session
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_POLICY, Transport
 
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 #: Unanswered requests of one client before its socket is left alone.
 MOST_REQUESTS = 8192
+#: Seconds for one piece of a large result.
+PIECE_DEADLINE = 60.0
 #: Unread answers of one client, in bytes, before the same.
 MOST_UNREAD = 4 * 1024 * 1024
 
@@ -81,6 +86,18 @@ class Connection:
         self._early = LaneState(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
+        self._files: ConnectionFiles | None = None
+        self._paused = False
+        self._gone = False
+        self._writers: list[asyncio.Future[None]] = []
+        self._streaming = asyncio.Lock()
+
+    @property
+    def files(self) -> ConnectionFiles:
+        """Open files and watches, which end with the connection."""
+        if self._files is None:
+            self._files = ConnectionFiles(self, self.server.pool)
+        return self._files
 
     # --- Receiver --------------------------------------------------------------------------
 
@@ -116,13 +133,42 @@ class Connection:
                 waiter.set_result(message)
 
     def pause_writing(self) -> None:
+        self._paused = True
         self.notifier.pause()
 
     def resume_writing(self) -> None:
-        self.notifier.resume()
+        self._paused = False
+        if not self._streaming.locked():
+            self.notifier.resume()
+        self._wake_writers()
         self._release()
 
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            if not writer.done():
+                writer.set_result(None)
+
+    async def writable(self) -> None:
+        """Wait until the client keeps up; raises ConnectionLost when it is gone."""
+        while self._paused:
+            writer = self.server.loop.create_future()
+            self._writers.append(writer)
+            await writer
+        if self._gone:
+            raise ConnectionLost("the client is gone")
+
+    def missing_changed(self, watch_id: int) -> None:
+        """A path that was missing has appeared."""
+        params = MissingChangedNotification(watch_id=watch_id)
+        self.transport.send(codec.notification_message("fs/missingChanged", params))
+
     def disconnected(self, why: str) -> None:
+        self._gone = True
+        self._paused = False
+        self._wake_writers()
+        if self._files is not None:
+            self._files.close()
         for task in list(self._tasks):
             task.cancel()
         for waiter in self._peer.abandon():
@@ -231,7 +277,11 @@ class Connection:
     ) -> None:
         outcome = "disconnected"
         try:
-            self._answer(request, await result)
+            answer = await result
+            if type(answer) is Streamed:
+                await self._stream(request, answer)
+            else:
+                self._answer(request, answer)
             outcome = "success"
         except (RpcError, HandrailError) as error:
             self._refuse(request, error)
@@ -261,6 +311,31 @@ class Connection:
         else:
             self.transport.send(codec.result_message(request.id, result))
         self._check_unread()
+
+    async def _stream(self, request: Request, answer: Streamed) -> None:
+        """Send a large result piece by piece; whatever else is said meanwhile waits for it."""
+        pool = self.files.pool
+        try:
+            async with self._streaming:
+                await self.writable()
+                self.notifier.pause()
+                self.transport.begin()
+                try:
+                    self.transport.piece(
+                        b'{"id":%b,"result":%b' % (codec.encode(request.id), answer.head)
+                    )
+                    while data := await pool.run(answer.piece, deadline=PIECE_DEADLINE):
+                        self.transport.piece(data)
+                        await self.writable()
+                    self.transport.piece(answer.tail + b"}", last=True)
+                except BaseException:
+                    # Half a message cannot be taken back, nor ended in truth.
+                    self.transport.abort()
+                    raise
+            if not self._paused:
+                self.notifier.resume()
+        finally:
+            answer.close()
 
     def _refuse(self, request: Request, error: HandrailError) -> None:
         code, data = INTERNAL_ERROR, None

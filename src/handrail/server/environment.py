@@ -11,24 +11,24 @@ from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
 
-#: Capabilities of the peer.  False until we have the thing itself.
-_WIRE_CAPABILITIES = (
-    "networkProxyLaunch",
-    "networkProxyReviewDomains",
-    "credentialMasking",
-    "credentialMaskingCustomProviders",
-    "capabilityDiscoverySandbox",
-    "fsWatchMissing",
-    "capabilityDiscoveryV2",
-    "environmentConfigRead",
-    "httpHeaderEnvVars",
-    "sandboxedFileStreaming",
-    "fileWriteStreaming",
-    "shellSnapshotV2",
-    "windowsMxc",
-    "linuxRootWritePreservesDevices",
-    "linuxApprovedRootWritePreservesRestrictions",
-)
+#: Capabilities of the peer: which of them we have ourselves.
+_WIRE_CAPABILITIES = {
+    "networkProxyLaunch": False,
+    "networkProxyReviewDomains": False,
+    "credentialMasking": False,
+    "credentialMaskingCustomProviders": False,
+    "capabilityDiscoverySandbox": False,
+    "fsWatchMissing": True,
+    "capabilityDiscoveryV2": False,
+    "environmentConfigRead": False,
+    "httpHeaderEnvVars": False,
+    "sandboxedFileStreaming": False,
+    "fileWriteStreaming": True,
+    "shellSnapshotV2": False,
+    "windowsMxc": False,
+    "linuxRootWritePreservesDevices": False,
+    "linuxApprovedRootWritePreservesRestrictions": False,
+}
 
 #: Ours, so that a client can ask before it uses them.
 EXTENSIONS = {
@@ -64,7 +64,7 @@ def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
         prepend_path_dirs=[],
         temporary_directories=[to_uri(os.fsencode(tmpdir))] if tmpdir else [],
         temp_dir=to_uri(os.fsencode(tmpdir or "/tmp")),  # noqa: S108 (the system's default)
-        capabilities={**dict.fromkeys(_WIRE_CAPABILITIES, False), "handrail": EXTENSIONS},
+        capabilities={**_WIRE_CAPABILITIES, "handrail": EXTENSIONS},
     )
 
 

@@ -44,7 +44,9 @@ from handrail.protocol.process import (
     WriteResult,
 )
 from handrail.protocol.wire import U64_MAX
+from handrail.server.file_handlers import FILE_HANDLERS
 from handrail.server.notifier import exit_shape, usage_shape
+from handrail.server.results import Parts
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -58,15 +60,6 @@ LONGEST_WAIT = 3600.0
 
 _NOTHING = Nothing()
 _ACCEPTED = WriteResult(status="accepted")
-
-
-class Parts:
-    """A result that is already JSON, in pieces."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[bytes]) -> None:
-        self.parts = parts
 
 
 # --- session and environment -----------------------------------------------------------------
@@ -439,4 +432,5 @@ HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
     "process/signal": process_signal,
     "process/terminate": process_terminate,
     "process/list": process_list,
+    **FILE_HANDLERS,
 }

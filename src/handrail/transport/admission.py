@@ -29,6 +29,8 @@ _BURST_TIME = 0.1
 _BURST_FACTOR = 16
 _WARN_EVERY = 10.0
 
+TOO_MANY_HANDSHAKES = "too many unfinished handshakes; try again later"
+
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
@@ -68,6 +70,7 @@ class Admission:
         self._leaving: set[Handshake] = set()
         self._open: set[StreamConnection] = set()
         self._thinning: asyncio.TimerHandle | None = None
+        self._closed = False
         self._warned_at = float("-inf")
         self._unsaid = 0
         self._empty = asyncio.Event()
@@ -81,19 +84,23 @@ class Admission:
     def is_full(self) -> bool:
         return len(self._open) >= self.limits.max_connections
 
-    def enter(self, handshake: Handshake) -> bool:
-        """Somebody has connected.  False: there is no room even for a handshake."""
+    def enter(self, handshake: Handshake) -> str | None:
+        """Somebody has connected.  A sentence says why not even a handshake is possible."""
         self._empty.clear()
         cap = self.limits.max_handshakes
+        if self._closed:
+            # Accepted by the kernel before the socket closed, told to us after.
+            self._leaving.add(handshake)
+            return "this server is closing"
         if len(self._opening) + len(self._leaving) >= cap * _BURST_FACTOR:
             self._leaving.add(handshake)
             self.warn(f"more than {cap * _BURST_FACTOR} unfinished handshakes")
-            return False
+            return TOO_MANY_HANDSHAKES
         self._opening[handshake] = None
         if len(self._opening) > cap and self._thinning is None:
             loop = asyncio.get_running_loop()
             self._thinning = loop.call_later(_BURST_TIME, self._thin)
-        return True
+        return None
 
     def answered(self, handshake: Handshake) -> None:
         """It got an answer and only has to go."""
@@ -114,7 +121,9 @@ class Admission:
         self._open.discard(connection)
         self._check_empty()
 
-    def drop_handshakes(self) -> None:
+    def close(self) -> None:
+        """Let nobody in any more and drop those who are not in yet."""
+        self._closed = True
         if self._thinning is not None:
             self._thinning.cancel()
             self._thinning = None
@@ -146,7 +155,7 @@ class Admission:
         if excess > 0:
             self.warn(f"more than {cap} unfinished handshakes")
         for handshake in list(self._opening)[: max(excess, 0)]:
-            handshake.refuse("too many unfinished handshakes; try again later")
+            handshake.refuse(TOO_MANY_HANDSHAKES)
 
     def _check_empty(self) -> None:
         if not (self._opening or self._leaving or self._open):

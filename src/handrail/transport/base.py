@@ -47,6 +47,15 @@ class Transport(Protocol):
         beyond HIGH_WATER.  After ``close``, ``abort`` or a lost line this does nothing.
         """
 
+    def begin(self) -> None:
+        """Begin one message that is sent in pieces over time, for it is too large to hold.
+
+        Until its last piece is sent, other messages wait.
+        """
+
+    def piece(self, data: bytes, *, last: bool = False) -> None:
+        """The next piece of the message that was begun."""
+
     @property
     def buffered(self) -> int:
         """Bytes handed over and not yet taken by the kernel."""

@@ -276,6 +276,11 @@ def frame_header(opcode: int, length: int) -> bytes:
     return bytes((_FIN | opcode, 127)) + length.to_bytes(8, "big")
 
 
+def unfinished(header: bytes) -> bytes:
+    """The same header for a frame that others of its message follow."""
+    return bytes((header[0] & ~_FIN,)) + header[1:]
+
+
 def masked_frame(opcode: int, payload: bytes, mask: bytes) -> tuple[bytes, bytes]:
     """Header and body of a client's frame; ``mask`` is four fresh random bytes."""
     header = frame_header(opcode, len(payload))

@@ -69,8 +69,9 @@ class HttpHandshake(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         timeout = self._admission.limits.handshake_timeout
         self._timer = loop.call_later(timeout, self._expire)
-        if not self._admission.enter(self):
-            transport.write(_busy("too many unfinished handshakes; try again later").encode())
+        refusal_sentence = self._admission.enter(self)
+        if refusal_sentence is not None:
+            transport.write(_busy(refusal_sentence).encode())
             self.drop()
 
     def data_received(self, data: bytes) -> None:

@@ -120,8 +120,15 @@ class LineConnection(StreamConnection):
         self._ended = False
 
     def send(self, *parts: bytes) -> None:
-        if self._state == OPEN:
+        if self._state != OPEN:
+            return
+        if self._held is not None:
+            self._held.append(parts)
+        else:
             self._write((*parts, b"\n"))
+
+    def _write_piece(self, data: bytes, last: bool) -> None:
+        self._write((data, b"\n") if last else (data,))
 
     def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
         if self._state == OPEN:

@@ -60,6 +60,14 @@ class MemoryTransport:
             self._told_to_pause = True
             self._tell("pause_writing")
 
+    def begin(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def piece(self, data: bytes, *, last: bool = False) -> None:
+        self._pieces.append(data)
+        if last:
+            self.send(*self._pieces)
+
     @property
     def buffered(self) -> int:
         return 0 if self._lost else self._other._unread

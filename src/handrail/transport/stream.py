@@ -49,7 +49,8 @@ class StreamConnection(asyncio.Protocol):
 
     # fmt: off
     __slots__ = (
-        "_buffered_before", "_close_before", "_close_timeout", "_joins", "_loop", "_on_lost",
+        "_buffered_before", "_close_before", "_close_timeout", "_held", "_joins", "_loop",
+        "_on_lost",
         "_paused", "_pumping", "_receiver", "_state", "_stopped", "_timer", "_transport", "_why",
         "peer",
     )
@@ -78,6 +79,7 @@ class StreamConnection(asyncio.Protocol):
         self._why = ""
         self._timer: asyncio.TimerHandle | None = None
         self._buffered_before = 0
+        self._held: list[tuple[bytes, ...]] | None = None  # said during a message in pieces
         self._close_before = 0.0
 
     # -- for subclasses -----------------------------------------------------------------
@@ -98,9 +100,29 @@ class StreamConnection(asyncio.Protocol):
     def send(self, *parts: bytes) -> None:
         raise NotImplementedError
 
+    def begin(self) -> None:
+        self._held = []
+
+    def piece(self, data: bytes, *, last: bool = False) -> None:
+        if self._state != OPEN:
+            return
+        self._write_piece(data, last)
+        if last and self._held is not None:
+            held, self._held = self._held, None
+            for parts in held:
+                self.send(*parts)
+
+    def _write_piece(self, data: bytes, last: bool) -> None:
+        raise NotImplementedError
+
     @property
     def buffered(self) -> int:
-        return 0 if self._state == LOST else self._transport.get_write_buffer_size()
+        if self._state == LOST:
+            return 0
+        size = self._transport.get_write_buffer_size()
+        if self._held:
+            size += sum(len(part) for parts in self._held for part in parts)
+        return size
 
     def pause_reading(self) -> None:
         self._paused = True

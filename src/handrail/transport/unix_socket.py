@@ -145,6 +145,7 @@ async def listen(
         )
     except BaseException:
         sock.close()
+        os.unlink(path)
         raise
     listener = UnixListener(server, admission, path)
     listener.identity = (info.st_dev, info.st_ino)

@@ -63,7 +63,7 @@ class WebSocketListener:
     def close(self) -> None:
         """Accept nobody any more and drop unfinished handshakes.  Open connections stay."""
         self._server.close()
-        self._admission.drop_handshakes()
+        self._admission.close()
 
     def abort(self) -> None:
         """Close, and drop every open connection too."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from handrail.transport.base import CLOSE_OK, HIGH_WATER, MESSAGE_LIMIT, Receiver
 from handrail.transport.frames import (
     CLOSE,
+    CONTINUATION,
     PING,
     PONG,
     TEXT,
@@ -36,6 +37,7 @@ from handrail.transport.frames import (
     close_payload,
     frame_header,
     masked_frame,
+    unfinished,
 )
 from handrail.transport.stream import (
     CLOSE_TIMEOUT,
@@ -69,6 +71,7 @@ class WebSocketConnection(StreamConnection):
         "_limits",
         "_next_ping",
         "_now",
+        "_opcode",
     )
 
     def __init__(
@@ -85,6 +88,7 @@ class WebSocketConnection(StreamConnection):
         self._limits = limits
         self._decoder = FrameDecoder(masked=not client, limit=limits.message_limit)
         self._discards = False
+        self._opcode = TEXT  # of the next fragment
         self._heard_at = 0.0
         self._next_ping = 0.0
         self._due = 0.0
@@ -102,6 +106,9 @@ class WebSocketConnection(StreamConnection):
     def send(self, *parts: bytes) -> None:
         if self._state != OPEN:
             return
+        if self._held is not None:
+            self._held.append(parts)
+            return
         if self._client:
             self._write(masked_frame(TEXT, b"".join(parts), os.urandom(4)))
             return
@@ -109,6 +116,21 @@ class WebSocketConnection(StreamConnection):
         for part in parts:
             size += len(part)
         self._write((frame_header(TEXT, size), *parts))
+
+    def begin(self) -> None:
+        super().begin()
+        self._opcode = TEXT
+
+    def _write_piece(self, data: bytes, last: bool) -> None:
+        """One fragment of a message (RFC 6455, 5.4)."""
+        if self._client:
+            header, body = masked_frame(self._opcode, data, os.urandom(4))
+        else:
+            header, body = frame_header(self._opcode, len(data)), data
+        if not last:
+            header = unfinished(header)
+        self._opcode = CONTINUATION
+        self._write((header, body))
 
     def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
         if self._state != OPEN:

@@ -1,0 +1,191 @@
+"""Recognising a patch inside a shell call, so that it runs without a shell.  Pure.
+
+A call is taken over if it *is* ``apply_patch`` with its patch, or if it is a shell whose
+script consists of one statement and nothing else:
+
+  apply_patch <<'TAG' .. TAG            any tag, any quoting of it, also ``<<-``
+  cd DIR && apply_patch <<'TAG' .. TAG  DIR one plain word or one quoted string
+
+Everything else is left to the shell, which finds an ``apply_patch`` program on its path.  A
+script that is nothing but the text of a patch is recognised too, as the mistake it is.
+
+The shell's syntax is read by tree-sitter, imported when a script first mentions the command;
+without that package nothing is taken over.  Where the tool we are compatible with would write
+into a folder the shell would never have gone to (``cd ~``, ``cd *``, ``cd -``, ``cd "$X/a"``,
+``cd a\\ b``), we leave the call to the shell.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handrail.patch.grammar import PatchSyntaxError, parse
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+COMMANDS = ("apply_patch", "applypatch")
+
+_POSIX_SHELLS = ("bash", "zsh", "sh")
+_POWER_SHELLS = ("powershell", "pwsh")
+_NOT_PLAIN = frozenset("~*?[]{}\\$`\"'")
+_LEADING_TABS = re.compile(r"^\t+", re.MULTILINE)
+_HEREDOC = ("heredoc_start", "heredoc_body", "heredoc_end")
+_CD_LIST = ["command", "&&", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class PatchCall:
+    """A patch to apply; ``directory`` is where the script went first, relative to its cwd."""
+
+    text: str
+    directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BarePatch:
+    """A patch where a command should be: nothing says that it is to be applied."""
+
+
+def recognise(argv: Sequence[str]) -> PatchCall | BarePatch | None:
+    """What ``argv`` is to the patch tool; None means that it is none of its business."""
+    match argv:
+        case [text]:
+            return BarePatch() if _is_patch(text) else None
+        case [command, text] if command in COMMANDS:
+            return PatchCall(text)
+    script = _script(argv)
+    return None if script is None else recognise_script(script)
+
+
+def recognise_script(script: str) -> PatchCall | BarePatch | None:
+    """``recognise`` for the text that a shell is to run."""
+    if _is_patch(script):
+        return BarePatch()
+    if not any(command in script for command in COMMANDS):
+        return None
+    parser = _parser()
+    if parser is None:
+        return None
+    return _read_program(parser.parse(script.encode("utf-8", "surrogateescape")).root_node)
+
+
+def _is_patch(text: str) -> bool:
+    try:
+        parse(text)
+    except PatchSyntaxError:
+        return False
+    return True
+
+
+def _script(argv: Sequence[str]) -> str | None:
+    """The script of a shell call in one of the forms agents use."""
+    if not argv:
+        return None
+    shell = posixpath.basename(argv[0].replace("\\", "/")).lower().removesuffix(".exe")
+    match [shell, *argv[1:]]:
+        case [name, "-c" | "-lc", script] if name in _POSIX_SHELLS:
+            return script
+        case [name, *options, script] if name in _POWER_SHELLS:
+            if [option.lower() for option in options] in (["-command"], ["-noprofile", "-command"]):
+                return script
+        case ["cmd", "/c" | "/C", script]:
+            return script
+    return None
+
+
+@functools.cache
+def _parser() -> Parser | None:
+    try:
+        import tree_sitter
+        import tree_sitter_bash
+    except ImportError:
+        return None
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def _read_program(program: Node) -> PatchCall | None:
+    """The one statement of a script, if it is a command that is fed by one heredoc."""
+    match program.named_children:
+        case [statement] if statement.type == "redirected_statement":
+            pass
+        case _:
+            return None
+    match statement.named_children:
+        case [body, redirect] if redirect.type == "heredoc_redirect":
+            text = _heredoc(redirect)
+        case _:
+            return None
+    if text is None:
+        return None
+    if _is_apply(body, bare=True):
+        return PatchCall(text)
+    if body.type != "list" or [child.type for child in body.children] != _CD_LIST:
+        return None
+    first, _, second = body.children
+    directory = _cd_directory(first)
+    # Further arguments do not count here; the tool we follow looks at the name alone.
+    if directory is None or not _is_apply(second, bare=False):
+        return None
+    return PatchCall(text, directory)
+
+
+def _heredoc(redirect: Node) -> str | None:
+    """The body of a heredoc that has nothing else on its first line."""
+    match redirect.named_children:
+        case [start, body, end] if (start.type, body.type, end.type) == _HEREDOC:
+            text = _text(body)
+        case _:
+            return None
+    if redirect.children[0].type == "<<-":
+        text = _LEADING_TABS.sub("", text)
+    return text
+
+
+def _is_apply(command: Node, *, bare: bool) -> bool:
+    """Whether ``command`` calls the patch tool; assignments before the name do not matter."""
+    if command.type != "command" or _name(command) not in COMMANDS:
+        return False
+    return not bare or command.named_children[-1].type == "command_name"
+
+
+def _name(command: Node) -> str | None:
+    """The name a command is called by, if it is one plain word."""
+    name = command.child_by_field_name("name")
+    if name is None or [child.type for child in name.named_children] != ["word"]:
+        return None
+    return _text(name)
+
+
+def _cd_directory(command: Node) -> str | None:
+    """The folder of ``cd DIR``, if it means itself literally."""
+    if _name(command) != "cd":
+        return None
+    match command.children_by_field_name("argument"):
+        case [argument] if command.named_children[-1] == argument:
+            return _literal(argument)
+    return None
+
+
+def _literal(word: Node) -> str | None:
+    text = _text(word)
+    if word.type == "raw_string":
+        return text[1:-1]
+    if word.type == "string":
+        # Exactly one piece of text: no expansion, nothing empty, no backslash.
+        if [child.type for child in word.named_children] != ["string_content"]:
+            return None
+        inside = text[1:-1]
+        return None if "\\" in inside else inside
+    if word.type != "word" or text == "-" or not _NOT_PLAIN.isdisjoint(text):
+        return None
+    return text
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "surrogateescape")

@@ -1,0 +1,320 @@
+"""``fs/*``: URIs and base64 here, the work itself in threads of the file pool.
+
+Everything that takes time, encoding included, happens in the thread; the loop only sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from handrail.errors import FilesError, RpcError
+from handrail.filesystem import copying, directories, local, regular, removal, walk
+from handrail.filesystem.handles import HandleTable, Mode
+from handrail.filesystem.pool import FilePool
+from handrail.filesystem.watch import MissingWatch, WatchSlot
+from handrail.protocol import codec, path_uri
+from handrail.protocol.envelope import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    NOT_FOUND,
+)
+from handrail.protocol.environment import Nothing
+from handrail.protocol.filesystem import (
+    CopyParams,
+    CreateDirectoryParams,
+    DirectoryEntryShape,
+    HandleParams,
+    HandleResult,
+    LinkParams,
+    MetadataResult,
+    OpenParams,
+    PathParams,
+    PathResult,
+    ReadBlockParams,
+    ReadDirectoryResult,
+    RemoveParams,
+    WalkParams,
+    WatchMissingParams,
+    WatchMissingResult,
+    WriteBlockParams,
+    WriteFileParams,
+)
+from handrail.server.results import Parts, Streamed
+
+if TYPE_CHECKING:
+    from handrail.server.connection import Connection
+
+T = TypeVar("T")
+
+#: Seconds for one call; a file system that hangs longer is given up on.
+DEADLINE = 60.0
+#: Files up to this size are read and encoded in one go, larger ones are sent in pieces.
+WHOLE = 8 * 1024 * 1024
+#: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
+PIECE = 384 * 1024
+
+_NOTHING = Nothing()
+_CODES = {
+    "not_found": NOT_FOUND,
+    "invalid_input": INVALID_REQUEST,
+    "permission_denied": INVALID_REQUEST,
+}
+
+
+class ConnectionFiles:
+    """What one connection has open; ends with it."""
+
+    def __init__(self, conn: Connection, pool: FilePool) -> None:
+        self.pool = pool
+        self.handles = HandleTable()
+        self.watch = WatchSlot(conn.server.loop, conn.missing_changed)
+
+    def close(self) -> None:
+        self.watch.close()
+        self.handles.close_all()
+
+
+async def _run(conn: Connection, work: Callable[..., T], *args: Any, **options: Any) -> T:
+    try:
+        return await conn.files.pool.run(work, *args, deadline=DEADLINE, **options)
+    except FilesError as error:
+        data = {"kind": error.kind, "path": error.path}
+        code = _CODES.get(error.kind, INTERNAL_ERROR)
+        raise RpcError(code, str(error), data) from None
+
+
+def _path(uri: str) -> bytes:
+    try:
+        return path_uri.to_path(uri)
+    except path_uri.NotNative as error:
+        raise RpcError(INVALID_REQUEST, str(error)) from None
+    except path_uri.BadUri as error:
+        raise RpcError(INVALID_PARAMS, str(error)) from None
+
+
+def _refuse_sandbox(sandbox: dict[str, Any] | None) -> None:
+    """Nothing here confines a file call yet, so a profile that confines is refused."""
+    if sandbox is None:
+        return
+    permissions = sandbox.get("permissions")
+    if isinstance(permissions, dict) and permissions.get("type") in ("disabled", "external"):
+        return
+    raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
+
+
+def _default(value: bool | None, otherwise: bool) -> bool:
+    return otherwise if value is None else value
+
+
+async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
+    _refuse_sandbox(params.sandbox)
+    follow = _default(params.follow_symlinks, True)
+    return await _run(conn, _read_file, _path(params.path), follow)
+
+
+def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
+    plan = regular.ReadPlan(path, follow=follow)
+    if plan.size > WHOLE:
+        return Streamed(b'{"dataBase64":"', lambda: _piece(plan), b'"}', plan.close)
+    with plan:
+        parts = [codec.encode_base64(piece) for piece in plan]
+    return Parts([b'{"dataBase64":"', *parts, b'"}'])
+
+
+def _piece(plan: regular.ReadPlan) -> bytes:
+    return codec.encode_base64(plan.next_block(PIECE))
+
+
+async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
+    _refuse_sandbox(params.sandbox)
+    follow = _default(params.follow_symlinks, True)
+    await _run(conn, _write_file, _path(params.path), params.data_base64, follow)
+    return _NOTHING
+
+
+def _write_file(path: bytes, text: str, follow: bool) -> None:
+    try:
+        data = codec.decode_base64(text, "dataBase64")
+    except RpcError as error:
+        text = f"fs/writeFile requires valid base64 dataBase64: {error}"
+        raise FilesError(text, kind="invalid_input") from None
+    local.write_file(path, data, follow=follow)
+
+
+async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:
+    _refuse_sandbox(params.sandbox)
+    await _run(
+        conn,
+        directories.create_directory,
+        _path(params.path),
+        recursive=_default(params.recursive, True),
+        follow=_default(params.follow_symlinks, True),
+    )
+    return _NOTHING
+
+
+async def get_metadata(conn: Connection, params: LinkParams) -> MetadataResult:
+    _refuse_sandbox(params.sandbox)
+    follow = _default(params.follow_symlinks, True)
+    found = await _run(conn, local.get_metadata, _path(params.path), follow=follow)
+    return MetadataResult(
+        is_directory=found.is_directory,
+        is_file=found.is_file,
+        is_symlink=found.is_symlink,
+        size=found.size,
+        created_at_ms=found.created_at_ms,
+        modified_at_ms=found.modified_at_ms,
+    )
+
+
+async def canonicalize(conn: Connection, params: PathParams) -> PathResult:
+    _refuse_sandbox(params.sandbox)
+    found = await _run(conn, local.canonicalize, _path(params.path))
+    return PathResult(path=path_uri.to_uri(found))
+
+
+async def read_directory(conn: Connection, params: PathParams) -> Parts:
+    _refuse_sandbox(params.sandbox)
+    return await _run(conn, _read_directory, _path(params.path))
+
+
+def _read_directory(path: bytes) -> Parts:
+    entries = [
+        _entry(path, entry.name, entry.is_directory, entry.is_file)
+        for entry in directories.read_directory(path)
+    ]
+    return Parts([codec.encode(ReadDirectoryResult(entries=entries))])
+
+
+def _entry(parent: bytes, name: bytes, is_directory: bool, is_file: bool) -> DirectoryEntryShape:
+    try:
+        text, uri = name.decode(), None
+    except UnicodeDecodeError:
+        text = name.decode("utf-8", "replace")
+        uri = path_uri.to_uri(parent.rstrip(b"/") + b"/" + name)
+    return DirectoryEntryShape(file_name=text, is_directory=is_directory, is_file=is_file, uri=uri)
+
+
+async def walk_tree(conn: Connection, params: WalkParams) -> Parts:
+    _refuse_sandbox(params.sandbox)
+    options = params.options
+    return await _run(
+        conn,
+        _walk,
+        _path(params.path),
+        walk.WalkOptions(
+            max_depth=options.max_depth,
+            max_directories=options.max_directories,
+            max_entries=options.max_entries,
+            follow_directory_symlinks=options.follow_directory_symlinks,
+            prune_hidden_directories=options.prune_hidden_directories,
+        ),
+    )
+
+
+def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
+    """Put together by hand: tens of thousands of entries, most with the same beginning."""
+    result = walk.walk(path, options)
+    parts: list[bytes] = []
+    parent, prefix = None, b""
+    for entry in result.entries:
+        if entry.parent is not parent:
+            parent = entry.parent
+            prefix = b'{"path":"' + path_uri.to_uri(parent).encode()
+        kind = b"directory" if entry.is_directory else b"file"
+        parts.append(b'%b%b","kind":"%b"}' % (prefix, path_uri.quote(entry.name), kind))
+    errors = [
+        {"path": path_uri.to_uri(error.path), "message": error.message} for error in result.errors
+    ]
+    tail = b'],"errors":%b,"truncated":%b}' % (
+        codec.encode(errors),
+        codec.encode(result.truncated),
+    )
+    return Parts([b'{"entries":[', b",".join(parts), tail])
+
+
+async def remove(conn: Connection, params: RemoveParams) -> Nothing:
+    _refuse_sandbox(params.sandbox)
+    await _run(
+        conn,
+        removal.remove,
+        _path(params.path),
+        recursive=_default(params.recursive, True),
+        force=_default(params.force, True),
+        follow=_default(params.follow_symlinks, True),
+    )
+    return _NOTHING
+
+
+async def copy(conn: Connection, params: CopyParams) -> Nothing:
+    _refuse_sandbox(params.sandbox)
+    source, destination = _path(params.source_path), _path(params.destination_path)
+    await _run(conn, copying.copy, source, destination, recursive=params.recursive)
+    return _NOTHING
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
+    _refuse_sandbox(params.sandbox)
+    mode = Mode.READ if params.mode == "read" else Mode.REPLACE
+    await _run(conn, conn.files.handles.open, params.handle_id, _path(params.path), mode)
+    return HandleResult(handle_id=params.handle_id)
+
+
+async def read_block(conn: Connection, params: ReadBlockParams) -> Parts:
+    return await _run(
+        conn, _read_block, conn.files.handles, params.handle_id, params.offset, params.len
+    )
+
+
+def _read_block(handles: HandleTable, handle_id: str, offset: int, length: int) -> Parts:
+    data, eof = handles.read_block(handle_id, offset, length)
+    return Parts([b'{"chunk":"', codec.encode_base64(data), b'","eof":%b}' % codec.encode(eof)])
+
+
+async def write_block(conn: Connection, params: WriteBlockParams) -> Nothing:
+    data = codec.decode_base64(params.chunk, "chunk")
+    handles = conn.files.handles
+    await _run(conn, handles.write_block, params.handle_id, params.offset, data)
+    return _NOTHING
+
+
+async def close_file(conn: Connection, params: HandleParams) -> Nothing:
+    await _run(conn, conn.files.handles.close, params.handle_id)
+    return _NOTHING
+
+
+async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMissingResult:
+    paths = [_path(uri) for uri in params.missing]
+    slot = conn.files.watch
+    if not slot.claim(params.watch_id):
+        return WatchMissingResult(watching=False)
+    watch = await _run(conn, MissingWatch.arm, paths, discard=_close_watch)
+    return WatchMissingResult(watching=slot.hold(params.watch_id, watch))
+
+
+def _close_watch(watch: MissingWatch | None) -> None:
+    if watch is not None:
+        watch.close()
+
+
+FILE_HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
+    "fs/readFile": read_file,
+    "fs/writeFile": write_file,
+    "fs/createDirectory": create_directory,
+    "fs/getMetadata": get_metadata,
+    "fs/canonicalize": canonicalize,
+    "fs/readDirectory": read_directory,
+    "fs/walk": walk_tree,
+    "fs/remove": remove,
+    "fs/copy": copy,
+    "fs/open": open_file,
+    "fs/readBlock": read_block,
+    "fs/writeBlock": write_block,
+    "fs/close": close_file,
+    "fs/watchMissing": watch_missing,
+}

@@ -1,0 +1,32 @@
+"""Results that are too large, or too hot, to be made as one object and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Parts:
+    """A result that is already JSON, in pieces."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+
+
+class Streamed:
+    """A result that is JSON and never in memory as a whole.
+
+    ``piece`` is called in a thread until it returns nothing, between ``head`` and ``tail``;
+    ``close`` once, whatever happens.
+    """
+
+    __slots__ = ("close", "head", "piece", "tail")
+
+    def __init__(
+        self, head: bytes, piece: Callable[[], bytes], tail: bytes, close: Callable[[], None]
+    ) -> None:
+        self.head = head
+        self.piece = piece
+        self.tail = tail
+        self.close = close

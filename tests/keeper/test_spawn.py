@@ -1,0 +1,395 @@
+"""What a child finds when it starts, and what is left of one that did not."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail.keeper import link
+
+from .peer import PYTHON, Failed, Peer, embedded, read_all, read_line
+from .watching import alive, children, descriptors, eventually, kilobytes, stat, status
+
+ALL_MODES = [link.MODE_PIPES, link.MODE_STDIN, link.MODE_PTY]
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def test_pipes_are_apart_and_stdin_is_the_null_device(server: Peer) -> None:
+    child = server.sh("echo out; echo err >&2; readlink /proc/self/fd/0; wc -c")
+    assert read_all(child.out) == b"out\n/dev/null\n0\n"
+    assert read_all(child.err) == b"err\n"
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == 0
+
+
+def test_stdin_is_a_pipe_that_ends_when_both_copies_are_closed(server: Peer) -> None:
+    child = server.sh("cat; echo end", mode=link.MODE_STDIN)
+    os.write(child.inp, b"hello\n")
+    assert read_line(child.out) == b"hello"
+    os.close(child.inp)
+    server.settle()
+    assert alive(child.pid)  # it still waits: the keeper has a copy
+    server.say(link.DROP, child.name, b"stdin")
+    assert read_all(child.out) == b"end\n"
+    server.exit(child)
+
+
+def test_our_ends_do_not_block_and_the_childs_do(server: Peer) -> None:
+    child = server.sh("cat", mode=link.MODE_STDIN)
+    for fd in child.fds:
+        assert not os.get_blocking(fd)
+    for fd in range(3):
+        with open(f"/proc/{child.pid}/fdinfo/{fd}") as file:
+            flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags"))
+        assert not flags & os.O_NONBLOCK
+
+
+def test_terminal_is_the_controlling_one(server: Peer) -> None:
+    child = server.sh("tty; echo to-tty >/dev/tty; sleep 1000", mode=link.MODE_PTY)
+    path = read_line(child.out)
+    assert path.startswith(b"/dev/pts/")
+    assert read_line(child.out) == b"to-tty"
+    found = stat(child.pid)
+    assert found["tty_nr"] == os.stat(path).st_rdev
+    assert found["tpgid"] == child.pid
+    for fd in range(3):
+        assert os.readlink(f"/proc/{child.pid}/fd/{fd}") == path.decode()
+
+
+@pytest.mark.parametrize("size", [(24, 80), (1, 1), (333, 1000), (65535, 65535)])
+def test_window_size(server: Peer, size: tuple[int, int]) -> None:
+    child = server.sh("stty size", mode=link.MODE_PTY, size=size)
+    assert read_line(child.out) == b"%d %d" % size
+    server.exit(child)
+
+
+@pytest.mark.parametrize("size", [(65536, 80), (24, -1)])
+def test_a_size_no_terminal_has_fails_the_spawn_alone(server: Peer, size: tuple[int, int]) -> None:
+    before = descriptors(server.keeper)
+    with pytest.raises(Failed) as caught:
+        server.sh("true", mode=link.MODE_PTY, size=size)
+    assert caught.value.errno == errno.EINVAL
+    assert descriptors(server.keeper) == before
+    server.exit(server.sh("true"))
+
+
+def test_terminal_is_cooked_and_echoes(server: Peer) -> None:
+    child = server.spawn(["/bin/cat"], mode=link.MODE_PTY)
+    os.write(child.out, b"abd\x7fc\n")
+    assert read_line(child.out) == b"abd\b \bc"  # the echo
+    assert read_line(child.out) == b"abc"  # the line, as edited
+    os.write(child.out, b"\x04")
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == 0
+
+
+def test_interrupt_key_reaches_the_foreground_job(server: Peer) -> None:
+    child = server.spawn(["/bin/sleep", "1000"], mode=link.MODE_PTY)
+    os.write(child.out, b"\x03")
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == -signal.SIGINT
+
+
+# --- what a child inherits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_session_and_group_of_its_own(server: Peer, mode: bytes) -> None:
+    child = server.spawn(["/bin/sleep", "1000"], mode=mode)
+    found = stat(child.pid)
+    assert (found["ppid"], found["pgrp"], found["session"]) == (server.keeper, child.pid, child.pid)
+    assert bool(found["tty_nr"]) == (mode == link.MODE_PTY)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_exactly_three_descriptors(mode: bytes) -> None:
+    # Inherited by whoever is started by us: the keeper must not pass it on, nor keep it open.
+    leak = os.open("/dev/zero", os.O_RDONLY)
+    os.set_inheritable(leak, True)
+    try:
+        with embedded() as server:
+            others = [server.spawn(["/bin/sleep", "1000"], mode=m) for m in ALL_MODES]
+            child = server.spawn(["/bin/cat"], mode=link.MODE_STDIN)
+            assert len(others) == 3
+            probe = server.spawn(["/bin/sleep", "1000"], mode=mode)
+            for pid in (child.pid, probe.pid):
+                # The loader has libraries open for a moment.
+                eventually(
+                    lambda pid=pid: sorted(descriptors(pid)) == [0, 1, 2], f"0, 1, 2 of {pid}"
+                )
+            assert "/dev/zero" not in descriptors(server.keeper).values()
+    finally:
+        os.close(leak)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_signals_are_as_at_boot(mode: bytes) -> None:
+    """Whatever the server ignores or blocks."""
+    ignored = [signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD, signal.SIGRTMAX]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGTERM})
+    try:
+        with embedded() as server:
+            child = server.spawn(["/bin/sleep", "1000"], mode=mode)
+            found = status(child.pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    private = 0b11 << 31  # 32 and 33 are the C library's: nobody can set them, whoever started us
+    for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd"):
+        assert int(found[name], 16) & ~private == 0, name
+
+
+def test_soft_limit_on_open_files_is_the_servers_and_not_the_keepers() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = 512
+    assert low < hard, "this test needs room above 512 descriptors"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    try:
+        with embedded() as server:
+            for mode in ALL_MODES:
+                child = server.spawn(["/bin/sleep", "1000"], mode=mode)
+                assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == (low, hard)
+                assert resource.prlimit(server.keeper, resource.RLIMIT_NOFILE) == (hard, hard)
+            with pytest.raises(Failed):
+                server.spawn(["/nonexistent"])
+            assert resource.prlimit(server.keeper, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_umask_is_the_servers() -> None:
+    before = os.umask(0o027)
+    try:
+        with embedded() as server:
+            child = server.spawn(["/bin/sleep", "1000"])
+            assert status(child.pid)["Umask"] == "0027"
+    finally:
+        os.umask(before)
+
+
+def test_environment_is_what_was_given_and_nothing_else(server: Peer) -> None:
+    env = {"A": "1", "EMPTY": "", "WITH_EQUALS": "a=b=c", "UNICODE": "ü\n2"}
+    child = server.spawn(["/usr/bin/env", "-0"], env=env)
+    pairs = read_all(child.out).decode().rstrip("\0").split("\0")
+    assert dict(pair.split("=", 1) for pair in pairs) == env
+    server.exit(child)
+
+
+def test_directory_is_the_one_that_was_opened(server: Peer, tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("#!/bin/sh\npwd -P\n")
+    (tmp_path / "program").chmod(0o755)
+    child = server.spawn(["./program"], cwd=str(tmp_path))
+    assert read_all(child.out) == os.fsencode(os.path.realpath(tmp_path)) + b"\n"
+    server.exit(child)
+    assert os.readlink(f"/proc/{server.keeper}/cwd") == "/"
+
+
+def test_argument_list_of_a_megabyte_arrives_exactly(server: Peer) -> None:
+    words = [f"{n:06d}" + "x" * 90_000 for n in range(11)] + ["", " ", "ü"]
+    program = "import sys,hashlib;print(hashlib.sha256('/'.join(sys.argv[1:]).encode()).hexdigest())"
+    child = server.python(program, *words)
+    wanted = hashlib.sha256("/".join(words).encode()).hexdigest()
+    assert read_all(child.out).decode().strip() == wanted
+    server.exit(child)
+
+
+def test_first_argument_may_differ_from_the_program(server: Peer) -> None:
+    fields = [b"x", link.MODE_PIPES, b"24", b"80", b"/bin/sh", b"3", b"-odd", b"-c", b'echo "$0"']
+    home = os.open("/", os.O_PATH)
+    server.say(link.SPAWN, *fields, fds=(home,))
+    os.close(home)
+    child = server.spawned()
+    assert read_all(child.out) == b"-odd\n"
+    server.exit(child)
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize(
+    ("case", "number"),
+    [
+        ("missing", errno.ENOENT),
+        ("directory", errno.EACCES),
+        ("not executable", errno.EACCES),
+        ("no program", errno.ENOEXEC),
+        ("big argument", errno.E2BIG),
+        ("big environment", errno.E2BIG),
+        ("empty argv0", errno.EINVAL),
+        ("no argv", errno.EINVAL),
+        ("empty variable name", errno.EINVAL),
+    ],
+)
+def test_failing_spawn_leaves_nothing(
+    server: Peer, tmp_path: Path, case: str, number: int, mode: bytes
+) -> None:
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"\x01\x02 no program\n")
+    env: dict[str, str] = {}
+    argv: list[str | bytes] = ["/bin/true"]
+    if case == "missing":
+        argv = ["/nonexistent/program"]
+    elif case == "directory":
+        argv = [str(tmp_path)]
+    elif case == "not executable":
+        argv = [str(plain)]
+    elif case == "no program":
+        plain.chmod(0o755)
+        argv = [str(plain)]
+    elif case == "big argument":
+        argv = ["/bin/true", "x" * 200_000]
+    elif case == "big environment":
+        env = {f"V{n}": "x" * 100_000 for n in range(40)}
+    elif case == "empty argv0":
+        argv = [""]
+    elif case == "empty variable name":
+        env = {"": "x"}
+    before = descriptors(server.keeper)
+    with pytest.raises(Failed) as caught:
+        if case == "no argv":
+            home = os.open("/", os.O_PATH)
+            server.say(link.SPAWN, b"1", mode, b"24", b"80", b"/bin/true", b"0", fds=(home,))
+            os.close(home)
+            server.spawned()
+        else:
+            server.spawn(argv, mode=mode, env=env)
+    assert caught.value.errno == number
+    server.settle()
+    assert descriptors(server.keeper) == before
+    assert children(server.keeper) == set()
+    assert os.readlink(f"/proc/{server.keeper}/cwd") == "/"
+    good = server.spawn(["/bin/true"], mode=mode)  # and the next one works, under the same name
+    assert server.exit(good).status == 0
+
+
+def test_a_name_that_is_taken_is_refused_and_the_child_kept(server: Peer) -> None:
+    child = server.spawn(["/bin/sleep", "1000"], name=b"same")
+    with pytest.raises(Failed) as caught:
+        server.spawn(["/bin/sleep", "1000"], name=b"same")
+    assert caught.value.errno == errno.EEXIST
+    assert children(server.keeper) == {child.pid}
+    assert server.signal(child, signal.SIGKILL, link.SCOPE_LEADER) == 1
+    server.exit(child)
+
+
+@pytest.fixture
+def crowded() -> Iterator[Peer]:
+    """The server of a keeper that does not change its limit on open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with embedded() as peer:
+            yield peer
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("spare", range(1, 9))
+def test_no_descriptor_free_in_the_keeper_fails_spawns_and_nothing_else(
+    crowded: Peer, spare: int
+) -> None:
+    server = crowded
+    first = server.spawn(["/bin/sleep", "1000"])
+    held = [first]
+    top = len(descriptors(server.keeper)) + spare  # without holes: the numbers are dense
+    _, hard = resource.prlimit(server.keeper, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.keeper, resource.RLIMIT_NOFILE, (top, hard))
+    failed = None
+    for mode in ALL_MODES * 2:
+        try:
+            held.append(server.spawn(["/bin/sleep", "1000"], mode=mode))
+        except Failed as error:
+            failed = error
+    assert failed is not None
+    assert failed.errno == errno.EMFILE
+    # What failed does not run, what runs is known and can still be ended.
+    running = {child.pid for child in held}
+    eventually(lambda: children(server.keeper) == running, "no child that nobody knows")
+    assert server.signal(first, signal.SIGKILL, link.SCOPE_GROUP) == 1
+    server.exit(first)
+    server.say(link.FORGET, first.name)
+    resource.prlimit(server.keeper, resource.RLIMIT_NOFILE, (top + 3, hard))
+    server.exit(server.sh("true"))  # and there is room again
+
+
+# --- ends ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
+)
+def test_exit_status(server: Peer, mode: bytes, script: str, code: int) -> None:
+    child = server.sh(script, mode=mode)
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == code
+    assert server.listing()[child.name][:2] == (child.pid, b"%d" % server.exits[child.name].status)
+
+
+def test_usage_is_the_kernels(server: Peer) -> None:
+    child = server.python(
+        "import time\nx = b'x' * (64 << 20)\nwhile time.process_time() < 0.1: pass"
+    )
+    usage = server.exit(child)
+    assert usage.user_ms + usage.system_ms >= 99
+    assert usage.max_rss >= 64 << 20
+
+
+def test_pidfd_is_the_childs(server: Peer) -> None:
+    child = server.spawn(["/bin/sleep", "1000"])
+    signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == -signal.SIGTERM
+
+
+def test_release_and_forget_close_what_is_held(server: Peer) -> None:
+    before = descriptors(server.keeper)
+    held = [server.sh("true", mode=mode) for mode in ALL_MODES]
+    for child in held:
+        server.exit(child)
+    spool = os.memfd_create("spool")
+    for child in held:
+        server.say(link.KEEP, child.name, b"spool.stdout", fds=(spool,))
+        server.say(link.KEEP, child.name, b"spool.stdout", fds=(spool,))  # in place of the first
+    os.close(spool)
+    server.settle()
+    assert len(descriptors(server.keeper)) == len(before) + 2 + 3 + 1 + 3
+    server.say(link.RELEASE, *(child.name for child in held))
+    assert {name: list(fds) for name, (_, _, fds) in server.listing().items()} == {
+        child.name: [b"spool.stdout"] for child in held
+    }
+    server.say(link.FORGET, *(child.name for child in held))
+    assert server.listing() == {}
+    assert descriptors(server.keeper) == before
+
+
+def test_keeper_stays_small_with_five_hundred_children(server: Peer) -> None:
+    for _ in range(500):
+        server.say_spawn(["/bin/sleep", "1000"])
+    held = [server.spawned() for _ in range(500)]
+    assert len(children(server.keeper)) == 500
+    assert kilobytes(server.keeper, "VmRSS") <= 16 * 1024
+    for child in held:
+        assert server.signal(child, signal.SIGKILL, link.SCOPE_LEADER) == 1
+    for child in held:
+        server.exit(child)
+    server.say(link.FORGET, *(child.name for child in held))
+    server.settle()
+    assert kilobytes(server.keeper, "VmRSS") <= 16 * 1024
+    assert children(server.keeper) == set()
+    assert len(descriptors(server.keeper)) < 16
+
+
+def test_program_is_started_without_the_package_directory_in_front(server: Peer) -> None:
+    """A module beside the keeper's file, or on PYTHONPATH, is not what it imports."""
+    with open(f"/proc/{server.keeper}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+    assert words[:3] == [os.fsencode(PYTHON), b"-I", b"-S"]

@@ -1,0 +1,1 @@
+"""Tests of ``handrail.protocol``: tables of what the wire says, and properties."""

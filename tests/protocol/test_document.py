@@ -1,0 +1,70 @@
+"""``docs/protocol.md`` says what the method table and the shapes say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from handrail.protocol import document, envelope
+from handrail.protocol.methods import METHODS, NOTIFICATIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == document.render(), (
+        "run: python -m handrail.protocol.document > docs/protocol.md"
+    )
+
+
+def test_the_page_is_the_same_in_another_process() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "handrail.protocol.document"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+        env={"PYTHONHASHSEED": "7"},
+    )
+    assert printed.stdout.decode() == document.render()
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(n.name for n in NOTIFICATIONS)])
+def test_every_name_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in document.render()
+
+
+def test_every_error_code_is_on_the_page() -> None:
+    codes = {v for v in vars(envelope).values() if type(v) is int and -33000 < v < -32000}
+    listed = re.findall(r"^\| (-\d+) \|", document.render(), re.MULTILINE)
+    assert codes == set(map(int, listed))
+
+
+def test_every_link_leads_somewhere() -> None:
+    page = document.render()
+    anchors = [
+        re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    ]
+    links = set(re.findall(r"\]\(#([^)]*)\)", page))
+    assert links
+    assert links <= set(anchors)
+    assert len(set(anchors)) == len(anchors)
+
+
+def test_members_have_their_type_need_and_origin() -> None:
+    page = document.render()
+    for line in (
+        "| `processId` | string | yes | wire | |",
+        "| `pipeStdin` | boolean | no (false) | wire | |",
+        "| `afterSeq` | integer from 0 or null | no | wire | |",
+        "| `rows` | integer 1 to 65535 | yes | handrail | |",
+        "| `env` | object of string | yes | wire | |",
+        "| `stream` | `pty`, `stderr`, `stdout` | yes | wire | |",
+        "| `chunks` | array of [OutputChunk](#outputchunk-object) | yes | wire | |",
+    ):
+        assert line in page, line
+    assert re.search(r"^\| `graceMs` \| .* \| no \| handrail \| .* \|$", page, re.MULTILINE)

@@ -1,0 +1,1 @@
+"""Tests of ``handrail.server``; ``client_kit`` has the clients and servers that others use too."""

@@ -1,0 +1,142 @@
+"""What all connections share, on a transport that is moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from transport_kit import Recorder, Run
+
+from handrail.transport.lines import LineConnection
+
+
+class HandTransport(asyncio.Transport):
+    """Takes nothing by itself; ``size`` is what it says is unsent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+        self.aborted = asyncio.Event()
+        self.reading = True
+        self.written = b""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = (high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def writelines(self, list_of_data: object) -> None:
+        self.write(b"".join(list_of_data))  # type: ignore[arg-type]
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def opened(receiver: Recorder, close_timeout: float = 60.0) -> tuple[LineConnection, HandTransport]:
+    transport = HandTransport()
+    line = LineConnection(receiver, "hand", limit=1000, close_timeout=close_timeout)
+    line.connection_made(transport)
+    return line, transport
+
+
+def test_closing_is_granted_more_time_only_while_it_progresses(run: Run) -> None:
+    async def main() -> None:
+        line, transport = opened(Recorder())
+        transport.size = 300
+        line.close()
+        for transport.size in (200, 100, 0):
+            line._check_closing()
+            assert not transport.aborted.is_set()
+        line._check_closing()
+        assert transport.aborted.is_set()
+        line.connection_lost(None)
+        line.connection_lost(None)
+
+    run(main())
+
+
+def test_closing_ends_at_its_total_even_with_progress(run: Run) -> None:
+    async def main() -> None:
+        line, transport = opened(Recorder())
+        transport.size = 300
+        line.close()
+        line._close_before = asyncio.get_running_loop().time()
+        transport.size = 200
+        line._check_closing()
+        assert transport.aborted.is_set()
+        line.connection_lost(None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("call", ["pause_writing", "resume_writing"])
+def test_a_receiver_that_fails_in_any_callback_is_closed(
+    run: Run, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Recorder):
+        def pause_writing(self) -> None:
+            raise ValueError("mine")
+
+        resume_writing = pause_writing
+
+    async def main() -> None:
+        receiver = Failing()
+        line, _ = opened(receiver)
+        getattr(line, call)()
+        getattr(line, call)()  # not told any more: it is closing
+        line.connection_lost(None)
+        assert "1011" in await receiver.until_lost()
+
+    run(main())
+    assert caplog.text.count("ValueError: mine") == 1
+
+
+def test_the_socket_is_stopped_only_when_something_is_left_over(run: Run) -> None:
+    async def main() -> None:
+        receiver = Recorder(lambda self, _: self.transport.pause_reading())
+        line, transport = opened(receiver)
+        line.data_received(b"1\n")
+        assert transport.reading
+        line.resume_reading()
+        line.data_received(b"2\n3\n")
+        assert not transport.reading
+        line.resume_reading()
+        await receiver.until_messages(3)
+        assert not transport.reading  # the decoder has not been asked yet whether it is dry
+        line.resume_reading()
+        await asyncio.sleep(0)
+        assert transport.reading
+        line.abort()
+        line.connection_lost(None)
+        assert await receiver.until_lost() == "dropped by this side"
+
+    run(main())
+
+
+def test_an_error_of_the_line_is_told(run: Run) -> None:
+    async def main() -> None:
+        receiver = Recorder()
+        line, transport = opened(receiver)
+        line.send(b"a", b"b")
+        assert transport.written == b"ab\n"
+        line.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+        assert "reset" in await receiver.until_lost()
+        assert line.buffered == 0
+
+    run(main())
