@@ -15,8 +15,9 @@ _OUTPUT = "Output:\n"
 class Answer:
     """One tool call and the text that came back for it."""
 
-    #: Which step of the script it belongs to.
+    #: Which call of which step of the script it belongs to.
     step: int
+    call: int
     tool: str
     text: str
 

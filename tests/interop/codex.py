@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
@@ -59,19 +60,26 @@ def find_codex() -> str:
             raise NoCodex(f"$CODEX is not a program: {named}")
         return check_version(named)
     folder = cache_dir() / "codex"
-    program = folder / "node_modules" / ".bin" / "codex"
-    if not program.exists():
-        install(folder)
-    return check_version(str(program))
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of one test run want it at once
+        program = installed(folder) or install(folder)
+    return check_version(program)
 
 
-def install(folder: Path) -> None:
+def installed(folder: Path) -> str | None:
+    """The program in a folder that npm has filled; the package has one for each platform."""
+    programs = sorted(folder.glob("node_modules/@openai/codex*/vendor/*/bin/codex"))
+    return str(programs[0]) if programs else None
+
+
+def install(folder: Path) -> str:
     """Fetch the package into a folder of its own."""
     npm = shutil.which("npm")
     if npm is None:
         raise NoCodex("set $CODEX to the Codex command line, or install npm to have it fetched")
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [npm, "install", "--no-save", "--prefix", str(folder), PACKAGE]
+    command = [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    command.append(PACKAGE)
     try:
         done = subprocess.run(command, capture_output=True, timeout=INSTALL_LIMIT, check=False)
     except subprocess.TimeoutExpired:
@@ -79,6 +87,10 @@ def install(folder: Path) -> None:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise NoCodex(f"npm could not fetch {PACKAGE}: {said[-1] if said else done.returncode}")
+    program = installed(folder)
+    if program is None:
+        raise NoCodex(f"{PACKAGE} has no program for this platform")
+    return program
 
 
 def check_version(program: str) -> str:
@@ -104,7 +116,9 @@ class Turn:
         return [item for item in finished if item["type"] == kind]
 
 
-def write_config(home: Path, base_url: str, model: Mapping[str, Any] = MODEL) -> None:
+def write_config(
+    home: Path, base_url: str, model: Mapping[str, Any] = MODEL, more: str = ""
+) -> None:
     """A home directory for the client in which it knows the scripted model and nothing else."""
     home.mkdir(parents=True, exist_ok=True)
     catalog = home / "models.json"
@@ -132,7 +146,7 @@ enabled = false
 
 [feedback]
 enabled = false
-"""
+{more}"""
     )
 
 

@@ -12,7 +12,7 @@ import http
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Request, Response, Server, ServerConnection, serve
 
-from .recording import Frame, Recording
+from .recording import Frame, Recording, answers
 
 #: How long the proxy may take to start and to stop.
 LIMIT = 10.0
@@ -30,12 +30,24 @@ LIMIT = 10.0
 class Cut:
     """When to cut the line, and how badly."""
 
-    #: Called with every frame of the recording; the first one it is true for is the last.
-    when: Callable[[Frame], bool]
-    #: The frame that triggered it never arrives.
+    #: The method of the request or notification it happens at, and which of them, from 1.
+    on: str
+    nth: int = 1
+    #: At the reply to that request, not at the request.
+    reply: bool = False
+    #: The frame it happens at never arrives.
     lose: bool = False
     #: So many attempts to connect again are refused.
     refuse: int = 0
+
+    def is_at(self, recording: Recording) -> bool:
+        """Whether it happens at the last frame of a recording."""
+        last = recording.frames[-1]
+        calls = [frame for frame in recording.frames if frame.method == self.on]
+        if len(calls) < self.nth:
+            return False
+        call = calls[self.nth - 1]
+        return answers(last, call) if self.reply else last is call
 
 
 class Recorder:
@@ -112,8 +124,11 @@ class Recorder:
                 asyncio.create_task(self._pump(number, server, client, from_client=False)),
             )
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-            for connection in (client, server):  # who is left sees the end as the other made it
-                connection.transport.abort()
+            if any(task.done() and task.result() for task in directions):
+                client.transport.abort()
+                server.transport.abort()
+            else:  # one side has left; what it said last still arrives
+                await asyncio.gather(client.close(), server.close())
             await asyncio.wait(directions)
 
     async def _pump(
@@ -123,13 +138,14 @@ class Recorder:
         sink: ServerConnection | ClientConnection,
         *,
         from_client: bool,
-    ) -> None:
+    ) -> bool:
+        """Pass on one direction until its end; true if that is a cut."""
         try:
             async for text in source:
                 at = time.monotonic() - self._began
                 frame = Frame(number, from_client, json.loads(text), at)
                 self.recording.frames.append(frame)
-                cut = self._cut_for(frame)
+                cut = self._cut()
                 if cut is None:
                     await sink.send(text)
                     continue
@@ -137,11 +153,12 @@ class Recorder:
                     await sink.send(text)
                 self.cut_count += 1
                 self._refuse = cut.refuse
-                return
+                return True
         except websockets.ConnectionClosed:
             pass
+        return False
 
-    def _cut_for(self, frame: Frame) -> Cut | None:
-        if self._cuts and self._cuts[0].when(frame):
+    def _cut(self) -> Cut | None:
+        if self._cuts and self._cuts[0].is_at(self.recording):
             return self._cuts.pop(0)
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,3 +130,13 @@ def short(value: Any) -> Any:
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         return f"{value[:LONGEST_TEXT]}… ({len(value)})"
     return value
+
+
+def load(lines: Iterable[str]) -> Recording:
+    """A recording from the log of ``stdio_tap``; a last line may be unfinished."""
+    frames = []
+    for line in lines:
+        if line.endswith("\n"):
+            entry = json.loads(line)
+            frames.append(Frame(0, entry["from_client"], entry["message"], entry["at"]))
+    return Recording(frames)

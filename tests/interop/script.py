@@ -1,20 +1,24 @@
 """What the scripted model does next, given what it was told so far.  Pure.
 
-A script is a list of steps, and a step is one or more tool calls, or the last word.  The client
-sends the whole conversation with every request, so the script reads from it which calls have been
-answered and goes on from there: a request that is repeated gets the same reply again.
+A script is a list of steps, and a step is one tool call or several at once.  After the last step
+comes the last word.  The client sends the whole conversation with every request, so the script
+reads from it which calls have been answered and goes on from there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .answers import Answer, text_of
 
 Item = dict[str, Any]
+#: A call: its step, and which of the calls of that step.
+Place = tuple[int, int]
+
+LAST_WORD = "The script has ended."
 #: A poll that was repeated this often will not end.
 MOST_POLLS = 60
 
@@ -29,42 +33,50 @@ class Run:
 
     cmd: str
     tty: bool = False
+    #: The call returns at the end of the command, or after this time while it runs.
     yield_ms: int = 10_000
+    #: Off here, on in the client: a profile may be slow, or print something of its own.
+    login: bool | None = False
     #: Further arguments, under the names of the tool.
     more: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Write:
-    """``write_stdin`` to the process that an earlier step started."""
+    """``write_stdin`` to a process that was started before, named by its step or its place."""
 
-    to: int
+    to: int | Place
     chars: str
     yield_ms: int = 250
 
 
 @dataclass(frozen=True)
 class Poll:
-    """Empty ``write_stdin`` calls, one after the other, until the process has ended.
+    """Empty ``write_stdin`` calls until the process has ended; none if it has ended already.
 
-    With ``until``, until the text has been seen in the answers to this step.
+    The client lets an empty poll wait for five seconds at least, unless the process ends.
     """
 
-    to: int
-    until: str | None = None
-    yield_ms: int = 5_000
+    to: int | Place
 
 
 @dataclass(frozen=True)
 class Patch:
-    """``apply_patch`` with a text of its own language."""
+    """``apply_patch``: a tool that takes text, not JSON."""
 
     text: str
 
 
 @dataclass(frozen=True)
+class Look:
+    """``view_image``."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Code:
-    """``exec`` of the code mode: a script that calls the other tools."""
+    """``exec`` of the client's code mode: a program that calls the other tools."""
 
     source: str
 
@@ -76,111 +88,114 @@ class Together:
     calls: tuple[Run | Patch, ...]
 
 
-@dataclass(frozen=True)
-class Say:
-    """The last word."""
-
-    text: str
-
-
-Call = Run | Write | Poll | Patch | Code
+Call = Run | Write | Poll | Patch | Look | Code
 Step = Call | Together
 
 
 class Script:
     """A conversation, and how far it has come."""
 
-    def __init__(self, steps: Sequence[Step], last_word: str = "done") -> None:
+    def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = tuple(steps)
-        self.last_word = last_word
         #: Every answer, in the order of the calls.
         self.answers: list[Answer] = []
         self.finished = False
-        self._asked: dict[str, tuple[int, str]] = {}
-        self._known: set[str] = set()
+        self._step = 0
+        #: Calls by their name on the wire: those made, and those not answered yet.
+        self._made: dict[str, tuple[Place, str]] = {}
+        self._open: set[str] = set()
 
     def reply(self, conversation: Iterable[Item]) -> list[Item]:
         """The items the model says to this conversation."""
         self._listen(conversation)
-        step = self._next_step()
-        if step == len(self.steps):
-            self.finished = True
-            return [message(self.last_word)]
-        return self._ask(step)
+        if self._open:
+            raise ScriptError(f"no answer to {sorted(self._open)}")
+        while self._step < len(self.steps):
+            step = self.steps[self._step]
+            if isinstance(step, Poll) and not self._has_ended(place(step.to)):
+                return [self._ask((self._step, 0), step)]
+            self._step += 1
+            if isinstance(step, Together):
+                return [self._ask((self._step - 1, i), call) for i, call in enumerate(step.calls)]
+            if not isinstance(step, Poll):
+                return [self._ask((self._step - 1, 0), step)]
+        self.finished = True
+        return [message(LAST_WORD)]
 
-    def of_step(self, step: int) -> list[Answer]:
-        """The answers to one step; a poll may have several."""
-        return [answer for answer in self.answers if answer.step == step]
+    def about(self, process: int | Place) -> list[Answer]:
+        """Everything that was said about one process, in order."""
+        calls = set(self._calls_about(place(process)))
+        return [answer for answer in self.answers if (answer.step, answer.call) in calls]
+
+    def _calls_about(self, process: Place) -> Iterator[Place]:
+        yield process
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Write | Poll) and place(step.to) == process:
+                yield (i, 0)
 
     def _listen(self, conversation: Iterable[Item]) -> None:
         """Take down what has been answered since the last time."""
         for item in conversation:
             if item.get("type") not in ("function_call_output", "custom_tool_call_output"):
                 continue
-            call = item["call_id"]
-            if call in self._known:
-                continue
-            if call not in self._asked:
-                raise ScriptError(f"an answer to a call nobody made: {call}")
-            self._known.add(call)
-            step, tool = self._asked[call]
-            self.answers.append(Answer(step, tool, text_of(item["output"])))
+            name = item["call_id"]
+            if name not in self._made:
+                raise ScriptError(f"an answer to a call nobody made: {name}")
+            if name in self._open:
+                self._open.remove(name)
+                (step, call), tool = self._made[name]
+                self.answers.append(Answer(step, call, tool, text_of(item["output"])))
 
-    def _next_step(self) -> int:
-        if not self._asked:
-            return 0
-        open_calls = set(self._asked) - self._known
-        if open_calls:  # the request was repeated
-            return min(self._asked[call][0] for call in open_calls)
-        last = max(step for step, _ in self._asked.values())
-        return last if self._goes_on(last) else last + 1
+    def _has_ended(self, process: Place) -> bool:
+        about = self.about(process)
+        if len(about) > MOST_POLLS:
+            raise ScriptError(f"still no end: {about[-1].text!r}")
+        return any(answer.session is None for answer in about)
 
-    def _goes_on(self, step: int) -> bool:
-        """Whether a poll has to be repeated."""
-        poll = self.steps[step]
-        if not isinstance(poll, Poll):
-            return False
-        answers = self.of_step(step)
-        if answers[-1].session is None:
-            return False
-        if poll.until is not None and poll.until in "".join(a.output for a in answers):
-            return False
-        if len(answers) >= MOST_POLLS:
-            raise ScriptError(f"step {step} was polled {MOST_POLLS} times: {answers[-1].text!r}")
-        return True
-
-    def _ask(self, step: int) -> list[Item]:
-        wanted = self.steps[step]
-        calls = wanted.calls if isinstance(wanted, Together) else (wanted,)
-        again = len(self.of_step(step))
-        items = []
-        for i, call in enumerate(calls):
-            name = f"call-{step}-{i}" if again == 0 else f"call-{step}-{again}"
-            item = self._item(name, call)
-            self._asked[name] = (step, item["name"])
-            items.append(item)
-        return items
+    def _ask(self, at: Place, call: Call) -> Item:
+        name = f"call-{len(self._made)}"
+        item = self._item(name, call)
+        self._made[name] = (at, item["name"])
+        self._open.add(name)
+        return item
 
     def _item(self, name: str, call: Call) -> Item:
-        if isinstance(call, Run):
-            arguments = {"cmd": call.cmd, "yield_time_ms": call.yield_ms, **call.more}
-            if call.tty:
-                arguments["tty"] = True
-            return function_call(name, "exec_command", arguments)
-        if isinstance(call, Patch):
-            return custom_call(name, "apply_patch", call.text)
-        if isinstance(call, Code):
-            return custom_call(name, "exec", call.source)
-        chars = call.chars if isinstance(call, Write) else ""
-        arguments = {"session_id": self._session(call.to), "chars": chars}
-        return function_call(name, "write_stdin", {**arguments, "yield_time_ms": call.yield_ms})
+        match call:
+            case Run():
+                return function_call(name, "exec_command", arguments(call))
+            case Write() | Poll():
+                chars, wait = ("", 5_000) if isinstance(call, Poll) else (call.chars, call.yield_ms)
+                session = self._session(place(call.to))
+                given = {"session_id": session, "chars": chars, "yield_time_ms": wait}
+                return function_call(name, "write_stdin", given)
+            case Look():
+                return function_call(name, "view_image", {"path": call.path})
+            case Patch():
+                return custom_call(name, "apply_patch", call.text)
+            case Code():
+                return custom_call(name, "exec", call.source)
 
-    def _session(self, step: int) -> int:
-        """The session that a step opened."""
-        for answer in self.of_step(step):
+    def _session(self, process: Place) -> int:
+        """The number under which the client keeps a process."""
+        for answer in self.about(process):
             if answer.session is not None:
                 return answer.session
-        raise ScriptError(f"step {step} left nothing running: {self.of_step(step)}")
+        raise ScriptError(f"nothing was left running: {self.about(process)}")
+
+
+def place(process: int | Place) -> Place:
+    """Where a process was started."""
+    return (process, 0) if isinstance(process, int) else process
+
+
+def arguments(run: Run) -> dict[str, Any]:
+    """What ``exec_command`` is called with."""
+    given: dict[str, Any] = {"cmd": run.cmd, "yield_time_ms": run.yield_ms}
+    if run.tty:
+        given["tty"] = True
+    if run.login is not None:
+        given["login"] = run.login
+    return {**given, **run.more}
 
 
 def message(text: str) -> Item:
@@ -189,10 +204,9 @@ def message(text: str) -> Item:
     return {"type": "message", "role": "assistant", "content": content}
 
 
-def function_call(call: str, tool: str, arguments: dict[str, Any]) -> Item:
+def function_call(call: str, tool: str, given: dict[str, Any]) -> Item:
     """A call of a tool that takes JSON."""
-    text = json.dumps(arguments)
-    return {"type": "function_call", "name": tool, "call_id": call, "arguments": text}
+    return {"type": "function_call", "name": tool, "call_id": call, "arguments": json.dumps(given)}
 
 
 def custom_call(call: str, tool: str, text: str) -> Item:

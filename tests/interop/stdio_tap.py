@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -42,7 +43,6 @@ def main(log: str, *command: str) -> int:
     """The exit code is the server's."""
     tap = Tap(log)
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    # A daemon: the client may keep our stdin open after the server has gone.
     up = threading.Thread(
         target=tap.pump,
         args=(sys.stdin.buffer, server.stdin),
@@ -55,4 +55,5 @@ def main(log: str, *command: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    # Not sys.exit: the thread may wait for a client that keeps our stdin open.
+    os._exit(main(*sys.argv[1:]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from handrail.keeper import link
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 
-from .watching import LIMIT, eventually, reaped
+from .watching import LIMIT, descriptors, eventually, reaped
 
 PYTHON = sys.executable
 #: For children whose program is looked up by nobody.
@@ -91,7 +91,10 @@ class Peer:
     def take(self) -> link.Message | None:
         """The next message that is not an exit; None when the keeper is gone."""
         while True:
-            message = link.receive(self.sock)
+            try:
+                message = link.receive(self.sock)
+            except ConnectionResetError:  # gone, and something of ours was not read
+                return None
             if message is None:
                 return None
             self._fds += message.fds
@@ -197,6 +200,11 @@ class Peer:
         """Everything that was said is done."""
         self.ask(link.SIGNAL, b"nobody", b"0", link.SCOPE_LEADER)
 
+    def held_open(self) -> dict[int, str]:
+        """The keeper's descriptors, when it has nothing in hand."""
+        self.settle()
+        return descriptors(self.keeper)
+
     # --- the end -------------------------------------------------------------------------------
 
     def let_go(self) -> None:
@@ -271,7 +279,11 @@ class Lodge:
 
     def connect(self) -> Peer:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.connect(self.path)
+        try:
+            sock.connect(self.path)
+        except OSError:
+            sock.close()
+            raise
         return Peer(sock, self.keeper)
 
 

@@ -51,7 +51,9 @@ def daemon():
     for fd in range(3):
         os.close(fd)
     os.execve("/bin/sleep", ["sleep", "1000." + token], {})
-for work in (plain, deaf, session, stopped, daemon):
+start(daemon)
+os.wait()  # the one between us and it
+for work in (plain, deaf, session, stopped):
     start(work)
 if then == "stay":
     tell("leader")
@@ -84,7 +86,7 @@ def _all_gone(server: Peer, pids: dict[str, int]) -> None:
     assert children(server.keeper) == set()
 
 
-# --- who is reached --------------------------------------------------------------------------------
+# --- who is reached ------------------------------------------------------------------------------
 
 
 def test_kill_reaches_every_descendant(server: Peer) -> None:
@@ -246,7 +248,7 @@ def test_a_family_that_was_forgotten_ends_with_the_keeper(server: Peer) -> None:
         eventually(lambda pid=pid: not exists(pid), "ended by STOP")
 
 
-# --- storms ------------------------------------------------------------------------------------------
+# --- storms --------------------------------------------------------------------------------------
 
 #: Each forks on as fast as it can until it is killed, or for so many turns: a test that fails
 #: must not take the machine along.

@@ -370,7 +370,8 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
     with nothing_left():
         before = descriptors()
         launcher = Launcher(start_keeper(), loop)
-        given = ServerSettings(Listen("stdio"), AuthSettings(), **settings)
+        listen = settings.pop("listen", Listen("stdio"))
+        given = ServerSettings(listen, AuthSettings(), **settings)
         served = Served(Server(given, launcher, loop))
         try:
             async with asyncio.timeout(WAIT):
@@ -489,6 +490,40 @@ def server_process(state: Path, *args: str, **options: Any) -> Iterator[ServerPr
             server.process.kill()
             server.process.wait()
             server.close()
+
+
+# --- gates ------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A named pipe that children wait at: ``read line < path`` goes on when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def open(self, times: int = 1) -> None:
+        os.write(self._fd, b"go\n" * times)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@contextmanager
+def gate(path: Path) -> Iterator[Gate]:
+    made = Gate(path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def spin(condition: Callable[[], Any]) -> None:
+    """Turn the loop until something is so: for what a server does without telling anybody."""
+    async with asyncio.timeout(WAIT):
+        while not condition():
+            await asyncio.sleep(0)
 
 
 # --- processes and descriptors -------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .fixture_http import fixture_http
 from .runner import TIMEOUT, Case, Target, run_case
-from .servers import WebSocketServer
+from .servers import ServerFailed, WebSocketServer
 
 CASES = Path(__file__).resolve().parent.parent / "cases" / "exec-server-transcripts.jsonl"
 
@@ -102,4 +102,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ServerFailed as e:
+        sys.exit(str(e))

@@ -19,7 +19,6 @@ SERVE = [sys.executable, "-m", "handrail", "serve", "--listen"]
 WS_COMMAND = [*SERVE, "ws://127.0.0.1:0"]
 STDIO_COMMAND = [*SERVE, "stdio"]
 
-FILES = "fs/* is not offered yet"
 HTTP = "http/request is not offered yet"
 CAPABILITIES = "capabilityRoots/discoverV1 is not offered yet"
 CONFIG = "environmentConfig/read is not offered yet"
@@ -27,14 +26,6 @@ SANDBOX = "process/start refuses every sandbox as yet"
 #: Cases that need a method we do not offer yet.  Each must fail, and by an answer that does not
 #: fit: whoever adds the method takes the case out.
 NOT_YET = {
-    "concurrent-requests-mode": FILES,
-    "fs-read-write": FILES,
-    "fs-metadata-and-symlinks": FILES,
-    "fs-directories": FILES,
-    "fs-walk": FILES,
-    "fs-copy": FILES,
-    "fs-stream-read": FILES,
-    "fs-stream-write": FILES,
     "http-request-buffered": HTTP,
     "http-request-stream": HTTP,
     "http-request-invalid": HTTP,

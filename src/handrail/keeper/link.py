@@ -36,7 +36,8 @@ SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
 FAILED = 34  # errno, step
 EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
 DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, child, ...
-CHILD = 37  # child, pid, status or -, names...   fds in that order; DONE ends the list
+CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names...   fds in that order;
+# DONE ends the list
 REFUSED = 38  # reason
 
 # How a child is started.
@@ -59,15 +60,22 @@ _ANCILLARY = socket.CMSG_SPACE(_MAX_FDS * _FD_SIZE)
 
 
 class Message:
-    """One message, received."""
+    """One message, received.
 
-    __slots__ = ("fds", "fields", "op", "serial")
+    ``cut`` says that the receiver had no descriptors free: none has come, and a body that
+    travelled in one is lost as well.
+    """
 
-    def __init__(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
+    __slots__ = ("cut", "fds", "fields", "op", "serial")
+
+    def __init__(
+        self, op: int, serial: int, fields: list[bytes], fds: list[int], cut: bool = False
+    ) -> None:
         self.op = op
         self.serial = serial
         self.fields = fields
         self.fds = fds
+        self.cut = cut
 
     def close(self) -> None:
         """Close descriptors nobody took."""
@@ -88,8 +96,14 @@ def send(
     fields: tuple[bytes, ...] | list[bytes] = (),
     fds: tuple[int, ...] | list[int] = (),
 ) -> None:
-    """Send one message.  Raises BlockingIOError when the other end does not keep up."""
+    """Send one message.
+
+    Raises BlockingIOError when the other end does not keep up, ValueError when a field holds a
+    NUL: it would be read as two.
+    """
     body = b"\0".join(fields)
+    if fields and body.count(0) != len(fields) - 1:
+        raise ValueError("a field of the keeper link holds a NUL")
     if len(body) > PACKET_LIMIT:
         big = os.memfd_create("handrail-message", os.MFD_CLOEXEC)
         try:
@@ -124,11 +138,17 @@ def receive(sock: socket.socket) -> Message | None:
             fds.extend(numbers)
     if not data:
         return None
-    op, serial = _HEAD.unpack_from(data)
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    broken = len(data) < _HEAD.size or flags & socket.MSG_TRUNC
+    cut = bool(flags & socket.MSG_CTRUNC)
+    if broken or cut or (data[0] & _BIG and not fds):
         for fd in fds:
             os.close(fd)
-        raise OSError("a message of the keeper link was cut; both ends must be of one version")
+        if broken or not cut:
+            raise OSError("no message of the keeper link; both ends must be of one version")
+        op, serial = _HEAD.unpack_from(data)
+        body = b"" if op & _BIG else data[_HEAD.size :]
+        return Message(op & ~_BIG, serial, body.split(b"\0") if body else [], [], cut=True)
+    op, serial = _HEAD.unpack_from(data)
     if op & _BIG:
         op &= ~_BIG
         big = fds.pop()

@@ -12,15 +12,17 @@ the next; then it ends what is left.  STOP ends everything at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from collections import deque
 
-from handrail.keeper import link, spawn, tree
+from handrail.keeper import descriptors, link, spawn, tree
 from handrail.keeper.lease import Lease
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -84,16 +86,21 @@ class Keeper:
             for passed in fds:
                 os.close(passed)
         gone.sock.close()
-        if self.lease.release(fd):
+        self.lease.release(fd)
+        # Also when it had never said hello: an owner may die before it does.
+        if self.lease.holder is None:
             if self.listener is None:
                 self.stop()
-            else:
+            elif self.deadline is None:
                 self.deadline = time.monotonic() + self.orphan_ttl
 
     def say(
         self, fd: int, op: int, serial: int, fields: list[bytes], fds: list[int] | None = None
     ) -> None:
-        """Send now, or when the server takes it: a server that sleeps never stops us."""
+        """Send now, or when the server takes it: a server that sleeps never stops us.
+
+        Raises OSError when there is no descriptor free for a copy that has to wait.
+        """
         to = self.links.get(fd)
         if to is None:
             return
@@ -106,7 +113,7 @@ class Keeper:
             except OSError:
                 return  # the end of the link is seen by the poll
         # Copies: what we hold may be dropped before the server comes back.
-        to.waiting.append((op, serial, fields, [os.dup(x) for x in fds or ()]))
+        to.waiting.append((op, serial, fields, descriptors.copies(fds or ())))
 
     def flush(self, fd: int) -> None:
         to = self.links[fd]
@@ -129,6 +136,8 @@ class Keeper:
         """Take a few messages of one link, then let the others have their turn."""
         sock = self.links[fd].sock
         for _ in range(8):
+            if not self.running or fd not in self.links:
+                return
             try:
                 message = link.receive(sock)
             except BlockingIOError:
@@ -140,10 +149,13 @@ class Keeper:
                 return
             try:
                 self.obey(fd, message)
+            except (OSError, ValueError, IndexError):
+                # Not what a server of ours says, or no way to answer it: that is the end of
+                # this link, and of nothing else.
+                if fd in self.links:
+                    self.lost(fd)
             finally:
                 message.close()
-            if not self.running or fd not in self.links:
-                return
 
     def obey(self, fd: int, message: link.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields
@@ -152,6 +164,9 @@ class Keeper:
             return
         if fd != self.lease.holder:
             self.say(fd, link.REFUSED, serial, [b"say hello first"])
+        elif message.cut:
+            if serial:
+                self.say(fd, link.FAILED, serial, [b"%d" % errno.EMFILE])
         elif op == link.SPAWN:
             self.spawn(fd, message)
         elif op == link.SIGNAL:
@@ -159,7 +174,11 @@ class Keeper:
             self.say(fd, link.DONE, serial, [b"%d" % reached])
         elif op == link.KEEP:
             entry = self.entries.get(fields[0])
-            if entry is not None and message.fds:
+            if (
+                entry is not None
+                and message.fds
+                and not descriptors.only_reserve_left(message.fds[-1])
+            ):
                 self.hold(entry, fields[1], message.fds.pop())
         elif op == link.DROP:
             entry = self.entries.get(fields[0])
@@ -200,6 +219,9 @@ class Keeper:
         for pair in message.fields[6 + count :]:
             name, _, value = pair.partition(b"=")
             env[name] = value
+        if child in self.entries:
+            self.say(fd, link.FAILED, message.serial, [b"%d" % errno.EEXIST])
+            return
         self.mark += 1
         try:
             started = spawn.start(
@@ -213,24 +235,32 @@ class Keeper:
                 self.home,
                 self.limits,
             )
-        except OSError as error:
-            self.say(fd, link.FAILED, message.serial, [b"%d" % (error.errno or 0)])
+        except (OSError, ValueError, struct.error) as error:
+            # ValueError: what Python itself refuses, such as an empty first argument.
+            number = error.errno if isinstance(error, OSError) else None
+            self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return
         entry = Entry(
             child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True))
         )
         self.entries[child] = entry
         self.by_pid[started.pid] = entry
-        # Not reaped yet, so the number is still this child's.
-        pidfd = os.pidfd_open(started.pid)
         try:
-            self.say(
-                fd,
-                link.SPAWNED,
-                message.serial,
-                [child, b"%d" % started.pid],
-                [*started.fds, pidfd],
-            )
+            self.hand_over(fd, message.serial, entry, started.fds)
+        except OSError as error:
+            # Nobody would ever know of it.
+            self.signal(child, signal.SIGKILL, link.SCOPE_TREE)
+            self.forget(child)
+            self.say(fd, link.FAILED, message.serial, [b"%d" % (error.errno or 0)])
+
+    def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
+        # Not reaped yet, so the number is still this child's.
+        pidfd = os.pidfd_open(entry.pid)
+        try:
+            if descriptors.only_reserve_left(pidfd):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            fields = [entry.child, b"%d" % entry.pid]
+            self.say(fd, link.SPAWNED, serial, fields, [*fds, pidfd])
         finally:
             os.close(pidfd)
 
@@ -309,7 +339,8 @@ class Keeper:
             )
             if entry.killed:
                 tree.kill(None, entry.mark, set(self.by_pid))
-            if self.lease.holder is not None:
+            # Of one that was forgotten nobody wants to hear.
+            if self.lease.holder is not None and self.entries.get(entry.child) is entry:
                 self.say(
                     self.lease.holder,
                     link.EXITED,
@@ -329,7 +360,7 @@ class Keeper:
             if not left:
                 break
             for pid in left:
-                tree.kill(pid, 0, set())
+                tree.kill(pid, 0, set(left))
             time.sleep(0.001)
         self.running = False
 
@@ -393,7 +424,7 @@ def become_subreaper() -> None:
 def main(argv: list[str]) -> None:
     """``keeper LINK LISTENER ORPHAN_TTL``: descriptors 3.. of the first two, or - for none."""
     first, listener, orphan_ttl = argv
-    os.umask(os.umask(0o022))
+    descriptors.close_inherited({int(fd) for fd in (first, listener) if fd != "-"})
     keeper = Keeper(float(orphan_ttl))
     become_subreaper()
     if listener != "-":

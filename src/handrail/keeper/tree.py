@@ -2,9 +2,10 @@
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
 which is a subreaper, and is recognised by the mark its whole family inherited (``spawn.py``).
-A tree that is to be killed is stopped first and looked at again until nothing new appears,
-so that a fast forker cannot outrun the walk.  Signals go through pidfds that are checked
-after they were opened: never to a number that changed its owner.
+A tree that is to be killed is stopped first, each before its children are looked for, and all
+is looked at again until nothing new appears: a fast forker cannot outrun the walk.  Signals go
+through pidfds that are checked after they were opened: never to a number that changed its
+owner.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import os
 import signal
 
-_ROUNDS = 64
+#: Looks for one that flees by ending and leaving a child behind, again and again.
+_ROUNDS = 256
 
 
 def children_of(pid: int) -> list[int]:
@@ -20,11 +22,15 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     base = f"/proc/{pid}/task"
     try:
-        for tid in os.listdir(base):
+        tasks = os.listdir(base)
+    except OSError:
+        return found
+    for tid in tasks:
+        try:
             with open(f"{base}/{tid}/children", "rb") as file:
                 found.extend(map(int, file.read().split()))
-    except OSError:
-        pass
+        except OSError:
+            pass  # this thread has ended; the others go on
     return found
 
 
@@ -62,48 +68,84 @@ def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
     return found
 
 
-def members(leader: int | None, mark: int, leaders: set[int]) -> dict[int, int]:
-    """Everything of one family that can be found now: pid -> the parent it was found under."""
-    us = os.getpid()
-    todo = [(pid, us) for pid in orphans(mark, leaders)]
+def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
+    """Everything of one family that can be found now."""
+    todo = orphans(mark, leaders)
     if leader is not None:
-        todo.append((leader, us))
-    found: dict[int, int] = {}
+        todo.append(leader)
+    found: set[int] = set()
     while todo:
-        pid, parent = todo.pop()
+        pid = todo.pop()
         if pid not in found:
-            found[pid] = parent
-            todo.extend((child, pid) for child in children_of(pid))
+            found.add(pid)
+            todo.extend(children_of(pid))
     return found
 
 
 def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     """Signal a whole family once; says how many were reached."""
     family = members(leader, mark, leaders)
-    return sum(_signal_one(pid, parent, number) for pid, parent in family.items())
+    parents = family | {os.getpid()}
+    return sum(_signal_one(pid, parents, number) for pid in family)
 
 
 def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
     """End a whole family; says how many processes were found."""
-    stopped: dict[int, int] = {}
-    for _ in range(_ROUNDS):
-        family = members(leader, mark, leaders)
-        new = {pid: parent for pid, parent in family.items() if pid not in stopped}
-        stopped.update(new)
-        # A lone leader needs no freezing: what it starts meanwhile is in its group, or is
-        # found by its mark once the keeper reaps the leader and looks again.
-        if not new or family.keys() == {leader}:
-            break
-        for pid, parent in new.items():
-            _signal_one(pid, parent, signal.SIGSTOP)
+    us = os.getpid()
+    # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by
+    # its mark once the keeper reaps the leader and looks again.
+    if leader is not None and not children_of(leader) and not orphans(mark, leaders):
+        found = {leader}
+    else:
+        found = _freeze(leader, mark, leaders)
+    parents = found | {us}
+    for pid in found:
+        _signal_one(pid, parents, signal.SIGKILL)
     if leader is not None:
         try:
             os.killpg(leader, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-    for pid, parent in stopped.items():
-        _signal_one(pid, parent, signal.SIGKILL)
-    return len(stopped)
+    return len(found)
+
+
+def _freeze(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
+    """Stop a whole family, so that it cannot grow any more.
+
+    Each is stopped before it is asked for its children: none can appear after that.
+    """
+    us = os.getpid()
+    found: set[int] = set()
+    parents = {us}
+    others = set(leaders)
+
+    def stop(todo: list[int]) -> None:
+        while todo:
+            pid = todo.pop()
+            if pid not in found:
+                found.add(pid)
+                _signal_one(pid, parents, signal.SIGSTOP)
+                parents.add(pid)
+                todo.extend(children_of(pid))
+
+    if leader is not None:
+        stop([leader])
+    for _ in range(_ROUNDS):
+        before = len(found)
+        # Newest first: one that starts the next and ends, again and again, is at the end.
+        for pid in reversed(children_of(us)):
+            if pid in found or pid in others:
+                continue
+            if mark_of(pid) == mark:
+                stop([pid])
+            else:
+                others.add(pid)
+        if len(found) == before:
+            # And those that came to a subreaper inside the family after we had asked it.
+            stop([child for pid in found for child in children_of(pid)])
+            if len(found) == before:
+                break
+    return found
 
 
 def _parent_of(pid: int) -> int:
@@ -112,14 +154,14 @@ def _parent_of(pid: int) -> int:
     return int(stat[stat.rindex(b")") + 4 :].split(None, 1)[0])
 
 
-def _signal_one(pid: int, parent: int, number: int) -> int:
+def _signal_one(pid: int, parents: set[int], number: int) -> int:
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return 0
     try:
-        # Still where we saw it, or orphaned to us since: then the number was not reused.
-        if _parent_of(pid) not in (parent, os.getpid()):
+        # Still below one of the family, or orphaned to us: then the number was not reused.
+        if _parent_of(pid) not in parents:
             return 0
         signal.pidfd_send_signal(fd, number)
     except OSError:

@@ -31,13 +31,9 @@ _WORDS = {
     errno.ELOOP: "Symbolic link loop",
     errno.ENAMETOOLONG: "Filename too long",
     errno.EIO: "I/O error",
-    errno.EPERM: "Operation not permitted",
     errno.EBUSY: "Resource busy",
-    errno.ENFILE: "Too many open files in system",
     errno.EMFILE: "No file descriptors available",
     errno.ENOMEM: "Out of memory",
-    errno.ESTALE: "Stale file handle",
-    errno.ETXTBSY: "Text file busy",
     errno.EDQUOT: "Quota exceeded",
 }
 

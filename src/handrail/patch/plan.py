@@ -178,6 +178,7 @@ class _Overlay:
     def __init__(self, read: Reader) -> None:
         self._read = read
         self._written: dict[str, bytes | None] = {}
+        self._folders: set[str] = set()
 
     def read(self, path: str) -> bytes:
         """As a Reader."""
@@ -186,6 +187,8 @@ class _Overlay:
             if content is None:
                 raise FilesError("No such file or directory (os error 2)", kind="not_found")
             return content
+        if path in self._folders:
+            raise FilesError(f"path `{path}` is not a file", kind="is_a_directory")
         for parent in _parents(path):
             if parent in self._written:
                 if self._written[parent] is None:  # a file that goes away makes room
@@ -206,6 +209,7 @@ class _Overlay:
         if change.move_to is not None:
             self._written[change.path] = None
         self._written[change.target] = change.after
+        self._folders.update(_parents(change.target))
 
     def _check(self, path: str, sentence: str, *, missing_is_fine: bool) -> None:
         try:

@@ -64,6 +64,27 @@ class LaneState:
         self.waiting: deque[tuple[Request, float]] = deque()
 
 
+class Work:
+    """A request that could not be answered at once."""
+
+    __slots__ = ("arrived", "began", "lane", "over", "request", "result")
+
+    def __init__(
+        self,
+        lane: LaneState,
+        request: Request,
+        result: Coroutine[Any, Any, Any],
+        began: float,
+        arrived: float,
+    ) -> None:
+        self.lane = lane
+        self.request = request
+        self.result = result
+        self.began = began
+        self.arrived = arrived
+        self.over = False
+
+
 class Connection:
     """A receiver of one transport, and the holder of at most one session."""
 
@@ -84,8 +105,9 @@ class Connection:
             Lane.CONTROL: ordinary if permits == 1 else LaneState(permits),
         }
         self._early = LaneState(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Work] = {}
         self._held = False
+        self._arrived = 0.0  # when the request came whose handler is being called
         self._files: ConnectionFiles | None = None
         self._paused = False
         self._gone = False
@@ -141,6 +163,8 @@ class Connection:
         if not self._streaming.locked():
             self.notifier.resume()
         self._wake_writers()
+        for lane in self._lanes.values():
+            self._next(lane)
         self._release()
 
     def _wake_writers(self) -> None:
@@ -169,6 +193,10 @@ class Connection:
         self._wake_writers()
         if self._files is not None:
             self._files.close()
+        for lane in {self._early, *self._lanes.values()}:
+            while lane.waiting:  # abandoned like those that have begun
+                request, arrived = lane.waiting.popleft()
+                self._done(request, time.monotonic(), arrived, "disconnected")
         for task in list(self._tasks):
             task.cancel()
         for waiter in self._peer.abandon():
@@ -214,14 +242,15 @@ class Connection:
             self._run(lane, request, time.monotonic())
         else:
             lane.waiting.append((request, time.monotonic()))
-            if self._peer.inbound > MOST_REQUESTS:
-                self._hold()
+        if self._peer.inbound > MOST_REQUESTS:
+            self._hold()
 
     def _run(self, lane: LaneState, request: Request, arrived: float) -> None:
         """Answer now, or begin to."""
         began = time.monotonic()
         measures = self.server.measures.method(request.method)
         measures.queued.observe(began - arrived)
+        self._arrived = arrived
         try:
             result = self._call(request)
         except (RpcError, HandrailError) as error:
@@ -234,9 +263,10 @@ class Connection:
             return
         if isinstance(result, Coroutine):
             lane.free -= 1
-            task = self.server.loop.create_task(self._finish(lane, request, result, began, arrived))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            work = Work(lane, request, result, began, arrived)
+            task = self.server.loop.create_task(self._finish(work))
+            self._tasks[task] = work
+            task.add_done_callback(self._ended)
             return
         self._answer(request, result)
         self._done(request, began, arrived, "success")
@@ -267,17 +297,11 @@ class Connection:
             return
         raise RpcError(INVALID_REQUEST, text)
 
-    async def _finish(
-        self,
-        lane: LaneState,
-        request: Request,
-        result: Coroutine[Any, Any, Any],
-        began: float,
-        arrived: float,
-    ) -> None:
+    async def _finish(self, work: Work) -> None:
+        request = work.request
         outcome = "disconnected"
         try:
-            answer = await result
+            answer = await work.result
             if type(answer) is Streamed:
                 await self._stream(request, answer)
             else:
@@ -292,12 +316,22 @@ class Connection:
             self._failed(request, bug)
             outcome = "error"
         finally:
-            lane.free += 1
-            self._done(request, began, arrived, outcome)
-            self._next(lane)
+            self._settle(work, outcome)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        work = self._tasks.pop(task)
+        if not work.over:  # cancelled before its first step
+            work.result.close()
+            self._settle(work, "disconnected")
+
+    def _settle(self, work: Work, outcome: str) -> None:
+        work.over = True
+        work.lane.free += 1
+        self._done(work.request, work.began, work.arrived, outcome)
+        self._next(work.lane)
 
     def _next(self, lane: LaneState) -> None:
-        while lane.waiting and lane.free:
+        while lane.waiting and lane.free and self.transport.buffered <= MOST_UNREAD:
             request, arrived = lane.waiting.popleft()
             self._run(lane, request, arrived)
         if self._held:
@@ -356,6 +390,23 @@ class Connection:
         measures.count.inc()
         measures.seconds.observe(now - began)
         measures.total_seconds.observe(now - arrived)
+
+    def cancel_queued_start(self, process_id: str) -> bool:
+        """Refuse a start that waits for its permit, for the terminate that came after it."""
+        waiting = self._lanes[Lane.ORDINARY].waiting
+        for place, (request, arrived) in enumerate(waiting):
+            if (
+                request.method == "process/start"
+                and type(request.params) is dict
+                and request.params.get("processId") == process_id
+                and arrived <= self._arrived
+            ):
+                del waiting[place]
+                text = f"process {process_id} start was cancelled"
+                self._refuse(request, RpcError(INVALID_REQUEST, text))
+                self._done(request, time.monotonic(), arrived, "error")
+                return True
+        return False
 
     # --- parked requests ---------------------------------------------------------------------
 

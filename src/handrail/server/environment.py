@@ -58,7 +58,7 @@ def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
         shell=Shell(name=os.path.basename(shell), path=shell),
         executor_version=__version__,
         provider_id=f"sha256:{identity}",
-        cwd=to_uri(os.getcwdb()),
+        cwd=to_uri(_cwd()),
         user_home_dir=to_uri(os.fsencode(home)) if home else None,
         platform_os="linux",
         prepend_path_dirs=[],
@@ -66,6 +66,13 @@ def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
         temp_dir=to_uri(os.fsencode(tmpdir or "/tmp")),  # noqa: S108 (the system's default)
         capabilities={**_WIRE_CAPABILITIES, "handrail": EXTENSIONS},
     )
+
+
+def _cwd() -> bytes:
+    try:
+        return os.getcwdb()
+    except FileNotFoundError:  # it was removed under us
+        return b"/"
 
 
 def _shell(environ: Mapping[str, str]) -> str:

@@ -68,19 +68,23 @@ class ConnectionFiles:
 
     def __init__(self, conn: Connection, pool: FilePool) -> None:
         self.pool = pool
+        self._spawn = conn.server.spawn_task
         self.handles = HandleTable()
         self.watch = WatchSlot(conn.server.loop, conn.missing_changed)
 
     def close(self) -> None:
         self.watch.close()
-        self.handles.close_all()
+        if len(self.handles):
+            # Dropping a half-written file touches the disk.
+            self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
 
 
 async def _run(conn: Connection, work: Callable[..., T], *args: Any, **options: Any) -> T:
     try:
         return await conn.files.pool.run(work, *args, deadline=DEADLINE, **options)
     except FilesError as error:
-        data = {"kind": error.kind, "path": error.path}
+        path = error.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        data = {"kind": error.kind, "path": path}
         code = _CODES.get(error.kind, INTERNAL_ERROR)
         raise RpcError(code, str(error), data) from None
 
@@ -111,7 +115,7 @@ def _default(value: bool | None, otherwise: bool) -> bool:
 async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
     _refuse_sandbox(params.sandbox)
     follow = _default(params.follow_symlinks, True)
-    return await _run(conn, _read_file, _path(params.path), follow)
+    return await _run(conn, _read_file, _path(params.path), follow, discard=_drop_result)
 
 
 def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
@@ -121,6 +125,11 @@ def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
     with plan:
         parts = [codec.encode_base64(piece) for piece in plan]
     return Parts([b'{"dataBase64":"', *parts, b'"}'])
+
+
+def _drop_result(result: Parts | Streamed) -> None:
+    if isinstance(result, Streamed):
+        result.close()
 
 
 def _piece(plan: regular.ReadPlan) -> bytes:
@@ -261,7 +270,15 @@ async def copy(conn: Connection, params: CopyParams) -> Nothing:
 async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
     _refuse_sandbox(params.sandbox)
     mode = Mode.READ if params.mode == "read" else Mode.REPLACE
-    await _run(conn, conn.files.handles.open, params.handle_id, _path(params.path), mode)
+    handles, name = conn.files.handles, params.handle_id
+    await _run(
+        conn,
+        handles.open,
+        name,
+        _path(params.path),
+        mode,
+        discard=lambda _: handles.forget(name),
+    )
     return HandleResult(handle_id=params.handle_id)
 
 

@@ -6,6 +6,8 @@ answers at once with a shape, or is a coroutine when it has to wait.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,8 @@ log = logging.getLogger(__name__)
 
 #: Ids are the client's, but not without bound.
 LONGEST_ID = 4096
+#: Longer ones are remembered by their hash.
+LONGEST_WRITE_ID = 128
 #: A longer wait than this is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
 
@@ -69,20 +73,20 @@ def initialize(conn: Connection, params: InitializeParams) -> InitializeResult:
     if conn.session is not None or conn.initialized:
         raise RpcError(INVALID_REQUEST, "initialize may only be sent once per connection")
     sessions = conn.server.sessions
+    info = conn.server.environment_info()
+    ttl_ms = _u64("detachTtlMs", params.detach_ttl_ms)
     secret = params.resume_secret
     wants_secret = not isinstance(secret, UnsetType)
-    conn.notifier.extended = wants_secret or params.detach_ttl_ms is not None
+    conn.notifier.extended = wants_secret or ttl_ms is not None
     if params.resume_session_id is None:
         session = sessions.create(conn, conn.owner)
     else:
         given = secret if isinstance(secret, str) else None
         session = sessions.resume(params.resume_session_id, conn, conn.owner, given)
     conn.session = session
-    if params.detach_ttl_ms is not None:
-        sessions.set_ttl(session, params.detach_ttl_ms / 1000)
-    result = InitializeResult(
-        session_id=session.id, environment_info=conn.server.environment_info()
-    )
+    if ttl_ms is not None:
+        sessions.set_ttl(session, ttl_ms / 1000)
+    result = InitializeResult(session_id=session.id, environment_info=info)
     if wants_secret:
         result.resume_secret = session.new_secret()
     return result
@@ -99,7 +103,8 @@ def environment_status(conn: Connection, params: Empty) -> EnvironmentStatus:
 async def session_close(conn: Connection, params: Empty) -> Nothing:
     session = conn.session
     if session is not None:
-        await conn.server.sessions.end(session)
+        # Not undone when the client goes away at once, as it may.
+        await asyncio.shield(conn.server.sessions.close(session))
     return _NOTHING
 
 
@@ -112,6 +117,8 @@ async def process_start(conn: Connection, params: StartParams) -> StartResult:
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     conn.server.admit()
+    if not spec.argv[0] and session.table.get(key) is None:
+        raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     try:
         await session.table.start(key, spec, session.sink)
     except (ProcessExists, StartCancelled) as error:
@@ -139,8 +146,8 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
     argv = tuple(_native("argv", word) for word in params.argv)
-    if not argv[0]:
-        raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
+    if params.name is not None and len(params.name) > LONGEST_ID:
+        raise RpcError(INVALID_PARAMS, f"`name` is longer than {LONGEST_ID} characters")
     size = params.size
     return ProcessSpec(
         argv=argv,
@@ -212,6 +219,7 @@ async def _read_later(
     conn.park(Lane.ORDINARY)
     try:
         while True:
+            await conn.writable()  # answers to one who does not read pile up nowhere
             left = deadline - loop.time()
             result = _read_now(child, after, most, last_chance=left <= 0)
             if result is not None:
@@ -219,6 +227,8 @@ async def _read_later(
             await child.changed(left)
             if conn.session is None:
                 raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
+            if False:
+                raise RpcError(INVALID_REQUEST, "the session was closed")
     finally:
         conn.unpark(Lane.ORDINARY)
 
@@ -270,6 +280,9 @@ def process_write(conn: Connection, params: WriteParams) -> Any:
     write_id = params.write_id
     if not write_id:
         raise RpcError(INVALID_PARAMS, "writeId must not be empty")
+    if len(write_id) > LONGEST_WRITE_ID:
+        # Thousands are remembered for each process, so not the long ones themselves.
+        write_id = "sha256 " + hashlib.sha256(write_id.encode()).hexdigest()
     child = _entry(conn, params.process_id)
     if child is None:
         return WriteResult(status="unknownProcess")
@@ -357,7 +370,13 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
     return _NOTHING
 
 
-async def process_terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
+def process_terminate(conn: Connection, params: TerminateParams) -> Any:
+    if _entry(conn, params.process_id) is None and conn.cancel_queued_start(params.process_id):
+        return TerminateResult(running=True)
+    return _terminate(conn, params)
+
+
+async def _terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
     grace = min((_u64("graceMs", params.grace_ms) or 0) / 1000, LONGEST_WAIT)
     session = conn.session
     child = _entry(conn, params.process_id)

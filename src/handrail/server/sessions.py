@@ -101,7 +101,7 @@ class Sessions:
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
             known = session.secret
-            if secret is None or known is None or not hmac.compare_digest(secret, known):
+            if secret is None or known is None or not _same(secret, known):
                 raise RpcError(
                     ALREADY_ATTACHED,
                     f"session {session_id} is already attached to another connection",
@@ -136,9 +136,14 @@ class Sessions:
 
     def _expire(self, session: Session) -> None:
         log.info("session %s expired after %.1f s without a connection", session.id, session.ttl)
+        self.close(session)
+
+    def close(self, session: Session) -> asyncio.Task[None]:
+        """Begin to end a session, whoever may stop waiting for it."""
         task = self._loop.create_task(self.end(session))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        return task
 
     async def end(self, session: Session, grace: float = 0.0) -> None:
         """End a session and every tree of it."""
@@ -161,3 +166,8 @@ class Sessions:
     def children(self) -> list[Child]:
         """Every process of every session."""
         return [child for session in self._sessions.values() for child in session.table]
+
+
+def _same(one: str, other: str) -> bool:
+    """Compared in constant time; as bytes, for text that is not ASCII is refused there."""
+    return hmac.compare_digest(one.encode(), other.encode())

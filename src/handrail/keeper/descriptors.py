@@ -1,0 +1,41 @@
+"""The keeper's own descriptors: copies, the reserve, and those it must not have.
+
+Every child costs some, so they run out first.  The last few go to no child: without them no
+tree could be found and ended any more.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+
+#: A walk has three open at a time: a directory or a file, and a pidfd.
+RESERVE = 8
+
+
+def copies(fds: Sequence[int]) -> list[int]:
+    """Duplicates of all of them, or OSError and none."""
+    made: list[int] = []
+    try:
+        made.extend(map(os.dup, fds))
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made
+
+
+def only_reserve_left(fd: int) -> bool:
+    """Whether a new descriptor is one of the last; numbers are given from below."""
+    return fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE
+
+
+def close_inherited(keep: set[int]) -> None:
+    """Close what our starter had open by accident: every child would have it open too."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself
