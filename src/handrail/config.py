@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "ws://127.0.0.1:0"
 DEFAULT_CONCURRENT_REQUESTS = 64
+#: What tells a server to stop.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SOCKET_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})", re.ASCII)
 
@@ -63,12 +66,13 @@ def parse_listen(url: str) -> Listen:
         try:
             if match is None or int(match[3]) > 65_535:
                 raise ValueError
-            host = str(ipaddress.ip_address(match[1] or match[2]))
+            v6, v4, port = match.groups()
+            host = str(ipaddress.IPv6Address(v6) if v6 else ipaddress.IPv4Address(v4))
         except ValueError:
             raise UsageError(
                 f"invalid websocket --listen URL `{url}`; expected `ws://IP:PORT`"
             ) from None
-        return Listen("websocket", host=host, port=int(match[3]))
+        return Listen("websocket", host=host, port=int(port))
     if url.startswith("unix:"):
         path = url[5:].removeprefix("//")
         if path.startswith("/"):

@@ -24,6 +24,10 @@ HandrailError
 │   └── ApprovalRejected
 └── PatchError                 a patch does not parse or does not apply (with the place)
 
+Narrower ones live beside the only code that raises them: HandshakeError in transport, BadUri
+and NotNative in protocol, StartCancelled in process, RulesFileError and RuleError in policy,
+PatchSyntaxError, ChunkNotFoundError and PartlyAppliedError in patch.
+
 The families say who can act on them.  Each carries fields, not only a sentence; the
 sentence says what, why and what to do.  Only ``server/handlers.py`` and ``executor/`` map
 them to wire codes and back.

@@ -21,7 +21,6 @@ from handrail.process.spec import ExitKind, ProcessSpec, Usage, exit_from_status
         ("kill", signal.SIGKILL),
         ("usr1", signal.SIGUSR1),
         ("winch", signal.SIGWINCH),
-        ("cld", signal.SIGCHLD),
         ("chld", signal.SIGCHLD),
         ("rtmin", signal.SIGRTMIN),
         ("rtmax", signal.SIGRTMAX),

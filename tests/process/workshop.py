@@ -19,6 +19,9 @@ from handrail.process.output_log import Chunk
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable
 
+#: The first loop of a process opens a pipe that stays.
+uvloop.new_event_loop().close()
+
 PYTHON = sys.executable
 PATH = os.fsencode(os.environ.get("PATH", "/usr/bin:/bin"))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import sys
 
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
+    STOP_SIGNALS,
     ServerSettings,
     check_exposure,
     parse_listen,
@@ -133,6 +135,8 @@ def _run(args: argparse.Namespace) -> int:
     check_exposure(settings)
     _raise_file_limit()
     gc.disable()  # nothing that is imported from here on is garbage
+    # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     state = claim(settings.state_dir)
     keeper = state.keeper(settings.orphan_ttl)
 

@@ -116,7 +116,9 @@ class Staging:
                 break
             try:
                 if self._plain:
-                    moved = os.write(self.write_end, os.read(terminal, min(4096, want - got)))
+                    if got:
+                        break
+                    moved = self._copy(terminal, want)
                 else:
                     moved = os.splice(terminal, self.write_end, want - got)
             except BlockingIOError:
@@ -131,6 +133,14 @@ class Staging:
                 return got, True
             got += moved
         return got, False
+
+    def _copy(self, terminal: int, want: int) -> int:
+        """One page at most, into a pipe that is empty: what was read always has room."""
+        data = os.read(terminal, min(4096, want))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.write_end, view) :]
+        return len(data)
 
     def close(self) -> None:
         os.close(self.read_end)

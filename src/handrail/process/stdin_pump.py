@@ -74,10 +74,9 @@ class StdinPump:
         return None
 
     def finish(self) -> None:
-        """End of file after what is queued."""
+        """End of file after what is queued, and after those who wait for their turn."""
         self._closing = True
-        if not self._queue:
-            self.close()
+        self._next()
 
     def close(self) -> None:
         """Drop what is queued and let go of the descriptor."""
@@ -129,13 +128,10 @@ class StdinPump:
                 self._queue[0] = view[written:]
                 break
             self._queue.popleft()
-        if not self._queue:
+        self._next()
+        if self._writing and not self._queue:
             self._loop.remove_writer(self._fd)
             self._writing = False
-            if self._closing:
-                self.close()
-                return
-        self._next()
 
     def abandon(self) -> None:
         """The reader is gone: accept everything, write nothing."""
@@ -152,10 +148,12 @@ class StdinPump:
         self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """Give waiting writers their turn, first come first served."""
+        """Give waiting writers their turn, first come first served; then the end, if asked."""
         while self._waiting and not self.full:
             future, data, accept = self._waiting.popleft()
             if not future.done():
                 if accept():
                     self._queue_up(data)
                 future.set_result(None)
+        if self._closing and not self._queue and not self._waiting:
+            self.close()

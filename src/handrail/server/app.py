@@ -10,7 +10,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from handrail.config import ServerSettings
+from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import RpcError, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_program import KeeperHandle
@@ -117,8 +117,9 @@ async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHan
     loop = asyncio.get_running_loop()
     launcher = Launcher(keeper, loop)
     server = Server(settings, launcher, loop)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     listener: WebSocketListener | None = None
     try:
         await launcher.hello()

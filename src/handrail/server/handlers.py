@@ -227,7 +227,7 @@ async def _read_later(
             await child.changed(left)
             if conn.session is None:
                 raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
-            if False:
+            if conn.session.ended:
                 raise RpcError(INVALID_REQUEST, "the session was closed")
     finally:
         conn.unpark(Lane.ORDINARY)

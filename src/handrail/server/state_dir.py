@@ -44,8 +44,8 @@ class StateDir:
         except OSError:
             sock.close()
             return None
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return KeeperHandle(sock, int.from_bytes(credentials[:4], "little"), found=True)
+        # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
+        return KeeperHandle(sock, 0, found=True)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         with contextlib.suppress(FileNotFoundError):

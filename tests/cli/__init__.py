@@ -1,0 +1,1 @@
+"""Tests of ``handrail.cli`` and of the settings it makes."""
