@@ -87,7 +87,7 @@ def test_near_ones_need_no_authentication(url: str) -> None:
     "url", ["ws://0.0.0.0:0", "ws://[::]:0", "ws://10.0.0.1:0", "ws://[2001:db8::1]:0"]
 )
 def test_far_ones_do(url: str) -> None:
-    with pytest.raises(UsageError, match="refusing to listen on .* without authentication"):
+    with pytest.raises(UsageError, match=r"refusing to listen on .* without authentication"):
         check_exposure(settings(url))
     check_exposure(settings(url, AuthMode.CAPABILITY_TOKEN))
     check_exposure(settings(url, AuthMode.SIGNED_BEARER_TOKEN))

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from server.process_kit import WAIT, alive, children, nothing_left
+from server.server_kit import SERVE, server_process
 
 from handrail.cli.app import main
 from handrail.version import __version__
-
-from server.client_kit import SERVE, WAIT, alive, children, nothing_left, server_process
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -219,8 +219,8 @@ def test_a_signal_before_it_listens_ends_the_keeper_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_children_do_not_see_the_servers_descriptors(tmp_path: Path) -> None:
-    """The keeper is what they descend from: it has its own link, and nothing of the server's."""
+def test_the_keeper_has_no_stream_of_the_server(tmp_path: Path) -> None:
+    """Or a parent that reads our stdout to its end would wait for the keeper too."""
     with server_process(tmp_path / "state") as server:
         links = [os.readlink(f"/proc/{server.keeper()}/fd/{n}") for n in (0, 1)]
         assert links == ["/dev/null", "/dev/null"]

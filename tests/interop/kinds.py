@@ -18,11 +18,11 @@ from wire.servers import WebSocketServer
 from .codex import toml_list
 from .recorder import Cut, Recorder
 from .recording import Recording, load
-from .tasks import FILES, SANDBOX
+from .tasks import FILES, HTTP, SANDBOX
 
 PEER_WANTED = os.environ.get("HANDRAIL_INTEROP_PEER") == "1"
 #: What each server can do beyond running commands.  Whoever adds it to ours adds it here.
-OFFERS = {"ours": frozenset({FILES}), "peer": frozenset({FILES, SANDBOX})}
+OFFERS = {"ours": frozenset({FILES}), "peer": frozenset({FILES, HTTP, SANDBOX})}
 #: Variables of the server's own surroundings, for the task that looks for them.
 SURROUNDINGS = {"HANDRAIL_INTEROP_SERVER": "kept", "HANDRAIL_INTEROP_DROP": "dropped"}
 TAP = Path(__file__).with_name("stdio_tap.py")
@@ -107,11 +107,11 @@ def over_stdio(kind: Kind, codex: str, home: Path) -> Iterator[Attachment]:
     settings = ", ".join(f'{name} = "{value}"' for name, value in SURROUNDINGS.items())
     (home / "environments.toml").write_text(
         f"""\
-default = "under-test"
+default = "remote"
 include_local = false
 
 [[environments]]
-id = "under-test"
+id = "remote"
 program = "{sys.executable}"
 args = {toml_list([str(TAP), str(log), *command])}
 env = {{ {settings} }}

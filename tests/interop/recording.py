@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Message = dict[str, Any]
-#: Longer texts are cut in reports.
+#: Longer texts are cut in reports; of paths it is the end that tells something.
 LONGEST_TEXT = 60
+HEAD = 15
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,13 @@ def answers(frame: Frame, asked: Frame) -> bool:
 
 
 def short(value: Any) -> Any:
-    """A value with its long texts cut."""
+    """A value with the middle of its long texts cut out."""
     if isinstance(value, dict):
         return {key: short(member) for key, member in value.items()}
     if isinstance(value, list):
         return [short(member) for member in value]
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{value[:LONGEST_TEXT]}… ({len(value)})"
+        return f"{value[:HEAD]}…{value[HEAD - LONGEST_TEXT :]}"
     return value
 
 

@@ -75,6 +75,14 @@ class Look:
 
 
 @dataclass(frozen=True)
+class Use:
+    """A tool of a tool server; without arguments."""
+
+    server: str
+    tool: str
+
+
+@dataclass(frozen=True)
 class Code:
     """``exec`` of the client's code mode: a program that calls the other tools."""
 
@@ -88,7 +96,7 @@ class Together:
     calls: tuple[Run | Patch, ...]
 
 
-Call = Run | Write | Poll | Patch | Look | Code
+Call = Run | Write | Poll | Patch | Look | Use | Code
 Step = Call | Together
 
 
@@ -170,6 +178,8 @@ class Script:
                 return function_call(name, "write_stdin", given)
             case Look():
                 return function_call(name, "view_image", {"path": call.path})
+            case Use():
+                return {**function_call(name, call.tool, {}), "namespace": f"mcp__{call.server}"}
             case Patch():
                 return custom_call(name, "apply_patch", call.text)
             case Code():

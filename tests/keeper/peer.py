@@ -80,7 +80,7 @@ class Peer:
     def __post_init__(self) -> None:
         self.sock.settimeout(LIMIT)
 
-    # --- asking ------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
     def say(self, op: int, *fields: bytes, fds: tuple[int, ...] = ()) -> int:
         """Send without waiting; the serial number."""
@@ -111,7 +111,7 @@ class Peer:
         assert message.serial == serial
         return message
 
-    # --- what a server does ----------------------------------------------------------------
+    # --- what a server does ----------------------------------------------------------------------
 
     def hello(self, version: int = link.VERSION) -> Peer:
         answer = self.ask(link.HELLO, b"%d" % version, b"%d" % os.getpid())
@@ -205,7 +205,7 @@ class Peer:
         self.settle()
         return descriptors(self.keeper)
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------
 
     def let_go(self) -> None:
         """Close our copies of all descriptors."""

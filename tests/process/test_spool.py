@@ -188,7 +188,7 @@ def test_any_ring_and_any_sizes(steps: int, step: int, sizes: list[int]) -> None
             os.close(write)
 
 
-# --- terminals -------------------------------------------------------------------------------------
+# --- terminals -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,9 +216,10 @@ def _drain(staging: Staging, spool: Spool, size: int) -> bytes:
     got = b""
     while len(got) < size:
         start = spool.position
-        moved = spool.fill(staging.read_end)
+        moved = staging.drain(spool)
         got += spool.read(start, moved)
     assert len(got) == size
+    assert staging.held == 0
     return got
 
 
@@ -267,4 +268,5 @@ def test_no_more_than_was_wanted(terminal: Pipe, staging: Staging, kernel: str) 
         assert size <= 3
         if size:
             got += os.read(staging.read_end, 100)
+            staging.held -= size
     assert got == b"0123456789"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from keeper.watching import LIMIT
+from keeper.watching import LIMIT, eventually_so
 
 from handrail.errors import StdinClosed
 from handrail.process.stdin_pump import QUEUE_BYTES, QUEUE_CHUNKS, StdinPump
@@ -296,9 +296,7 @@ def test_a_pipe_that_breaks_after_finish_is_closed(bench: Run) -> None:
         b.fill()
         b.pump.finish()
         b.hang_up()
-        async with asyncio.timeout(LIMIT):
-            while not b.closed:
-                await asyncio.sleep(0)
+        await eventually_so(lambda: b.closed, "it lets go of the descriptor")
 
     bench(main)
 

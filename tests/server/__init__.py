@@ -1,1 +1,1 @@
-"""Tests of ``handrail.server``; ``client_kit`` has the clients and servers that others use too."""
+"""Tests of ``handrail.server``; the three kits serve ``tests/cli`` and ``tests/system`` too."""

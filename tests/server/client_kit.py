@@ -1,56 +1,26 @@
-"""A client for tests, and two ways to a server: inside this process, or as a process of its own.
-
-Every server is asked for under ``nothing_left``: whatever of its family is alive when it has
-ended fails the test and is ended by us.  There are no sleeps here; whoever waits, waits for a
-message, a pidfd or a descriptor, and never longer than ``WAIT``.
-"""
+"""A client for tests: one set of calls, over memory or over a real WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
-import ctypes
 import itertools
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from handrail.config import Listen, ServerSettings
-from handrail.process.keeper_program import start_keeper
-from handrail.process.launcher import Launcher
-from handrail.server.app import Server
-from handrail.server.auth import AuthSettings
-from handrail.server.connection import Connection
-from handrail.telemetry import prometheus
 from handrail.transport.base import Transport
-from handrail.transport.memory import memory_pair
 
-WAIT = 30.0
-SERVE = [sys.executable, "-m", "handrail", "serve"]
-PATH = os.environ.get("PATH", "/usr/bin:/bin")
-_PR_SET_CHILD_SUBREAPER = 36
+from .process_kit import PATH, WAIT
 
 
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-# --- clients ---------------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -70,6 +40,8 @@ class Client:
         self.ids = itertools.count(1)
         self.messages: list[dict[str, Any]] = []
         self.pending: dict[Any, asyncio.Future[Any]] = {}
+        #: Processes whose output is only counted, by bytes: floods.
+        self.counted: dict[str, int] = {}
         self.session = ""
         self.secret: str | None = None
         #: Why the line ended: a sentence, or a close code and a reason.
@@ -87,6 +59,12 @@ class Client:
 
     def take(self, data: str | bytes) -> None:
         message = json.loads(data)
+        if message.get("method") == "process/output":
+            params = message["params"]
+            if params["processId"] in self.counted:
+                self.counted[params["processId"]] += len(base64.b64decode(params["chunk"]))
+                self.tell()
+                return
         self.messages.append(message)
         waiter = self.pending.pop(message.get("id"), None) if "method" not in message else None
         if waiter is not None and not waiter.done():
@@ -331,273 +309,3 @@ async def dialled(
         yield client
     finally:
         await client.close()
-
-
-# --- a server in this process -------------------------------------------------------------------
-
-
-@dataclass
-class Served:
-    """A server of this process, and its clients."""
-
-    server: Server
-    clients: list[MemoryClient] = field(default_factory=list)
-
-    def dial(self, owner: str = "test") -> MemoryClient:
-        """A new connection, before its handshake."""
-        client = MemoryClient()
-        memory_pair(Connection(self.server, owner), client)
-        self.clients.append(client)
-        return client
-
-    async def client(self, owner: str = "test", **members: Any) -> MemoryClient:
-        client = self.dial(owner)
-        await client.handshake(**members)
-        return client
-
-    def connection(self, client: MemoryClient) -> Connection:
-        """The server's side of a client."""
-        return client.transport._other._receiver  # type: ignore[attr-defined, no-any-return]
-
-    def metrics(self) -> dict[str, float]:
-        return samples(prometheus.render(self.server.measures.registry).decode())
-
-
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Served]:
-    """A server in this process; it and its family are gone afterwards, and every descriptor."""
-    loop = asyncio.get_running_loop()
-    with nothing_left():
-        before = descriptors()
-        launcher = Launcher(start_keeper(), loop)
-        listen = settings.pop("listen", Listen("stdio"))
-        given = ServerSettings(listen, AuthSettings(), **settings)
-        served = Served(Server(given, launcher, loop))
-        try:
-            async with asyncio.timeout(WAIT):
-                await launcher.hello()
-            yield served
-        finally:
-            async with asyncio.timeout(WAIT):
-                await served.server.stop()
-                for client in served.clients:
-                    await client.until_ended()
-                while served.server._connections:
-                    await asyncio.sleep(0)
-        assert descriptors() == before
-
-
-def samples(text: str) -> dict[str, float]:
-    """Prometheus text as a table, by the whole name with its labels."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
-# --- a server of its own ----------------------------------------------------------------------
-
-
-class ServerProcess:
-    """``handrail serve`` as a child of ours, with a state directory of its own."""
-
-    def __init__(
-        self,
-        state: Path,
-        *args: str,
-        listen: str = "ws://127.0.0.1:0",
-        env: dict[str, str] | None = None,
-    ) -> None:
-        self.state = state
-        self.stderr = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [*SERVE, "--listen", listen, "--state-dir", str(state), *args],
-            stdin=subprocess.PIPE if listen == "stdio" else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            env={**os.environ, **(env or {})},
-        )
-        self.url = "" if listen == "stdio" else self.line()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def line(self) -> str:
-        """The next line of its stdout; raises when it ends or stays silent."""
-        assert self.process.stdout is not None
-        line = b""
-        deadline = time.monotonic() + WAIT
-        while not line.endswith(b"\n"):
-            ready = select.select([self.process.stdout], [], [], deadline - time.monotonic())
-            assert ready[0], f"no line within {WAIT} s; {self.words()}"
-            piece = os.read(self.process.stdout.fileno(), 1)
-            assert piece, f"it ended; {self.words()}"
-            line += piece
-        return line.decode().rstrip("\n")
-
-    def words(self) -> str:
-        """What it said on stderr."""
-        self.stderr.seek(0)
-        return self.stderr.read().decode("utf-8", "replace")
-
-    def keeper(self) -> int:
-        """The pid of its keeper."""
-        (keeper,) = children(self.pid)
-        return keeper
-
-    def rss(self) -> int:
-        """Its resident memory in bytes."""
-        with open(f"/proc/{self.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def metrics(self) -> dict[str, float]:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            self.url.replace("ws://", "http://") + "/metrics", timeout=WAIT
-        ) as answer:
-            return samples(answer.read().decode())
-
-    def wait(self) -> int:
-        """Its exit code."""
-        return self.process.wait(WAIT)
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes]:
-        """Its exit code, and what else it wrote to stdout."""
-        assert self.process.stdout is not None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            code = self.wait()
-        finally:
-            self.process.kill()
-            self.process.wait()
-        rest = self.process.stdout.read()
-        return code, rest
-
-    def close(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout, self.stderr):
-            if stream is not None:
-                stream.close()
-
-
-@contextmanager
-def server_process(state: Path, *args: str, **options: Any) -> Iterator[ServerProcess]:
-    """A server that is stopped at the end, if the test has not done it, and leaves nothing."""
-    with nothing_left():
-        server = ServerProcess(state, *args, **options)
-        try:
-            yield server
-            server.stop()
-        finally:
-            server.process.kill()
-            server.process.wait()
-            server.close()
-
-
-# --- gates ------------------------------------------------------------------------------------
-
-
-class Gate:
-    """A named pipe that children wait at: ``read line < path`` goes on when it is opened."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self.path = str(path)
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-
-    def open(self, times: int = 1) -> None:
-        os.write(self._fd, b"go\n" * times)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-@contextmanager
-def gate(path: Path) -> Iterator[Gate]:
-    made = Gate(path)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-async def spin(condition: Callable[[], Any]) -> None:
-    """Turn the loop until something is so: for what a server does without telling anybody."""
-    async with asyncio.timeout(WAIT):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-# --- processes and descriptors -------------------------------------------------------------------
-
-
-@contextmanager
-def nothing_left() -> Iterator[None]:
-    """Orphans come to us meanwhile; at the end there is no child that was not there before."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before = set(children(os.getpid()))
-    try:
-        yield
-    finally:
-        left = []
-        deadline = time.monotonic() + 10.0
-        while pids := set(children(os.getpid())) - before:
-            for pid in pids:
-                if not ended(pid, deadline - time.monotonic()):
-                    left.append(command_line(pid))
-                    os.kill(pid, signal.SIGKILL)
-                    ended(pid, WAIT)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        assert not left, f"left behind: {left}"
-
-
-def children(pid: int) -> list[int]:
-    """The direct children of a process, the dead that wait for us too."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found.extend(map(int, file.read().split()))
-    return found
-
-
-def ended(pid: int, timeout: float = WAIT) -> bool:
-    """Wait for the end of a process that is ours or somebody's."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], max(0.0, timeout))[0])
-    finally:
-        os.close(handle)
-
-
-async def until_ended(pid: int) -> None:
-    """The same without stopping the loop, which a server may live on."""
-    assert await asyncio.to_thread(ended, pid), f"{pid} is still alive: {command_line(pid)}"
-
-
-def alive(pid: int) -> bool:
-    return not ended(pid, 0.0)
-
-
-def command_line(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().replace(b"\0", b" ").decode("utf-8", "replace")
-            return f"{pid} {words}".strip()
-    except OSError:
-        return str(pid)
-
-
-def descriptors() -> dict[str, str]:
-    """Our open descriptors and what they are."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if not target.endswith("/fd"):  # the listing itself
-                found[name] = target
-    return found

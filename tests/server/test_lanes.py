@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from handrail.server import connection
 from handrail.server.connection import Connection
 
-from .client_kit import MemoryClient, Served, b64, chunks_of, gate, serving, spin
+from .client_kit import MemoryClient, b64, chunks_of
+from .process_kit import alive, gate, spin
+from .server_kit import Served, serving
 
 LONG = 3_600_000
 STRICT_ONE = {"concurrent_requests": 1, "strict_lanes": True}
@@ -224,6 +227,32 @@ async def test_unanswered_requests_stop_the_reading(tmp_path: Path) -> None:
             assert not side._held
 
 
+async def test_unanswered_requests_are_bounded_in_bytes_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "MOST_REQUEST_BYTES", 2 * 1024 * 1024)
+    chunk = b64(bytes(600_000))
+    async with serving() as served:
+        client = await served.client()
+        side = served.connection(client)
+        await client.start("p", "sleep", "600", pipeStdin=True)
+        writes = [
+            client.post("process/write", processId="p", chunk=chunk, writeId=str(number))
+            for number in range(30)
+        ]
+        last = client.post("environment/status")
+        # Some are in the pipe and the queue; of the rest only a few wait with us.
+        await spin(lambda: side._held and writes[10].done())
+        assert not writes[-1].done()
+        assert side._peer.inbound <= connection.MOST_REQUEST_BYTES // len(chunk) + 1
+        assert not last.done()
+        (session,) = served.server.sessions._sessions.values()
+        await served.server.sessions.close(session)
+        await asyncio.wait([*writes, last], timeout=30)
+        assert last.done()
+        assert (side._large_bytes, side._large, side._held) == (0, {}, False)
+
+
 async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: Path) -> None:
     with gate(tmp_path / "gate") as held:
         async with serving() as served:
@@ -231,9 +260,7 @@ async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: P
             side = served.connection(client)
             await client.shell("p", f"read line < {held.path}; head -c 65536 /dev/zero; sleep 600")
             client.transport.pause_reading()
-            polls = [
-                client.post("process/read", processId="p", waitMs=LONG) for _ in range(1000)
-            ]
+            polls = [client.post("process/read", processId="p", waitMs=LONG) for _ in range(1000)]
             await spin(lambda: side._peer.inbound == 1000)
             held.open()
             (child,) = served.server.sessions.children()
@@ -346,7 +373,7 @@ async def test_the_id_of_a_cancelled_start_is_free() -> None:
         await client.call("process/terminate", processId="p")
         await asyncio.wait_for(asyncio.gather(*polls), 30)
         await asyncio.wait_for(again, 30)
-        assert os.path.exists(f"/proc/{await pid_of(client, 'q')}")
+        assert alive(await pid_of(client, "q"))
 
 
 async def pid_of(client: MemoryClient, process_id: str) -> int:

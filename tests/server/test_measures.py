@@ -7,7 +7,8 @@ from pathlib import Path
 
 from handrail.protocol.methods import METHODS
 
-from .client_kit import Served, gate, serving, spin
+from .process_kit import gate, spin
+from .server_kit import Served, serving
 
 LONG = 3_600_000
 
@@ -74,8 +75,8 @@ async def test_requests_are_counted_once_by_method_and_outcome(tmp_path: Path) -
             counts = served.metrics()
             for (method, result), count in expected.items():
                 labels = f'{{method="{method}",result="{result}"}}'
-                for name in ("handrail_request_duration_seconds", "handrail_request_total_duration_seconds"):
-                    assert counts[f"{name}_count{labels}"] == count
+                for name in ("duration", "total_duration"):
+                    assert counts[f"handrail_request_{name}_seconds_count{labels}"] == count
             queued = counts['handrail_request_queue_duration_seconds_count{method="process/read"}']
             assert queued == 4
 

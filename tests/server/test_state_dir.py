@@ -17,7 +17,7 @@ from handrail.process.keeper_program import KeeperHandle
 from handrail.server import state_dir
 from handrail.server.state_dir import StateDir, claim
 
-from .client_kit import WAIT, alive, descriptors, ended, nothing_left
+from .process_kit import WAIT, alive, descriptors, ended, nothing_left
 
 
 @contextmanager

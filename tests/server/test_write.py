@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .client_kit import MemoryClient, b64, gate, serving, spin
+from .client_kit import MemoryClient, b64
+from .process_kit import gate, spin
+from .server_kit import serving
 
 FAILED = (-32603, "failed to write to process stdin")
 

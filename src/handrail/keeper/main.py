@@ -108,10 +108,10 @@ class Keeper:
             try:
                 link.send(to.sock, op, serial, fields, fds or ())
                 return
-            except BlockingIOError:
-                self.poll.modify(fd, select.POLLIN | select.POLLOUT)
-            except OSError:
+            except ConnectionError:
                 return  # the end of the link is seen by the poll
+            except OSError:  # full, or too many descriptors are on their way
+                self.poll.modify(fd, select.POLLIN | select.POLLOUT)
         # Copies: what we hold may be dropped before the server comes back.
         to.waiting.append((op, serial, fields, descriptors.copies(fds or ())))
 
@@ -124,10 +124,10 @@ class Keeper:
                 to.waiting.popleft()
                 for passed in fds:
                     os.close(passed)
-        except BlockingIOError:
-            return
-        except OSError:
+        except ConnectionError:
             pass
+        except OSError:
+            return
         self.poll.modify(fd, select.POLLIN)
 
     # --- what a server asks ----------------------------------------------------------------

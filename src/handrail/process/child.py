@@ -37,6 +37,8 @@ STREAM_NAMES = ("stdout", "stderr", "pty")
 #: Steps taken from each pipe when the exit is known, so that what was written before it is
 #: numbered before it; bounded, for a grandchild may go on writing.
 _LAST_STEPS = 18
+#: How long a stream waits when there is no room for its spool.
+_RETRY_SECONDS = 0.1
 
 
 class Sink(Protocol):
@@ -270,35 +272,49 @@ class Child:
             if _hung_up(stream.fd):
                 self._ended(stream)
                 return False
-            spool = self._open_spool(stream)
-        if stream.staging is None:
-            start = spool.position
             try:
-                size = spool.fill(stream.fd)
-            except BlockingIOError:
-                return False
-            ended = size == 0
-            if size:
-                self._publish(self.log.append(stream.index, start, size))
-        else:
-            size, ended = stream.staging.fill(stream.fd, STEP)
-            left = size
-            while left > 0:  # twice only at the ring's end
+                spool = self._open_spool(stream)
+            except OSError:
+                return self._retry(stream)
+        try:
+            if stream.staging is None:
                 start = spool.position
-                moved = spool.fill(stream.staging.read_end)
-                left -= moved
-                self._publish(self.log.append(stream.index, start, moved))
+                size = spool.fill(stream.fd)
+                ended = size == 0
+                if size:
+                    self._publish(self.log.append(stream.index, start, size))
+            else:
+                size, ended = stream.staging.fill(stream.fd, STEP)
+                while stream.staging.held:
+                    start = spool.position
+                    moved = stream.staging.drain(spool)
+                    self._publish(self.log.append(stream.index, start, moved))
+        except BlockingIOError:
+            return False
+        except OSError:
+            return self._retry(stream)
         if ended:
             self._ended(stream)
         return size > 0 and not ended
 
+    def _retry(self, stream: Stream) -> bool:
+        """Out of descriptors or memory: the child waits until there are some."""
+        self._stop_reading(stream)
+        self._loop.call_later(_RETRY_SECONDS, self._read_from, stream)
+        return False
+
     def _open_spool(self, stream: Stream) -> Spool:
-        spool = stream.spool = Spool()
+        spool = Spool()
+        if stream.index == PTY:
+            try:
+                stream.staging = Staging()
+            except OSError:
+                spool.close()
+                raise
+            self._launcher.keep(self.number, b"staging", stream.staging.read_end)
+        stream.spool = spool
         name = STREAM_NAMES[stream.index].encode()
         self._launcher.keep(self.number, b"spool." + name, spool.fd)
-        if stream.index == PTY:
-            stream.staging = Staging()
-            self._launcher.keep(self.number, b"staging", stream.staging.read_end)
         return spool
 
     def _publish(self, chunk: Chunk) -> None:

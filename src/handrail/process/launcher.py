@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from handrail.process.spec import ProcessSpec
 #: How long housekeeping messages are gathered.
 _GATHER_SECONDS = 0.05
 _GATHER_MOST = 256
+#: First and longest pause between two looks whether the keeper has ended.
+_REAP_SECONDS = 0.01
+_REAP_SECONDS_MOST = 2.0
 
 ExitCallback = Callable[[int, int, int, int], None]
 
@@ -50,7 +54,8 @@ class Launcher:
         self._children = 0
         self._questions: dict[int, asyncio.Future[link.Message]] = {}
         self._watchers: dict[int, ExitCallback] = {}
-        self._early: dict[int, tuple[int, int, int, int]] = {}
+        #: Children that nobody watches yet, and their exits as far as they are known.
+        self._early: dict[int, tuple[int, int, int, int] | None] = {}
         self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
         self._released: list[bytes] = []
         self._forgotten: list[bytes] = []
@@ -93,11 +98,28 @@ class Launcher:
             ]
             fields += [b"%b=%b" % pair for pair in spec.env.items()]
             question = self._ask(link.SPAWN, fields, [cwd])
+        except (OSError, ValueError) as error:
+            # No descriptor free to send it with, or a NUL where none can be.
+            number = error.errno if isinstance(error, OSError) else None
+            raise lookup.spawn_failed(spec.argv[0], number or errno.EINVAL) from None
         finally:
             os.close(cwd)
-        answer = await question
+        try:
+            answer = await question
+        except OSError as error:
+            raise lookup.spawn_failed(spec.argv[0], error.errno or 0) from None
+        except asyncio.CancelledError:
+            # The answer may have come in the same turn of the loop.
+            if not question.cancelled() and question.exception() is None:
+                self._unwanted(question.result())
+            raise
         if answer.op == link.FAILED:
             raise lookup.spawn_failed(spec.argv[0], int(answer.fields[0]))
+        if answer.op != link.SPAWNED:
+            raise KeeperLost(answer.fields[0].decode())
+        if answer.cut:
+            self._unwanted(answer)
+            raise lookup.spawn_failed(spec.argv[0], errno.EMFILE)
         *fds, pidfd = answer.fds
         answer.fds = []
         return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds))
@@ -121,7 +143,10 @@ class Launcher:
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server."""
-        self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
+        try:
+            self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
+        except OSError:
+            pass  # no descriptor free for a copy that has to wait: only the next server misses it
 
     def drop(self, child: int, name: bytes) -> None:
         """Have the keeper close its copy too: only then does the child see an end of file."""
@@ -135,6 +160,7 @@ class Launcher:
     def forget(self, child: int) -> None:
         """Nothing more is wanted of this child."""
         self._watchers.pop(child, None)
+        self._early.pop(child, None)
         self._forgotten.append(b"%d" % child)
         self._gather()
 
@@ -152,6 +178,7 @@ class Launcher:
 
     def close(self) -> None:
         """Let go of the link.  An embedded keeper then ends its children and itself."""
+        self._send_gathered()
         self.on_lost = None
         self._lost()
 
@@ -165,8 +192,8 @@ class Launcher:
             future.set_exception(_gone())
             return future
         self._serial = serial = self._serial % 0xFFFFFFFF + 1
-        self._questions[serial] = future
         self._tell(op, serial, fields, fds or [])
+        self._questions[serial] = future
         return future
 
     def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
@@ -178,22 +205,26 @@ class Launcher:
                 return
             except BlockingIOError:
                 self._loop.add_writer(self._sock.fileno(), self._writable)
-            except OSError:
+            except ConnectionError:
                 return  # seen by the reader
         self._unsent.append((op, serial, fields, [os.dup(fd) for fd in fds]))
 
     def _writable(self) -> None:
-        try:
-            while self._unsent:
-                op, serial, fields, fds = self._unsent[0]
+        while self._unsent:
+            op, serial, fields, fds = self._unsent[0]
+            try:
                 link.send(self._sock, op, serial, fields, fds)
-                self._unsent.popleft()
-                for fd in fds:
-                    os.close(fd)
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                break  # seen by the reader
+            except OSError as error:  # no descriptor free for its body
+                question = self._questions.pop(serial, None)
+                if question is not None and not question.done():
+                    question.set_exception(error)
+            self._unsent.popleft()
+            for fd in fds:
+                os.close(fd)
         self._loop.remove_writer(self._sock.fileno())
 
     def _readable(self) -> None:
@@ -212,6 +243,8 @@ class Launcher:
                 self._exited(message.fields)
                 continue
             future = self._questions.pop(message.serial, None)
+            if message.op == link.SPAWNED:
+                self._early[int(message.fields[0])] = None
             if future is None or future.done():
                 self._unwanted(message)
             else:
@@ -222,14 +255,14 @@ class Launcher:
         callback = self._watchers.pop(child, None)
         if callback is not None:
             callback(status, user, system, rss)
-        else:
+        elif child in self._early:
             self._early[child] = (status, user, system, rss)
 
     def _unwanted(self, message: link.Message) -> None:
         """Nobody waits for this answer any more; a child that came of it must not live on."""
         if message.op == link.SPAWNED:
             child = int(message.fields[0])
-            self.signal(child, 9, link.SCOPE_TREE)
+            self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
             self.watch(child, lambda *_: self.forget(child))
         message.close()
 
@@ -267,14 +300,35 @@ class Launcher:
             if not future.done():
                 future.set_exception(_gone())
         self._questions.clear()
-        if self._pid:
-            # It has closed the link, so it is on its way out: this does not take long.
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0 if self._stopped is not None else os.WNOHANG)
+        self._reap_keeper(_REAP_SECONDS)
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
+
+    def _reap_keeper(self, pause: float) -> None:
+        """Take the status of a keeper that is our child, now or when it has ended.
+
+        After STOP it closes the link as its last act, so this does not take long; one that
+        ends its children first, or dies, may still be on its way.
+        """
+        if not self._pid:
+            return
+        try:
+            ended, _ = os.waitpid(self._pid, 0 if self._stopped is not None else os.WNOHANG)
+        except ChildProcessError:
+            ended = self._pid
+        if ended:
+            self._pid = 0
+        else:
+            later = min(2 * pause, _REAP_SECONDS_MOST)
+            self._loop.call_later(pause, self._reap_keeper, later)
+
+
+def _seen(future: asyncio.Future[link.Message]) -> None:
+    """Nobody minds how this question was answered."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _gone() -> KeeperLost:

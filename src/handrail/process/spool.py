@@ -28,8 +28,9 @@ STEP = 64 * 1024
 RING = RETENTION_BYTES + STEP
 _HEAD = struct.Struct("<8sQQ")  # magic, laps, pending
 _MAGIC = b"hrspool1"
-#: Steps from a terminal to its staging pipe before the rest of the loop has its turn.  A
-#: terminal gives at most 4 KiB a step.
+#: A terminal gives about 4 KiB a step, and the kernel makes pages for all that is asked for.
+_TERMINAL_STEP = 65536
+#: Steps gathered before the rest of the loop has its turn.
 _TERMINAL_STEPS = 16
 
 
@@ -99,10 +100,11 @@ class Spool:
 class Staging:
     """The pipe between a terminal and its spool."""
 
-    __slots__ = ("_plain", "read_end", "write_end")
+    __slots__ = ("_plain", "held", "read_end", "write_end")
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.held = 0  # bytes in the pipe
         self._plain = False
 
     def fill(self, terminal: int, want: int) -> tuple[int, bool]:
@@ -116,11 +118,11 @@ class Staging:
                 break
             try:
                 if self._plain:
-                    if got:
+                    if self.held:
                         break
                     moved = self._copy(terminal, want)
                 else:
-                    moved = os.splice(terminal, self.write_end, want - got)
+                    moved = os.splice(terminal, self.write_end, min(_TERMINAL_STEP, want - got))
             except BlockingIOError:
                 break
             except OSError as error:
@@ -132,7 +134,14 @@ class Staging:
             if moved == 0:
                 return got, True
             got += moved
+            self.held += moved
         return got, False
+
+    def drain(self, spool: Spool) -> int:
+        """Move what is held on to the spool; twice only at the ring's end."""
+        moved = spool.fill(self.read_end)
+        self.held -= moved
+        return moved
 
     def _copy(self, terminal: int, want: int) -> int:
         """One page at most, into a pipe that is empty: what was read always has room."""

@@ -87,8 +87,10 @@ class ProcessTable:
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         if place.cancelled:
             del self._entries[key]
-            await child.kill()
-            child.discard()
+            try:
+                await child.kill()
+            finally:
+                child.discard()
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
@@ -120,9 +122,6 @@ class ProcessTable:
 
     async def end_all(self, grace: float = 0.0) -> None:
         """End every process with its whole tree, and forget them all."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         children = list(self)
         for entry in self._entries.values():
             if isinstance(entry, Starting):
@@ -137,3 +136,6 @@ class ProcessTable:
             for child in children:
                 child.discard()
             self._closed.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None

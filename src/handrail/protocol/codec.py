@@ -38,8 +38,10 @@ def decode(data: str | bytes) -> Message:
             data = str(data, "utf-8")
         except UnicodeDecodeError:
             raise RemoteProtocolError("the message is not UTF-8") from None
-    brackets = data.count("[") + data.count("{")
-    may_be_many = brackets + data.count(",") >= MAX_VALUES
+    brackets, may_be_many = 0, False
+    if len(data) > MAX_DEPTH:  # shorter ones cannot break a limit
+        brackets = data.count("[") + data.count("{")
+        may_be_many = brackets + data.count(",") >= MAX_VALUES
     if may_be_many and _has_too_many(data):
         raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
     try:

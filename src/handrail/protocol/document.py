@@ -149,7 +149,7 @@ def _type(kind: shapes.Type) -> str:
             return ", ".join(f"`{value}`" for value in kind.values)
         case shapes.IntType():
             return "integer" + _bounds(kind)
-    return _WORDS[type(kind)]
+    return _WORDS.get(type(kind)) or type(kind).__name__.removesuffix("Type").lower()
 
 
 _WORDS = {

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 #: Unanswered requests of one client before its socket is left alone.
 MOST_REQUESTS = 8192
+#: The same in bytes, and what is too small to be counted.
+MOST_REQUEST_BYTES = 64 * 1024 * 1024
+SMALL_REQUEST = 4096
 #: Seconds for one piece of a large result.
 PIECE_DEADLINE = 60.0
 #: Unread answers of one client, in bytes, before the same.
@@ -107,6 +110,8 @@ class Connection:
         self._early = LaneState(1)
         self._tasks: dict[asyncio.Task[None], Work] = {}
         self._held = False
+        self._large: dict[int, int] = {}  # id() of unanswered requests -> size of their message
+        self._large_bytes = 0
         self._arrived = 0.0  # when the request came whose handler is being called
         self._files: ConnectionFiles | None = None
         self._paused = False
@@ -142,7 +147,7 @@ class Connection:
             self._check_unread()
             return
         if type(message) is Request:
-            self._request(message)
+            self._request(message, len(data))
         elif type(message) is Notification:
             self._notification(message)
         else:
@@ -235,14 +240,17 @@ class Connection:
         method = METHODS.get(request.method)
         return self._lanes[method.lane if method is not None else Lane.ORDINARY]
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request: Request, size: int) -> None:
         lane = self._lane(request)
         self._peer.inbound += 1
+        if size > SMALL_REQUEST:
+            self._large[id(request)] = size
+            self._large_bytes += size
         if lane.free and not lane.waiting:
             self._run(lane, request, time.monotonic())
         else:
             lane.waiting.append((request, time.monotonic()))
-        if self._peer.inbound > MOST_REQUESTS:
+        if self._peer.inbound > MOST_REQUESTS or self._large_bytes > MOST_REQUEST_BYTES:
             self._hold()
 
     def _run(self, lane: LaneState, request: Request, arrived: float) -> None:
@@ -385,6 +393,8 @@ class Connection:
 
     def _done(self, request: Request, began: float, arrived: float, outcome: str) -> None:
         self._peer.inbound -= 1
+        if self._large:
+            self._large_bytes -= self._large.pop(id(request), 0)
         now = time.monotonic()
         measures: Outcome = getattr(self.server.measures.method(request.method), outcome)
         measures.count.inc()
@@ -436,6 +446,7 @@ class Connection:
         if (
             self._held
             and self._peer.inbound <= MOST_REQUESTS // 2
+            and self._large_bytes <= MOST_REQUEST_BYTES // 2
             and self.transport.buffered <= MOST_UNREAD
         ):
             self._held = False

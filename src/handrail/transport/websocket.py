@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -87,8 +88,11 @@ async def listen(
     """
     admission = Admission(limits or ListenLimits())
     loop = asyncio.get_running_loop()
+    # A socket of our own: given a host, the loop would start threads to look it up.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     server = await loop.create_server(
-        lambda: HttpHandshake(route, admission), host, port, backlog=BACKLOG
+        lambda: HttpHandshake(route, admission), sock=sock, backlog=BACKLOG
     )
     return WebSocketListener(server, admission, server.sockets[0].getsockname())
 

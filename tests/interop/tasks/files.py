@@ -13,6 +13,7 @@ NEEDS_FILES = frozenset({FILES})
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+SKILL = "knows how trains are drawn"
 LINES = 200_000
 BIG_FILE = "".join(f"line {n}\n" for n in range(LINES))
 
@@ -29,6 +30,12 @@ def patched(o: Outcome, step: int, *files: str) -> None:
     assert text.endswith(wanted), text
 
 
+def told(o: Outcome, request: int) -> str:
+    """What the model is told in messages, calls and their answers aside."""
+    items = o.model.requests[request]["input"]
+    return str([item for item in items if item["type"] == "message"])
+
+
 def check_by_commands(o: Outcome) -> None:
     o.ran(0, "")
     o.ran(1, "2 notes/a.txt\n")
@@ -41,7 +48,7 @@ def check_patch(o: Outcome) -> None:
     patched(o, 0, "A sub/new.txt")
     patched(o, 1, "M sub/new.txt")
     o.ran(2, "one\nzwei\nthree\n")
-    patched(o, 3, "M sub/new.txt")
+    patched(o, 3, "M sub/moved.txt")
     o.ran(4, "sub/moved.txt\none\ntwo\nthree\n")
     patched(o, 5, "D sub/moved.txt")
     assert list((o.workspace / "sub").iterdir()) == []
@@ -81,15 +88,24 @@ def check_big_file(o: Outcome) -> None:
 
 
 def check_instructions(o: Outcome) -> None:
-    told = str(o.model.requests[0]["input"])
-    assert "Always wear a hat." in told
-    assert "Mind the gap." in told  # of the directory above, which is the root of the repository
+    assert "Always wear a hat." in told(o, 0)
+    assert "Mind the gap." in told(
+        o, 0
+    )  # of the directory above, which is the root of the repository
     o.ran(0, f"{o.workspace}\n")
 
 
 def check_skill(o: Outcome) -> None:
-    told = str(o.model.requests[0]["input"])
-    assert "knows how trains are drawn" in told
+    assert SKILL in told(o, 0)
+
+
+def check_new_directory(o: Outcome) -> None:
+    o.ran(0, "")
+    [watch, *_] = o.recording.requests("fs/watchMissing")
+    assert watch.params["missing"][0].endswith("/.agents/skills")
+    assert watch.result == {"watching": True}
+    told_of = o.recording.notes("fs/missingChanged")
+    assert told_of[0] == {"watchId": watch.params["watchId"]}
 
 
 def check_image(o: Outcome) -> None:
@@ -200,10 +216,13 @@ TASKS = (
         (),
         check_skill,
         needs=NEEDS_FILES,
-        files={
-            ".agents/skills/trains/SKILL.md": "---\nname: trains\n"
-            "description: knows how trains are drawn\n---\nStart with the wheels.\n"
-        },
+        files={".agents/skills/trains/SKILL.md": f"---\nname: trains\ndescription: {SKILL}\n---\n"},
+    ),
+    Task(
+        "directory-the-client-waits-for",
+        (Run("mkdir -p .agents/skills"), Run("true")),
+        check_new_directory,
+        needs=NEEDS_FILES,
     ),
     Task(
         "image",

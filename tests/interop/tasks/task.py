@@ -16,7 +16,10 @@ from interop.script import Place, Script, Step
 
 #: What a task may need beyond running commands.
 FILES = "files"
+HTTP = "http"
 SANDBOX = "sandbox"
+#: Stands in a task's configuration for the address of the tool server over HTTP.
+TOOL_URL = "@TOOL_URL@"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Outcome:
     outside: Path
     #: ``ws`` or ``stdio``.
     transport: str
-    #: Of FILES and SANDBOX, what the server can do.
+    #: Of FILES, HTTP and SANDBOX, what the server can do.
     offers: frozenset[str]
 
     def answer(self, step: int, call: int = 0) -> Answer:

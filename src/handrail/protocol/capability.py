@@ -1,0 +1,61 @@
+"""Shapes of capability discovery.  Paths are ``file:`` URIs, contents are text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handrail.protocol.wire import Wire
+
+
+class RootParams(Wire):
+    """One directory to look at; ``id`` is the caller's and comes back."""
+
+    id: str
+    path: str
+    sandbox: dict[str, Any] | None = None
+
+
+class DiscoverRootsParams(Wire):
+    """Directories to look at."""
+
+    roots: list[RootParams]
+
+
+class CapabilityFile(Wire):
+    """A file with all it holds."""
+
+    path: str
+    contents: str
+
+
+class PluginFiles(Wire):
+    """What a plugin says about itself, not interpreted."""
+
+    manifest: CapabilityFile
+    mcp_config: CapabilityFile | None
+    apps_config: CapabilityFile | None
+
+
+class SkillFiles(Wire):
+    """A ``SKILL.md`` and the ``agents/openai.yaml`` beside it."""
+
+    instructions: CapabilityFile
+    metadata: CapabilityFile | None
+
+
+class DiscoveredRoot(Wire):
+    """What was found below one root; with ``error`` there is nothing else."""
+
+    id: str
+    path: str
+    plugin: PluginFiles | None
+    skills: list[SkillFiles]
+    namespace_manifests: list[CapabilityFile]
+    warnings: list[str]
+    error: str | None
+
+
+class DiscoverRootsResult(Wire):
+    """One entry for each root, in the order they were asked for."""
+
+    roots: list[DiscoveredRoot]

@@ -1,0 +1,38 @@
+"""Shapes of ``environmentConfig/*``."""
+
+from __future__ import annotations
+
+from handrail.protocol.wire import Wire
+
+
+class ConfigReadParams(Wire):
+    """Which keys are wanted, each as a path of names, and for a client that works where."""
+
+    cwd: str
+    config_paths: list[list[str]]
+    requirements_paths: list[list[str]]
+
+
+class ConfigLayer(Wire):
+    """The wanted keys of one file, as TOML; relative paths in it start at ``baseDir``."""
+
+    source: str
+    base_dir: str
+    toml: str
+
+
+class ConfigLayers(Wire):
+    """Later layers win; those of a cloud would stand at ``cloudInsertionIndex``."""
+
+    layers: list[ConfigLayer]
+    cloud_insertion_index: int
+
+
+class ConfigReadResult(Wire):
+    """What the files of this machine say."""
+
+    user_home_dir: str
+    codex_home_dir: str
+    hostname: str
+    config: ConfigLayers
+    requirements: ConfigLayers

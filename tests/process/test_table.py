@@ -1,0 +1,281 @@
+"""Processes by id: reserved, started, retained, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+
+import pytest
+from keeper.watching import LIMIT, alive, children, descriptors, exists, zombies
+
+from handrail.errors import KeeperLost, ProcessExists, SpawnFailed
+from handrail.process.child import Child
+from handrail.process.table import ProcessTable, StartCancelled, Starting
+
+from .workshop import Recorder, Run, Workshop, sh, spec
+
+SLEEP = spec("/bin/sleep", "1000")
+
+
+def _nobody() -> None:
+    return None
+
+
+class Counting:
+    """Who counts processes."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def started(self, child: Child) -> None:
+        self.seen["started"] += 1
+
+    def exited(self, child: Child) -> None:
+        self.seen["exited"] += 1
+
+
+def test_id_is_taken_while_it_starts_runs_and_is_retained(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        table = shop.table
+        start = asyncio.create_task(table.start("p", sh("exit 0"), _nobody))
+        await asyncio.sleep(0)
+        assert isinstance(table.get("p"), Starting)
+        assert list(table) == []
+        assert len(table) == 1
+        with pytest.raises(ProcessExists, match="process p already exists"):
+            await table.start("p", SLEEP, _nobody)
+        child = await start
+        assert table.get("p") is child
+        assert list(table) == [child]
+        with pytest.raises(ProcessExists):
+            await table.start("p", SLEEP, _nobody)
+        await shop.finished(child)
+        with pytest.raises(ProcessExists):
+            await table.start("p", SLEEP, _nobody)
+        assert children(shop.keeper) == set()
+
+    run(main)
+
+
+@pytest.mark.parametrize("what", [spec("/nonexistent"), spec("/bin/true", cwd="/nonexistent")])
+def test_failing_start_frees_the_id(run: Run, what: object) -> None:
+    async def main(shop: Workshop) -> None:
+        for _ in range(3):
+            with pytest.raises(SpawnFailed) as caught:
+                await shop.table.start("p", what, _nobody)  # type: ignore[arg-type]
+            assert caught.value.errno == errno.ENOENT
+            assert shop.table.get("p") is None
+        await shop.finished(await shop.table.start("p", sh("true"), _nobody))
+
+    run(main)
+
+
+def test_start_that_is_terminated_meanwhile(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before, keeper = descriptors(), await shop.keeper_fds()
+        for number in range(20):
+            start = asyncio.create_task(shop.table.start("p", SLEEP, Recorder))
+            await asyncio.sleep(0)
+            place = shop.table.get("p")
+            assert isinstance(place, Starting), number
+            shop.table.cancel_start(place)
+            with pytest.raises(StartCancelled, match="process p start was cancelled"):
+                await start
+            assert shop.table.get("p") is None
+        await shop.until(lambda: not children(shop.keeper), "none has survived")
+        assert await shop.keeper_fds() == keeper
+        assert descriptors() == before
+        assert shop.launcher._early == {}
+
+    run(main)
+
+
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("terminated", [False, True])
+def test_start_whose_caller_leaves(run: Run, turns: int, terminated: bool) -> None:
+    """At any moment: the id is free or the child is in the table, never neither."""
+
+    async def main(shop: Workshop) -> None:
+        before = descriptors()
+        start = asyncio.create_task(shop.table.start("p", SLEEP, _nobody))
+        await asyncio.sleep(0)
+        place = shop.table.get("p")
+        if terminated and isinstance(place, Starting):
+            shop.table.cancel_start(place)
+        for _ in range(turns):
+            await asyncio.sleep(0.0005 * (turns % 3))
+        start.cancel()
+        await asyncio.wait([start])
+        known = {child.pid for child in shop.table}
+        await shop.until(lambda: children(shop.keeper) == known, "nobody lives unknown")
+        await shop.table.end_all()
+        await shop.until(lambda: not children(shop.keeper), "and then nobody")
+        assert descriptors() == before
+        assert len(shop.table) == 0
+
+    run(main)
+
+
+def test_keeper_that_dies_during_a_cancelled_start(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before = descriptors()
+        start = asyncio.create_task(shop.table.start("p", SLEEP, _nobody))
+        await asyncio.sleep(0)
+        place = shop.table.get("p")
+        assert isinstance(place, Starting)
+        shop.table.cancel_start(place)
+        kill, shop.launcher.signal = shop.launcher.signal, _gone  # type: ignore[method-assign]
+        with pytest.raises((KeeperLost, StartCancelled)):
+            await start
+        shop.launcher.signal = kill  # type: ignore[method-assign]
+        assert shop.table.get("p") is None
+        assert descriptors() == before
+
+    run(main)
+
+
+def _gone(child: int, number: int, scope: bytes) -> asyncio.Future[object]:
+    future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    future.set_exception(KeeperLost("gone"))
+    return future
+
+
+def test_retention_ends(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before, keeper = descriptors(), await shop.keeper_fds()
+        table = ProcessTable(shop.launcher, shop.loop, retention=0.03)
+        ended = [await table.start(f"p{n}", sh("echo x"), _nobody) for n in range(10)]
+        running = await table.start("running", SLEEP, _nobody)
+        held = await table.start("held", sh("sleep 1000 & echo x"), _nobody)
+        await shop.until(lambda: len(table) == 2, "those that have closed are forgotten")
+        assert all(child.closed for child in ended)
+        assert table.get("running") is running
+        assert table.get("held") is held  # exited, and kept for as long as it is not closed
+        assert not held.running
+        again = await table.start("p1", sh("true"), _nobody)
+        await shop.until(lambda: table.get("p1") is not again, "its own time, later")
+        await table.end_all()
+        assert len(table) == 0
+        await shop.until(lambda: not children(shop.keeper), "all are gone")
+        assert await shop.keeper_fds() == keeper
+        assert descriptors() == before
+
+    run(main)
+
+
+def test_late_output_is_readable_until_closed_however_short_the_retention(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        table = ProcessTable(shop.launcher, shop.loop, retention=0.02)
+        sink = Recorder()
+        child = await table.start("p", sh("sleep 1000 & echo early"), lambda: sink)
+        await shop.exited(child)
+        other = await table.start("q", sh("true"), _nobody)
+        await shop.until(lambda: table.get("q") is not other, "the retention is over for others")
+        assert table.get("p") is child
+        assert [c.seq for c in child.log.read(0, None).chunks] == [1]
+        await child.kill()
+        await shop.finished(child)
+        await shop.until(lambda: table.get("p") is None, "and in the end for this one")
+
+    run(main)
+
+
+def test_end_all_ends_trees_and_frees_everything(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before, keeper = descriptors(), await shop.keeper_fds()
+        seen = Counting()
+        table = ProcessTable(shop.launcher, shop.loop, observer=seen)
+        scripts = ["exec sleep 1000", "setsid sleep 1000 & wait", "sleep 1000 & exit", "true"]
+        sinks = [Recorder() for _ in range(12)]
+        for number, sink in enumerate(sinks):
+            how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
+            what = sh("echo x;" + scripts[number // 3], **how)
+            await table.start(str(number), what, lambda sink=sink: sink)
+        sinks[0].ready = False
+        starting = asyncio.create_task(table.start("late", SLEEP, _nobody))
+        await asyncio.sleep(0)
+        await table.end_all()
+        with pytest.raises(StartCancelled):
+            await starting
+        assert len(table) == 0
+        assert seen.seen == {"started": 12, "exited": 12}
+        await shop.until(lambda: not children(shop.keeper), "every tree is gone")
+        assert await shop.keeper_fds() == keeper
+        assert descriptors() == before
+        assert table._timer is None
+
+    run(main)
+
+
+def test_end_all_with_grace(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+        nice, sink = await shop.record(sh(script))
+        rude, other = await shop.record(sh("trap '' TERM; echo ready; while :; do sleep 1; done"))
+        await shop.said(nice, sink, b"ready")
+        await shop.said(rude, other, b"ready")
+        await shop.table.end_all(0.2)
+        assert nice.exit is not None
+        assert nice.exit.code == 0
+        await shop.until(lambda: not exists(rude.pid), "killed")
+
+    run(main)
+
+
+def test_end_all_without_a_keeper(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before = descriptors()
+        child = await shop.start(SLEEP)
+        shop.launcher.close()
+        await shop.table.end_all(LIMIT)
+        assert len(shop.table) == 0
+        await shop.until(lambda: not alive(child.pid), "the keeper took it along")
+        await shop.until(lambda: not exists(shop.keeper), "and is gone")
+        assert len(descriptors()) == len(before) - 1  # without the link
+
+    run(main)
+
+
+def test_observer_hears_of_each_once(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        seen = Counting()
+        table = ProcessTable(shop.launcher, shop.loop, observer=seen, retention=0.01)
+        for number in range(5):
+            await table.start(str(number), sh("exit 1"), _nobody)
+        with pytest.raises(SpawnFailed):
+            await table.start("x", spec("/nonexistent"), _nobody)
+        await shop.until(lambda: len(table) == 0, "all are forgotten")
+        assert seen.seen == {"started": 5, "exited": 5}
+        await table.end_all()
+        assert seen.seen == {"started": 5, "exited": 5}
+
+    run(main)
+
+
+def test_three_hundred_in_flight_leave_nothing(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        before, keeper = descriptors(), await shop.keeper_fds()
+        table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
+        sinks = {str(n): Recorder() for n in range(300)}
+
+        async def one(key: str, sink: Recorder) -> None:
+            number = int(key)
+            how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
+            child = await table.start(
+                key, sh(f"echo {key}; exit {number % 7}", **how), lambda: sink
+            )
+            await shop.finished(child)
+            assert child.exit is not None
+            assert child.exit.code == number % 7
+            assert (sink.out + sink.tty).split() == [key.encode()]
+            assert sink.kinds[-2:] == ["exited", "closed"]
+
+        await asyncio.gather(*(one(key, sink) for key, sink in sinks.items()))
+        await shop.until(lambda: len(table) == 0, "the retention is over")
+        assert await shop.keeper_fds() == keeper
+        assert descriptors() == before
+        assert children(shop.keeper) == set() == zombies(shop.keeper)
+        assert shop.launcher._early == {} == shop.launcher._watchers
+
+    run(main)

@@ -1,0 +1,190 @@
+"""Two ways to a server: inside this process, or as a process of its own.
+
+Either way nothing of it may be left when it has ended, neither a process nor a descriptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from handrail.config import Listen, ServerSettings
+from handrail.process.keeper_program import start_keeper
+from handrail.process.launcher import Launcher
+from handrail.server.app import Server
+from handrail.server.auth import AuthSettings
+from handrail.server.connection import Connection
+from handrail.telemetry import prometheus
+from handrail.transport.memory import memory_pair
+
+from .client_kit import MemoryClient
+from .process_kit import WAIT, children, descriptors, nothing_left, spin
+
+SERVE = [sys.executable, "-m", "handrail", "serve"]
+
+# --- a server in this process -------------------------------------------------------------------
+
+
+@dataclass
+class Served:
+    """A server of this process, and its clients."""
+
+    server: Server
+    clients: list[MemoryClient] = field(default_factory=list)
+
+    def dial(self, owner: str = "test") -> MemoryClient:
+        """A new connection, before its handshake."""
+        client = MemoryClient()
+        memory_pair(Connection(self.server, owner), client)
+        self.clients.append(client)
+        return client
+
+    async def client(self, owner: str = "test", **members: Any) -> MemoryClient:
+        client = self.dial(owner)
+        await client.handshake(**members)
+        return client
+
+    def connection(self, client: MemoryClient) -> Connection:
+        """The server's side of a client."""
+        return client.transport._other._receiver  # type: ignore[attr-defined, no-any-return]
+
+    def metrics(self) -> dict[str, float]:
+        return samples(prometheus.render(self.server.measures.registry).decode())
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Served]:
+    """A server in this process; it and its family are gone afterwards, and every descriptor."""
+    loop = asyncio.get_running_loop()
+    with nothing_left():
+        before = descriptors()
+        launcher = Launcher(start_keeper(), loop)
+        listen = settings.pop("listen", Listen("stdio"))
+        given = ServerSettings(listen, AuthSettings(), **settings)
+        served = Served(Server(given, launcher, loop))
+        try:
+            async with asyncio.timeout(WAIT):
+                await launcher.hello()
+            yield served
+        finally:
+            async with asyncio.timeout(WAIT):
+                await served.server.stop()
+                for client in served.clients:
+                    await client.until_ended()
+                await spin(lambda: not served.server._connections)
+        assert descriptors() == before
+
+
+def samples(text: str) -> dict[str, float]:
+    """Prometheus text as a table, by the whole name with its labels."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+# --- a server of its own ----------------------------------------------------------------------
+
+
+class ServerProcess:
+    """``handrail serve`` as a child of ours, with a state directory of its own."""
+
+    def __init__(
+        self,
+        state: Path,
+        *args: str,
+        listen: str = "ws://127.0.0.1:0",
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.state = state
+        self.stderr = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [*SERVE, "--listen", listen, "--state-dir", str(state), *args],
+            stdin=subprocess.PIPE if listen == "stdio" else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            env={**os.environ, **(env or {})},
+        )
+        self.url = "" if listen == "stdio" else self.line()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        """The next line of its stdout; raises when it ends or stays silent."""
+        assert self.process.stdout is not None
+        line = b""
+        deadline = time.monotonic() + WAIT
+        while not line.endswith(b"\n"):
+            ready = select.select([self.process.stdout], [], [], deadline - time.monotonic())
+            assert ready[0], f"no line within {WAIT} s; {self.words()}"
+            piece = os.read(self.process.stdout.fileno(), 1)
+            assert piece, f"it ended; {self.words()}"
+            line += piece
+        return line.decode().rstrip("\n")
+
+    def words(self) -> str:
+        """What it said on stderr."""
+        self.stderr.seek(0)
+        return self.stderr.read().decode("utf-8", "replace")
+
+    def keeper(self) -> int:
+        """The pid of its keeper."""
+        (keeper,) = children(self.pid)
+        return keeper
+
+    def rss(self) -> int:
+        """Its resident memory in bytes."""
+        with open(f"/proc/{self.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def metrics(self) -> dict[str, float]:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            self.url.replace("ws://", "http://") + "/metrics", timeout=WAIT
+        ) as answer:
+            return samples(answer.read().decode())
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(WAIT)
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes]:
+        """Its exit code, and what else it wrote to stdout."""
+        assert self.process.stdout is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            code = self.wait()
+        finally:
+            self.process.kill()
+            self.process.wait()
+        rest = self.process.stdout.read()
+        return code, rest
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def server_process(state: Path, *args: str, **options: Any) -> Iterator[ServerProcess]:
+    """A server that is stopped at the end, if the test has not done it, and leaves nothing."""
+    with nothing_left():
+        server = ServerProcess(state, *args, **options)
+        try:
+            yield server
+        finally:
+            server.stop()
+            server.close()
