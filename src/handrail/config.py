@@ -53,6 +53,10 @@ class ServerSettings:
     state_dir: str | None = None
     orphan_ttl: float = 600.0
     insecure_no_auth: bool = False
+    #: Export metrics and spans by OTLP, to where the OTEL_EXPORTER_* variables say.
+    otel: bool = False
+    #: Variables of the server whose values an HTTP request may carry in a header.
+    http_header_env: tuple[str, ...] = field(default=())
     allowed_hosts: tuple[str, ...] = field(default=())
     allowed_origins: tuple[str, ...] = field(default=())
 

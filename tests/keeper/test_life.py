@@ -95,9 +95,12 @@ def test_another_user_is_not_let_in() -> None:
                 "print(s.recv(10))"
             )
             command = ["/usr/bin/env", "python3", "-c", program, keeper.path]
-            answer = subprocess.run(
-                command, user=65534, group=65534, capture_output=True, check=True, timeout=8
-            )
+            try:
+                answer = subprocess.run(
+                    command, user=65534, group=65534, capture_output=True, check=True, timeout=8
+                )
+            except PermissionError:
+                pytest.skip("this root cannot become somebody else")
             assert answer.stdout == b"b''\n"
             keeper.first.settle()
     finally:

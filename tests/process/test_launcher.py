@@ -214,7 +214,9 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
             answers = await asyncio.gather(*small, big, last, return_exceptions=True)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert [getattr(answer, "errno", answer) for answer in answers] == [errno.EMFILE] * 402
+        # The second where an ordinary user may not even have that many on their way.
+        wanted = {errno.EMFILE, errno.ETOOMANYREFS}
+        assert {getattr(answer, "errno", answer) for answer in answers} <= wanted
         assert launcher.alive
         await shop.done(spec("/bin/true", "x" * 80_000))
         await shop.until(lambda: not launcher._unsent, "everything was sent")

@@ -38,7 +38,7 @@ class Counting:
 def test_id_is_taken_while_it_starts_runs_and_is_retained(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         table = shop.table
-        start = asyncio.create_task(table.start("p", sh("exit 0"), _nobody))
+        start = asyncio.ensure_future(table.start("p", sh("exit 0"), _nobody))
         await asyncio.sleep(0)
         assert isinstance(table.get("p"), Starting)
         assert list(table) == []
@@ -75,7 +75,7 @@ def test_start_that_is_terminated_meanwhile(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         before, keeper = descriptors(), await shop.keeper_fds()
         for number in range(20):
-            start = asyncio.create_task(shop.table.start("p", SLEEP, Recorder))
+            start = asyncio.ensure_future(shop.table.start("p", SLEEP, Recorder))
             await asyncio.sleep(0)
             place = shop.table.get("p")
             assert isinstance(place, Starting), number
@@ -98,7 +98,7 @@ def test_start_whose_caller_leaves(run: Run, turns: int, terminated: bool) -> No
 
     async def main(shop: Workshop) -> None:
         before = descriptors()
-        start = asyncio.create_task(shop.table.start("p", SLEEP, _nobody))
+        start = asyncio.ensure_future(shop.table.start("p", SLEEP, _nobody))
         await asyncio.sleep(0)
         place = shop.table.get("p")
         if terminated and isinstance(place, Starting):
@@ -120,7 +120,7 @@ def test_start_whose_caller_leaves(run: Run, turns: int, terminated: bool) -> No
 def test_keeper_that_dies_during_a_cancelled_start(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         before = descriptors()
-        start = asyncio.create_task(shop.table.start("p", SLEEP, _nobody))
+        start = asyncio.ensure_future(shop.table.start("p", SLEEP, _nobody))
         await asyncio.sleep(0)
         place = shop.table.get("p")
         assert isinstance(place, Starting)
@@ -193,7 +193,7 @@ def test_end_all_ends_trees_and_frees_everything(run: Run) -> None:
             what = sh("echo x;" + scripts[number // 3], **how)
             await table.start(str(number), what, lambda sink=sink: sink)
         sinks[0].ready = False
-        starting = asyncio.create_task(table.start("late", SLEEP, _nobody))
+        starting = asyncio.ensure_future(table.start("late", SLEEP, _nobody))
         await asyncio.sleep(0)
         await table.end_all()
         with pytest.raises(StartCancelled):

@@ -135,6 +135,7 @@ class Stub:
         self.waiting = asyncio.Event()
         self.lost = False
         self.transport = SimpleNamespace(send=self._send)
+        self.calls = SimpleNamespace(park=self._park, unpark=self._unpark)
         self.server = SimpleNamespace(
             loop=asyncio.get_running_loop(),
             settings=SimpleNamespace(http_header_env=allowed),
@@ -151,10 +152,10 @@ class Stub:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
-    def park(self, lane: object) -> None:
+    def _park(self, lane: object) -> None:
         self.parked += 1
 
-    def unpark(self, lane: object) -> None:
+    def _unpark(self, lane: object) -> None:
         self.parked -= 1
 
     async def writable(self) -> None:

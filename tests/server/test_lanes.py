@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handrail.server import connection
+from handrail.server import calls
 from handrail.server.connection import Connection
 
 from .client_kit import MemoryClient, b64, chunks_of
@@ -192,12 +192,12 @@ async def test_answers_that_are_not_read_stop_the_reading() -> None:
         side = served.connection(client)
         client.transport.pause_reading()
         sent = [client.post("environment/info") for _ in range(10_000)]
-        await spin(lambda: side._held)
+        await spin(lambda: side.calls._held)
         for _ in range(100):  # nothing more is taken
             await asyncio.sleep(0)
         one = len(json.dumps(client.messages[0]))
-        assert side.transport.buffered < connection.MOST_UNREAD + 2 * one
-        assert side._peer.inbound == 0
+        assert side.transport.buffered < calls.MOST_UNREAD + 2 * one
+        assert side.calls._unanswered == 0
         client.transport.resume_reading()
         await asyncio.wait_for(asyncio.gather(*sent), 30)
 
@@ -209,28 +209,28 @@ async def test_unanswered_requests_stop_the_reading(tmp_path: Path) -> None:
             side = served.connection(client)
             polls = []
             # A few at a time, so that each finds a free permit and gives it back.
-            for count in range(0, connection.MOST_REQUESTS + 1000, 50):
+            for count in range(0, calls.MOST_REQUESTS + 1000, 50):
                 polls += [
                     client.post("process/read", processId="p", waitMs=LONG) for _ in range(50)
                 ]
-                await spin(lambda count=count: side._held or len(side._tasks) >= count)
+                await spin(lambda count=count: side.calls._held or len(side.calls._tasks) >= count)
             last = client.post("environment/status")
-            await spin(lambda: side._held)
+            await spin(lambda: side.calls._held)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert side._peer.inbound == connection.MOST_REQUESTS + 1
+            assert side.calls._unanswered == calls.MOST_REQUESTS + 1
             assert not last.done()
             held.open()
             await asyncio.wait_for(asyncio.gather(*polls), 30)
             assert await asyncio.wait_for(last, 30) == {"status": "ready"}
-            assert side._peer.inbound == 0
-            assert not side._held
+            assert side.calls._unanswered == 0
+            assert not side.calls._held
 
 
 async def test_unanswered_requests_are_bounded_in_bytes_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_REQUEST_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr(calls, "MOST_REQUEST_BYTES", 2 * 1024 * 1024)
     chunk = b64(bytes(600_000))
     async with serving() as served:
         client = await served.client()
@@ -242,15 +242,15 @@ async def test_unanswered_requests_are_bounded_in_bytes_too(
         ]
         last = client.post("environment/status")
         # Some are in the pipe and the queue; of the rest only a few wait with us.
-        await spin(lambda: side._held and writes[10].done())
+        await spin(lambda: side.calls._held and writes[10].done())
         assert not writes[-1].done()
-        assert side._peer.inbound <= connection.MOST_REQUEST_BYTES // len(chunk) + 1
+        assert side.calls._unanswered <= calls.MOST_REQUEST_BYTES // len(chunk) + 1
         assert not last.done()
         (session,) = served.server.sessions._sessions.values()
         await served.server.sessions.close(session)
         await asyncio.wait([*writes, last], timeout=30)
         assert last.done()
-        assert (side._large_bytes, side._large, side._held) == (0, {}, False)
+        assert (side.calls._large_bytes, side.calls._held) == (0, False)
 
 
 async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: P
             await client.shell("p", f"read line < {held.path}; head -c 65536 /dev/zero; sleep 600")
             client.transport.pause_reading()
             polls = [client.post("process/read", processId="p", waitMs=LONG) for _ in range(1000)]
-            await spin(lambda: side._peer.inbound == 1000)
+            await spin(lambda: side.calls._unanswered == 1000)
             held.open()
             (child,) = served.server.sessions.children()
             await spin(lambda: child.log.bytes_total == 65536)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert side.transport.buffered < connection.MOST_UNREAD + 2 * 87_500
+            assert side.transport.buffered < calls.MOST_UNREAD + 2 * 87_500
             client.transport.resume_reading()
             pages = await asyncio.wait_for(asyncio.gather(*polls), 30)
             assert all(chunks_of(page) for page in pages)
@@ -285,7 +285,7 @@ async def test_what_is_queued_is_not_begun_after_the_end(tmp_path: Path) -> None
                 params = client.start_params(f"q{number}", "sleep", "600")
                 client.post("process/start", params)
             side = served.connection(client)
-            await spin(lambda: side._peer.inbound == 6)
+            await spin(lambda: side.calls._unanswered == 6)
             client.abort()
             await client.until_ended()
             again = await served.client(resumeSessionId=client.session)
@@ -294,7 +294,7 @@ async def test_what_is_queued_is_not_begun_after_the_end(tmp_path: Path) -> None
             count = 'handrail_requests_total{method="%s",result="disconnected"}'
             assert counts[count % "process/start"] == 5
             assert counts[count % "process/read"] == 1
-            assert side._peer.inbound == 0
+            assert side.calls._unanswered == 0
 
 
 class Nowhere:
@@ -325,7 +325,7 @@ async def test_a_request_that_had_no_time_to_begin_is_counted_and_leaves_nothing
         counts = served.metrics()
         name = 'handrail_requests_total{method="process/start",result="disconnected"}'
         assert counts[name] == 1
-        assert side._peer.inbound == 0
+        assert side.calls._unanswered == 0
 
 
 # --- start and terminate ------------------------------------------------------------------------

@@ -19,18 +19,10 @@ SERVE = [sys.executable, "-m", "handrail", "serve", "--listen"]
 WS_COMMAND = [*SERVE, "ws://127.0.0.1:0"]
 STDIO_COMMAND = [*SERVE, "stdio"]
 
-HTTP = "http/request is not offered yet"
-CAPABILITIES = "capabilityRoots/discoverV1 is not offered yet"
-CONFIG = "environmentConfig/read is not offered yet"
 SANDBOX = "process/start refuses every sandbox as yet"
 #: Cases that need a method we do not offer yet.  Each must fail, and by an answer that does not
 #: fit: whoever adds the method takes the case out.
 NOT_YET = {
-    "http-request-buffered": HTTP,
-    "http-request-stream": HTTP,
-    "http-request-invalid": HTTP,
-    "capability-roots": CAPABILITIES,
-    "environment-config-errors": CONFIG,
     "sandbox-intent-rejected": SANDBOX,
     "sandbox-workspace-write": SANDBOX,
 }

@@ -73,6 +73,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--log-json", action="store_true", help="log as JSON lines")
     add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help="accept this Origin")
+    add(
+        "--http-header-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable whose value http/request may send in a header",
+    )
     add("--otel", action="store_true", help="export telemetry by OTLP (needs handrail[otel])")
     auth = parser.add_argument_group("authentication of WebSocket clients")
     add = auth.add_argument
@@ -128,6 +135,8 @@ def _run(args: argparse.Namespace) -> int:
         state_dir=args.state_dir,
         orphan_ttl=args.orphan_ttl,
         insecure_no_auth=args.insecure_no_auth,
+        otel=args.otel,
+        http_header_env=tuple(args.http_header_env),
         allowed_hosts=tuple(args.allow_host),
         allowed_origins=tuple(args.allow_origin),
     )

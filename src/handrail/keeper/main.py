@@ -298,6 +298,7 @@ class Keeper:
         return 1
 
     def orphans(self) -> list[bytes]:
+        self.reap()  # what is dead is nobody's orphan
         found = tree.orphans_by_mark(set(self.by_pid))
         fields = []
         for entry in self.entries.values():

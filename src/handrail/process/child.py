@@ -189,7 +189,9 @@ class Child:
             return
         if self.spec.tty:
             eof = termios.tcgetattr(self.streams[0].fd)[6][termios.VEOF]
-            self._pump.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
+            turn = self._pump.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
+            if turn is not None:  # it may come too late for a process that ends first
+                turn.add_done_callback(_heard)
         else:
             self._pump.finish()
 
@@ -404,6 +406,11 @@ class Child:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _heard(turn: asyncio.Future[None]) -> None:
+    if not turn.cancelled():
+        turn.exception()
 
 
 def _always() -> bool:

@@ -13,8 +13,9 @@ import contextlib
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from handrail.errors import KeeperLost
 from handrail.keeper import link
@@ -72,8 +73,11 @@ class Launcher:
         if answer.op != link.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
 
-    async def spawn(self, spec: ProcessSpec) -> Spawned:
-        """Start one child.  Raises SpawnFailed, or KeeperLost."""
+    def spawn(self, spec: ProcessSpec) -> Coroutine[Any, Any, Spawned]:
+        """Start one child.  Raises SpawnFailed, or KeeperLost.
+
+        The keeper is asked before this returns; the coroutine waits for the answer.
+        """
         cwd = lookup.open_cwd(spec.cwd)
         try:
             program = lookup.find_program(spec.argv[0], spec.env, cwd)
@@ -104,6 +108,11 @@ class Launcher:
             raise lookup.spawn_failed(spec.argv[0], number or errno.EINVAL) from None
         finally:
             os.close(cwd)
+        return self._spawned(spec, child, question)
+
+    async def _spawned(
+        self, spec: ProcessSpec, child: int, question: asyncio.Future[link.Message]
+    ) -> Spawned:
         try:
             answer = await question
         except OSError as error:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol
 
 from handrail.errors import HandrailError, ProcessExists
 from handrail.process.child import Child, Sink
-from handrail.process.launcher import Launcher
+from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
@@ -69,18 +69,31 @@ class ProcessTable:
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
 
-    async def start(self, key: str, spec: ProcessSpec, sink: Callable[[], Sink | None]) -> Child:
-        """Start one process.
+    def start(
+        self, key: str, spec: ProcessSpec, sink: Callable[[], Sink | None]
+    ) -> asyncio.Task[Child]:
+        """Start one process; its id is taken before this returns.
 
         Raises ProcessExists, SpawnFailed, KeeperLost or StartCancelled; after any of them but
         the first the id is free again.  ``sink`` is asked when the child is there, for its
-        owner may have gone meanwhile.
+        owner may have gone meanwhile.  A caller that may be cancelled shields the task.
         """
         if key in self._entries:
             raise ProcessExists(f"process {key} already exists")
+        spawning = self._launcher.spawn(spec)
         place = self._entries[key] = Starting()
+        return self._loop.create_task(self._start(key, place, spec, sink, spawning))
+
+    async def _start(
+        self,
+        key: str,
+        place: Starting,
+        spec: ProcessSpec,
+        sink: Callable[[], Sink | None],
+        spawning: Coroutine[Any, Any, Spawned],
+    ) -> Child:
         try:
-            spawned = await self._launcher.spawn(spec)
+            spawned = await spawning
         except BaseException:
             del self._entries[key]
             raise

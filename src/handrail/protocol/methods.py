@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from handrail.protocol import environment, filesystem, process
+from handrail.protocol import capability, configuration, environment, filesystem, http, process
 
 
 class Lane(enum.Enum):
@@ -50,7 +50,7 @@ class ServerNotification:
     about: str
 
 
-_E, _F, _P = environment, filesystem, process
+_E, _F, _H, _P = environment, filesystem, http, process
 _CONTROL, _OURS = Lane.CONTROL, Origin.OURS
 
 INITIALIZE = "initialize"
@@ -254,11 +254,29 @@ METHODS: dict[str, Method] = {
             _F.WatchMissingResult,
             about="Be told once when a missing path appears.",
         ),
-        # Of the wire, not offered yet: they answer -32601 after the handshake checks.
-        Method("http/request", "http", None, None),
-        Method("capabilityRoots/discoverV1", "capability discovery", None, None),
+        Method(
+            "http/request",
+            "http",
+            _H.HttpRequestParams,
+            _H.HttpResponseResult,
+            about="One HTTP request from this machine; the body whole or streamed.",
+        ),
+        Method(
+            "capabilityRoots/discoverV1",
+            "capability discovery",
+            capability.DiscoverRootsParams,
+            capability.DiscoverRootsResult,
+            about="Plugin and skill files below some directories.",
+        ),
+        Method(
+            "environmentConfig/read",
+            "environment config",
+            configuration.ConfigReadParams,
+            configuration.ConfigReadResult,
+            about="Chosen keys of the configuration files, as TOML.",
+        ),
+        # Of the wire, not offered: it answers -32601 after the handshake checks.
         Method("capabilities/discoverV2", "capability discovery", None, None),
-        Method("environmentConfig/read", "environment config", None, None),
     )
 }
 
@@ -270,5 +288,8 @@ NOTIFICATIONS: tuple[ServerNotification, ...] = (
     ),
     ServerNotification(
         "fs/missingChanged", _F.MissingChangedNotification, "A missing path has appeared."
+    ),
+    ServerNotification(
+        "http/request/bodyDelta", _H.BodyDeltaNotification, "A piece of a streamed HTTP body."
     ),
 )

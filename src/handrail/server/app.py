@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import RpcError, UsageError
@@ -22,12 +22,18 @@ from handrail.server import environment
 from handrail.server.auth import Authenticator, Principal
 from handrail.server.connection import Connection
 from handrail.server.front import Front
+from handrail.server.handlers import HANDLERS
+from handrail.server.http_client import HttpClient
 from handrail.server.measures import Measures
+from handrail.server.rows import Rows
 from handrail.server.sessions import Sessions
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
 from handrail.transport.websocket import WebSocketListener
+
+if TYPE_CHECKING:
+    from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +51,14 @@ class Server:
         self.loop = loop
         self.launcher = launcher
         self.measures = Measures(tuple(METHODS))
+        self.rows = Rows(HANDLERS, self.measures)
+        self.export = self._start_export() if settings.otel else None
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
         self.own_environment = dict(os.environ)
         self.pool = FilePool()
+        self.http_client = HttpClient(self.own_environment)
         self.stopping = asyncio.Event()
         self.draining = False
         self._connections: set[Connection] = set()
@@ -59,7 +68,9 @@ class Server:
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
-            self._info = environment.describe(self.own_environment)
+            self._info = environment.describe(
+                self.own_environment, header_env=bool(self.settings.http_header_env)
+            )
         return self._info
 
     def admit(self) -> None:
@@ -109,7 +120,15 @@ class Server:
         for task in list(self._tasks):
             task.cancel()
         self.pool.close()
+        await self.http_client.close()
         await self.launcher.stop()
+        if self.export is not None:
+            await asyncio.to_thread(self.export.shutdown)
+
+    def _start_export(self) -> Export:
+        from handrail.telemetry import otel  # an extra, and only when it was asked for
+
+        return otel.start(self.measures.registry)
 
 
 async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHandle) -> int:

@@ -20,7 +20,7 @@ _WIRE_CAPABILITIES = {
     "capabilityDiscoverySandbox": False,
     "fsWatchMissing": True,
     "capabilityDiscoveryV2": False,
-    "environmentConfigRead": False,
+    "environmentConfigRead": True,
     "httpHeaderEnvVars": False,
     "sandboxedFileStreaming": False,
     "fileWriteStreaming": True,
@@ -48,7 +48,7 @@ EXTENSIONS = {
 }
 
 
-def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
+def describe(environ: Mapping[str, str], *, header_env: bool = False) -> EnvironmentInfo:
     """Look once; nothing of it changes while a server runs."""
     shell = _shell(environ)
     home = environ.get("HOME") or _passwd_field(5)
@@ -64,7 +64,11 @@ def describe(environ: Mapping[str, str]) -> EnvironmentInfo:
         prepend_path_dirs=[],
         temporary_directories=[to_uri(os.fsencode(tmpdir))] if tmpdir else [],
         temp_dir=to_uri(os.fsencode(tmpdir or "/tmp")),  # noqa: S108 (the system's default)
-        capabilities={**_WIRE_CAPABILITIES, "handrail": EXTENSIONS},
+        capabilities={
+            **_WIRE_CAPABILITIES,
+            "httpHeaderEnvVars": header_env,
+            "handrail": EXTENSIONS,
+        },
     )
 
 

@@ -46,7 +46,10 @@ from handrail.protocol.process import (
     WriteResult,
 )
 from handrail.protocol.wire import U64_MAX
+from handrail.server.capability_handlers import CAPABILITY_HANDLERS
+from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
 from handrail.server.file_handlers import FILE_HANDLERS
+from handrail.server.http_handlers import HTTP_HANDLERS
 from handrail.server.notifier import exit_shape, usage_shape
 from handrail.server.results import Parts
 
@@ -111,7 +114,7 @@ async def session_close(conn: Connection, params: Empty) -> Nothing:
 # --- process/start --------------------------------------------------------------------------
 
 
-async def process_start(conn: Connection, params: StartParams) -> StartResult:
+def process_start(conn: Connection, params: StartParams) -> Any:
     key = _key(params.process_id)
     spec = _spec(conn, params)
     session = conn.session
@@ -120,13 +123,28 @@ async def process_start(conn: Connection, params: StartParams) -> StartResult:
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     try:
-        await session.table.start(key, spec, session.sink)
-    except (ProcessExists, StartCancelled) as error:
+        # Now, not when a task runs: a request behind this one must find the id taken.
+        starting = session.table.start(key, spec, session.sink)
+    except ProcessExists as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
-        data = {"errno": error.errno, "path": error.path}
-        raise RpcError(INTERNAL_ERROR, str(error), data) from None
+        raise _spawn_error(error) from None
+    return _started(key, starting)
+
+
+async def _started(key: str, starting: asyncio.Task[Child]) -> StartResult:
+    try:
+        # Shielded: a client that is lost meanwhile finds the process when it resumes.
+        await asyncio.shield(starting)
+    except StartCancelled as error:
+        raise RpcError(INVALID_REQUEST, str(error)) from None
+    except SpawnFailed as error:
+        raise _spawn_error(error) from None
     return StartResult(process_id=key, sandbox_type="none")
+
+
+def _spawn_error(error: SpawnFailed) -> RpcError:
+    return RpcError(INTERNAL_ERROR, str(error), {"errno": error.errno, "path": error.path})
 
 
 def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
@@ -216,7 +234,7 @@ async def _read_later(
 ) -> Parts:
     loop = conn.server.loop
     deadline = loop.time() + wait
-    conn.park(Lane.ORDINARY)
+    conn.calls.park(Lane.ORDINARY)
     try:
         while True:
             await conn.writable()  # answers to one who does not read pile up nowhere
@@ -230,7 +248,7 @@ async def _read_later(
             if conn.session.ended:
                 raise RpcError(INVALID_REQUEST, "the session was closed")
     finally:
-        conn.unpark(Lane.ORDINARY)
+        conn.calls.unpark(Lane.ORDINARY)
 
 
 def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) -> Parts | None:
@@ -315,13 +333,13 @@ def process_write(conn: Connection, params: WriteParams) -> Any:
 
 
 async def _write_later(conn: Connection, turn: Any) -> WriteResult:
-    conn.park(Lane.ORDINARY)
+    conn.calls.park(Lane.ORDINARY)
     try:
         await turn
     except StdinClosed:
         raise RpcError(INTERNAL_ERROR, "failed to write to process stdin") from None
     finally:
-        conn.unpark(Lane.ORDINARY)
+        conn.calls.unpark(Lane.ORDINARY)
     return _ACCEPTED
 
 
@@ -371,7 +389,9 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
 
 
 def process_terminate(conn: Connection, params: TerminateParams) -> Any:
-    if _entry(conn, params.process_id) is None and conn.cancel_queued_start(params.process_id):
+    if _entry(conn, params.process_id) is None and conn.calls.cancel_queued_start(
+        params.process_id
+    ):
         return TerminateResult(running=True)
     return _terminate(conn, params)
 
@@ -452,4 +472,7 @@ HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
     "process/terminate": process_terminate,
     "process/list": process_list,
     **FILE_HANDLERS,
+    **HTTP_HANDLERS,
+    **CAPABILITY_HANDLERS,
+    **CONFIGURATION_HANDLERS,
 }

@@ -98,7 +98,7 @@ def http_request(conn: Connection, params: HttpRequestParams) -> Coroutine[Any, 
 
 
 async def _whole(conn: Connection, call: Call, timeout_ms: int | None) -> Parts:
-    conn.park(Lane.ORDINARY)
+    conn.calls.park(Lane.ORDINARY)
     try:
         async with conn.http.permits:
             deadline = _deadline(conn, timeout_ms)
@@ -108,14 +108,14 @@ async def _whole(conn: Connection, call: Call, timeout_ms: int | None) -> Parts:
             finally:
                 await answer.close()
     finally:
-        conn.unpark(Lane.ORDINARY)
+        conn.calls.unpark(Lane.ORDINARY)
     return Parts([*_head(answer), *body, b'"}'])
 
 
 async def _begin_stream(
     conn: Connection, call: Call, request_id: str, timeout_ms: int | None
 ) -> Parts:
-    conn.park(Lane.ORDINARY)
+    conn.calls.park(Lane.ORDINARY)
     try:
         async with conn.http.permits:
             deadline = _deadline(conn, timeout_ms)
@@ -124,7 +124,7 @@ async def _begin_stream(
         conn.http.release(request_id)
         raise
     finally:
-        conn.unpark(Lane.ORDINARY)
+        conn.calls.unpark(Lane.ORDINARY)
     # No waiting between here and the answer, which must go out before the first piece.
     conn.http.start(Stream(conn, request_id, answer, deadline))
     return Parts([*_head(answer), b'"}'])

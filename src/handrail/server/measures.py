@@ -29,9 +29,7 @@ class RequestMeasures:
     """The handles of one method."""
 
     queued: Histogram
-    success: Outcome
-    error: Outcome
-    disconnected: Outcome
+    outcomes: dict[str, Outcome]
 
 
 class Measures:
@@ -70,9 +68,8 @@ class Measures:
             )
 
         queued = registry.histogram(names.REQUEST_QUEUE_DURATION).labels(method=name)
-        return RequestMeasures(
-            queued, outcome("success"), outcome("error"), outcome("disconnected")
-        )
+        results = ("success", "error", "disconnected")
+        return RequestMeasures(queued, {result: outcome(result) for result in results})
 
     def connected(self, transport: str) -> None:
         self.registry.gauge(names.CONNECTIONS_ACTIVE).labels(transport=transport).inc()

@@ -41,7 +41,8 @@ class Notifier:
 
     def exited(self, child: Child, seq: int) -> None:
         info = child.exit
-        code = b"null" if info is None or info.code is None else b"%d" % info.code
+        # The wire wants a number here; -1 is its word for "not known".  `exit` tells the truth.
+        code = b"-1" if info is None or info.code is None else b"%d" % info.code
         extra = b""
         if self.extended:
             extra = b',"exit":%b,"usage":%b' % (

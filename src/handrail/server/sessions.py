@@ -25,6 +25,8 @@ from handrail.server.notifier import Notifier
 
 log = logging.getLogger(__name__)
 
+#: What children of an expired session get between TERM and KILL.
+EXPIRY_GRACE = 1.0
 #: A client may not ask for a longer life without a connection than this.
 LONGEST_TTL = 24 * 3600.0
 
@@ -140,7 +142,7 @@ class Sessions:
 
     def close(self, session: Session) -> asyncio.Task[None]:
         """Begin to end a session, whoever may stop waiting for it."""
-        task = self._loop.create_task(self.end(session))
+        task = self._loop.create_task(self.end(session, EXPIRY_GRACE))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task

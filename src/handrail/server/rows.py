@@ -1,0 +1,55 @@
+"""The method table joined with its handlers and counters: one look-up per request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from handrail.protocol.methods import INITIALIZE, METHODS, Lane
+from handrail.server.measures import Measures, RequestMeasures
+
+
+class Row:
+    """Everything a request needs to know about its method."""
+
+    __slots__ = ("family", "handler", "known", "lane", "measures", "shape")
+
+    def __init__(
+        self,
+        lane: Lane,
+        family: str,
+        shape: type[Any] | None,
+        handler: Callable[[Any, Any], Any] | None,
+        measures: RequestMeasures,
+        *,
+        known: bool,
+    ) -> None:
+        self.lane = lane
+        self.family = family
+        self.shape = shape
+        self.handler = handler
+        self.measures = measures
+        self.known = known
+
+
+class Rows:
+    """All rows of one server; methods nobody knows share one."""
+
+    def __init__(
+        self, handlers: Mapping[str, Callable[[Any, Any], Any]], measures: Measures
+    ) -> None:
+        self._rows = {
+            name: Row(
+                method.lane,
+                "" if name == INITIALIZE else method.family,
+                method.params,
+                handlers.get(name),
+                measures.method(name),
+                known=True,
+            )
+            for name, method in METHODS.items()
+        }
+        self._unknown = Row(Lane.ORDINARY, "", None, None, measures.method(""), known=False)
+
+    def find(self, method: str) -> Row:
+        return self._rows.get(method, self._unknown)
