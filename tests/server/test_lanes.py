@@ -309,7 +309,7 @@ class Nowhere:
     def close(self, code: int = 1000, reason: str = "") -> None: ...
 
 
-async def test_a_request_that_had_no_time_to_begin_is_counted_and_leaves_nothing() -> None:
+async def test_a_start_cut_before_its_first_step_is_counted_and_its_process_kept() -> None:
     async with serving() as served:
         client = await served.client()
         side = Connection(served.server, "test")
@@ -321,7 +321,9 @@ async def test_a_request_that_had_no_time_to_begin_is_counted_and_leaves_nothing
         side.disconnected("before the first step")
         assert side.session is not None
         again = await served.client(resumeSessionId=side.session.id)
-        assert names(await again.call("process/list")) == []
+        # As the client expects who was cut off: it finds the process and can end it.
+        assert names(await again.call("process/list")) == ["p"]
+        assert await again.call("process/terminate", processId="p") == {"running": True}
         counts = served.metrics()
         name = 'handrail_requests_total{method="process/start",result="disconnected"}'
         assert counts[name] == 1

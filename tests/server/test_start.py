@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from handrail.process.child import Child
 from handrail.process.table import Starting
 
 from .client_kit import MemoryClient, Refused, chunks_of
@@ -372,7 +373,7 @@ async def test_a_start_that_is_under_way() -> None:
         assert await ends_with(client, "p") == (0, b"")
 
 
-async def test_a_start_whose_client_is_gone_leaves_no_process() -> None:
+async def test_a_start_whose_client_is_gone_is_there_when_it_resumes() -> None:
     async with serving() as served:
         client = await served.client()
         keeper = served.server.launcher._pid
@@ -386,10 +387,9 @@ async def test_a_start_whose_client_is_gone_leaves_no_process() -> None:
             again = await served.client(resumeSessionId=client.session)
         finally:
             os.kill(keeper, signal.SIGCONT)
-        assert (await again.call("process/list"))["processes"] == []
-        # The id is free, and the child that was made all the same is ended by its keeper.
-        await again.start("p", "true")
-        assert await ends_with(again, "p") == (0, b"")
+        await spin(lambda: isinstance(session.table.get("p"), Child))
+        assert await again.call("process/terminate", processId="p") == {"running": True}
+        assert (await ends_with(again, "p"))[0] == 137
 
 
 async def test_a_server_that_stops_starts_nothing() -> None:

@@ -192,7 +192,7 @@ async def test_a_write_that_was_cut_while_it_waited_can_be_sent_again(tmp_path: 
             went_in = await fill(client)
             put(client, b"<cut>", "cut")
             side = served.connection(client)
-            await spin(lambda: side._peer.inbound == 2)
+            await spin(lambda: side.calls._unanswered == 2)
             client.abort()
             await client.until_ended()
             again = await served.client(resumeSessionId=client.session)
