@@ -75,8 +75,7 @@ def test_start_that_is_terminated_meanwhile(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         before, keeper = descriptors(), await shop.keeper_fds()
         for number in range(20):
-            start = asyncio.ensure_future(shop.table.start("p", SLEEP, Recorder))
-            await asyncio.sleep(0)
+            start = shop.table.start("p", SLEEP, Recorder)
             place = shop.table.get("p")
             assert isinstance(place, Starting), number
             shop.table.cancel_start(place)
