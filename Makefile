@@ -1,4 +1,4 @@
-.PHONY: setup demo test lint bench fuzz clean
+.PHONY: setup demo test interop lint bench fuzz clean
 
 setup:
 	@scripts/setup
@@ -8,6 +8,9 @@ demo: setup
 
 test: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+interop: setup
+	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup tests/interop $(ARGS)
 
 lint: setup
 	@.venv/bin/ruff check .
