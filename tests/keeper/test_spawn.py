@@ -316,6 +316,7 @@ def test_no_descriptor_free_in_the_keeper_fails_spawns_and_nothing_else(
     # What failed does not run, what runs is known and can still be ended.
     running = {child.pid for child in held} | {escaped}
     eventually(lambda: children(server.keeper) == running, "no child that nobody knows")
+    eventually(lambda: not children(first.pid), "the one between the two is reaped")
     assert server.orphans() == {first.name: 1}
     assert server.signal(first, signal.SIGKILL, link.SCOPE_TREE) == 2
     server.exit(first)

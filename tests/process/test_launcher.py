@@ -108,6 +108,7 @@ def test_a_start_that_is_cancelled_leaves_no_child_and_no_descriptor(run: Run, m
     async def main(shop: Workshop) -> None:
         launcher = shop.launcher
         before = descriptors()
+        os.kill(shop.keeper, signal.SIGSTOP)  # until we are ready for its answer
         task = asyncio.create_task(launcher.spawn(spec("/bin/sleep", "1000")))
         await asyncio.sleep(0)
         if moment == "before the answer":
@@ -119,6 +120,7 @@ def test_a_start_that_is_cancelled_leaves_no_child_and_no_descriptor(run: Run, m
                 task.cancel()
 
             shop.loop.add_reader(launcher._sock.fileno(), readable)
+        os.kill(shop.keeper, signal.SIGCONT)
         with pytest.raises(asyncio.CancelledError):
             await task
         shop.loop.add_reader(launcher._sock.fileno(), launcher._readable)

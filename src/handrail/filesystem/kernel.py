@@ -34,6 +34,9 @@ _AT_STATX_DONT_SYNC = 0x4000
 _STATX_BTIME = 0x800
 _STATX_SIZE = 256
 _STATX_BTIME_AT = 80
+_STATX_BASIC = 0x7FF
+_STATX_MTIME_AT = 112
+_STATX_DEV_MAJOR_AT = 136
 _FALLOC_FL_KEEP_SIZE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -85,6 +88,22 @@ def supports(resolve: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def statx_cached(fd: int) -> tuple[int, int, int, int, int] | None:
+    """Mode, size, birth and change in milliseconds, and device major, from memory alone."""
+    if not hasattr(_libc, "statx"):
+        return None
+    buffer = ctypes.create_string_buffer(_STATX_SIZE)
+    flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
+    if _libc.statx(fd, b"", flags, _STATX_BASIC | _STATX_BTIME, buffer) != 0:
+        return None
+    mask, mode, size = struct.unpack_from("=I24xH10xQ", buffer, 0)
+    born_s, born_ns = struct.unpack_from("=qI", buffer, _STATX_BTIME_AT)
+    changed_s, changed_ns = struct.unpack_from("=qI", buffer, _STATX_MTIME_AT)
+    (major,) = struct.unpack_from("=I", buffer, _STATX_DEV_MAJOR_AT)
+    born = born_s * 1000 + born_ns // 1_000_000 if mask & _STATX_BTIME else 0
+    return mode, size, max(0, born), max(0, changed_s * 1000 + changed_ns // 1_000_000), major
 
 
 def birth_ms(fd: int) -> int:

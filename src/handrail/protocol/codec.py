@@ -38,10 +38,9 @@ def decode(data: str | bytes) -> Message:
             data = str(data, "utf-8")
         except UnicodeDecodeError:
             raise RemoteProtocolError("the message is not UTF-8") from None
-    brackets, may_be_many = 0, False
-    if len(data) > MAX_DEPTH:  # shorter ones cannot break a limit
-        brackets = data.count("[") + data.count("{")
-        may_be_many = brackets + data.count(",") >= MAX_VALUES
+    size = len(data)
+    may_be_deep = size > MAX_DEPTH and _any_has(data, "[{", MAX_DEPTH // 2)
+    may_be_many = size > MAX_VALUES // 3 and _any_has(data, "[{,", MAX_VALUES // 3)
     if may_be_many and _has_too_many(data):
         raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
     try:
@@ -52,13 +51,30 @@ def decode(data: str | bytes) -> Message:
         raise RemoteProtocolError("the message is nested too deeply") from None
     except ValueError as error:
         raise RemoteProtocolError(f"the message is not JSON: {error}"[:200]) from None
-    if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if may_be_deep and _depth(value) > MAX_DEPTH:
         raise RemoteProtocolError(f"the message is nested deeper than {MAX_DEPTH} levels")
     if may_be_many and _count(value) > MAX_VALUES:
         raise RemoteProtocolError(f"the message holds more than {MAX_VALUES} values")
-    if "\\u" in data and _has_lone_surrogate(value):
+    # The single character first: that search is thirty times faster in a large message.
+    if "\\" in data and "\\u" in data and _has_lone_surrogate(value):
         raise RemoteProtocolError("the message holds half of a surrogate pair")
     return classify(value)
+
+
+def _any_has(text: str, characters: str, number: int) -> bool:
+    """Whether one of the characters occurs that often.
+
+    By ``find``, which is a memchr: ``count`` took 10 ms each for a message of 11 MB.
+    """
+    for character in characters:
+        at = -1
+        for _ in range(number):
+            at = text.find(character, at + 1)
+            if at < 0:
+                break
+        else:
+            return True
+    return False
 
 
 class _Refused(Exception):
