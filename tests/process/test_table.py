@@ -268,10 +268,24 @@ def test_three_hundred_in_flight_leave_nothing(run: Run) -> None:
             assert sink.kinds[-2:] == ["exited", "closed"]
 
         await asyncio.gather(*(one(key, sink) for key, sink in sinks.items()))
-        await shop.until(lambda: len(table) == 0, "the retention is over")
+        await shop.until(lambda: not len(table) and not table._forgetting, "the retention is over")
         assert await shop.keeper_fds() == keeper
         assert descriptors() == before
         assert children(shop.keeper) == set() == zombies(shop.keeper)
         assert shop.launcher._early == {} == shop.launcher._watchers
+
+    run(main)
+
+
+def test_daemon_of_a_forgotten_process_ends_with_the_table(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
+        quiet = "setsid sleep 600 </dev/null >/dev/null 2>&1 & exit 0"
+        await table.start("p", sh(quiet), _nobody)
+        await shop.until(lambda: not len(table) and not table._forgetting, "p is forgotten")
+        assert len(children(shop.keeper)) == 1
+        await table.end_all()
+        await shop.until(lambda: not children(shop.keeper), "its daemon is gone too")
+        assert await shop.launcher.orphans() == {}
 
     run(main)

@@ -142,12 +142,12 @@ def _run(args: argparse.Namespace) -> int:
     )
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
-    _raise_file_limit()
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     state = claim(settings.state_dir)
     keeper = state.keeper(settings.orphan_ttl)
+    _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs
 

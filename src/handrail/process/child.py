@@ -378,8 +378,11 @@ class Child:
             on_exit, self.on_exit = self.on_exit, None
             on_exit(self)
 
-    def discard(self) -> None:
-        """Let go of everything, retained output too.  The child must have been killed."""
+    def discard(self, *, forget: bool = True) -> None:
+        """Let go of everything, retained output too.  The child must have ended or been killed.
+
+        Without ``forget`` the keeper goes on knowing its family, so that it can be ended.
+        """
         for stream in self.streams:
             if not stream.ended:
                 self._ended(stream)
@@ -391,7 +394,8 @@ class Child:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
-        self._launcher.forget(self.number)
+        if forget:
+            self._launcher.forget(self.number)
         self.sink = None
         self._counted()  # discarded before its exit was known
         self._wake()

@@ -8,11 +8,13 @@ retention time and then its id is free again.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, ProcessExists
+from handrail.errors import HandrailError, KeeperLost, ProcessExists
+from handrail.keeper import link
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
@@ -59,6 +61,8 @@ class ProcessTable:
         self._entries: dict[str, Child | Starting] = {}
         self._closed: deque[tuple[float, Child]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._haunted: set[int] = set()  # forgotten here, with descendants that live on
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -82,7 +86,9 @@ class ProcessTable:
             raise ProcessExists(f"process {key} already exists")
         spawning = self._launcher.spawn(spec)
         place = self._entries[key] = Starting()
-        return self._loop.create_task(self._start(key, place, spec, sink, spawning))
+        task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
+        task.add_done_callback(_heard)
+        return task
 
     async def _start(
         self,
@@ -123,15 +129,38 @@ class ProcessTable:
             self._timer = self._loop.call_later(self._retention, self._expire)
 
     def _expire(self) -> None:
+        """Free the ids whose time is over; many at once, for each time the keeper is asked."""
         now = self._loop.time()
+        over = []
         while self._closed and self._closed[0][0] <= now + 0.001:
             _, child = self._closed.popleft()
             if self._entries.get(child.key) is child:
                 del self._entries[child.key]
-                child.discard()
+                over.append(child)
         self._timer = None
         if self._closed:
-            self._timer = self._loop.call_later(self._closed[0][0] - now, self._expire)
+            pause = max(self._closed[0][0] - now, min(1.0, self._retention / 10))
+            self._timer = self._loop.call_later(pause, self._expire)
+        if over:
+            task = self._loop.create_task(self._forget(over))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, over: list[Child]) -> None:
+        """Forget children, but not the families of those that have left somebody behind."""
+        numbers = {child.number for child in over} | self._haunted
+        left = await self._with_orphans()
+        for child in over:
+            child.discard(forget=child.number not in left)
+        for number in self._haunted - left:
+            self._launcher.forget(number)
+        self._haunted = numbers & left
+
+    async def _with_orphans(self) -> set[int]:
+        try:
+            return set(await self._launcher.orphans())
+        except KeeperLost:
+            return set()
 
     async def end_all(self, grace: float = 0.0) -> None:
         """End every process with its whole tree, and forget them all."""
@@ -144,11 +173,26 @@ class ProcessTable:
             child.sink = None
             child.resume()
         try:
-            await asyncio.gather(*(child.end(grace) for child in children), return_exceptions=True)
+            left = await self._with_orphans()
+            # One that has closed and left nobody behind needs no signal.
+            ending = [c.end(grace) for c in children if not c.closed or c.number in left]
+            await asyncio.gather(*ending, *self._forgetting, return_exceptions=True)
+            for number in self._haunted:
+                await self._launcher.signal(number, signal.SIGKILL, link.SCOPE_TREE)
+                self._launcher.forget(number)
+        except KeeperLost:
+            pass  # it took its knowledge along; whoever is left is nobody's any more
         finally:
+            self._haunted = set()
             for child in children:
                 child.discard()
             self._closed.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+
+def _heard(task: asyncio.Task[Child]) -> None:
+    """Whoever asked for this child may be gone, and with it whoever hears why it failed."""
+    if not task.cancelled():
+        task.exception()
