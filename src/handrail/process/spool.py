@@ -29,7 +29,7 @@ RING = RETENTION_BYTES + STEP
 _HEAD = struct.Struct("<8sQQ")  # magic, laps, pending
 _MAGIC = b"hrspool1"
 #: A terminal gives about 4 KiB a step, and the kernel makes pages for all that is asked for.
-_TERMINAL_STEP = 65536
+_TERMINAL_STEP = 8192
 #: Steps gathered before the rest of the loop has its turn.
 _TERMINAL_STEPS = 16
 
