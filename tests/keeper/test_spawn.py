@@ -159,7 +159,7 @@ def test_soft_limit_on_open_files_is_the_servers_and_not_the_keepers() -> None:
                 assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == (low, hard)
                 assert resource.prlimit(server.keeper, resource.RLIMIT_NOFILE) == (hard, hard)
             with pytest.raises(Failed):
-                server.spawn(["/nonexistent"])
+                server.spawn(["/no/such/path"])
             assert resource.prlimit(server.keeper, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -239,7 +239,7 @@ def test_failing_spawn_leaves_nothing(
     env: dict[str, str] = {}
     argv: list[str | bytes] = ["/bin/true"]
     if case == "missing":
-        argv = ["/nonexistent/program"]
+        argv = ["/no/such/path/program"]
     elif case == "directory":
         argv = [str(tmp_path)]
     elif case == "not executable":

@@ -187,7 +187,7 @@ def run_in_bash(script: str) -> list[tuple[str, ...]]:
         written.touch()
         subprocess.run(
             [shutil.which("bash") or "bash", "-c", script],
-            env={**environment, "PATH": "/nonexistent", "REPORT": str(written)},
+            env={**environment, "PATH": "/no/such/path", "REPORT": str(written)},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -55,11 +55,11 @@ def test_spawned_is_what_was_asked_for(run_everywhere: Run) -> None:
 @pytest.mark.parametrize(
     ("what", "number"),
     [
-        (spec("/nonexistent/program"), errno.ENOENT),
+        (spec("/no/such/path/program"), errno.ENOENT),
         (spec("no-such-program"), errno.ENOENT),
         (spec("/etc"), errno.EACCES),
         (spec("/bin/true", "x" * 200_000), errno.E2BIG),
-        (spec("/bin/true", cwd="/nonexistent"), errno.ENOENT),
+        (spec("/bin/true", cwd="/no/such/path"), errno.ENOENT),
         (spec("/bin/true", cwd="/etc/passwd"), errno.ENOTDIR),
         (spec("/bin/true", arg0=b""), errno.EINVAL),
         (spec("/bin/true", "with\0nul"), errno.EINVAL),

@@ -45,7 +45,7 @@ def here(tmp_path: Path) -> Iterator[int]:
         (b"here", b":bin", b"./here"),
         (b"here", b"bin::other", b"./here"),
         (b"link", b"bin", b"bin/link"),
-        (b"sh", b"/nonexistent:/bin", b"/bin/sh"),
+        (b"sh", b"/no/such/path:/bin", b"/bin/sh"),
     ],
 )
 def test_search_in_the_childs_path(here: int, name: bytes, path: bytes, found: bytes) -> None:

@@ -57,7 +57,7 @@ def test_id_is_taken_while_it_starts_runs_and_is_retained(run: Run) -> None:
     run(main)
 
 
-@pytest.mark.parametrize("what", [spec("/nonexistent"), spec("/bin/true", cwd="/nonexistent")])
+@pytest.mark.parametrize("what", [spec("/no/such/path"), spec("/bin/true", cwd="/no/such/path")])
 def test_failing_start_frees_the_id(run: Run, what: object) -> None:
     async def main(shop: Workshop) -> None:
         for _ in range(3):
@@ -240,7 +240,7 @@ def test_observer_hears_of_each_once(run: Run) -> None:
         for number in range(5):
             await table.start(str(number), sh("exit 1"), _nobody)
         with pytest.raises(SpawnFailed):
-            await table.start("x", spec("/nonexistent"), _nobody)
+            await table.start("x", spec("/no/such/path"), _nobody)
         await shop.until(lambda: len(table) == 0, "all are forgotten")
         assert seen.seen == {"started": 5, "exited": 5}
         await table.end_all()
