@@ -43,6 +43,10 @@ MOST_REQUESTS = 8192
 #: The same in bytes, and what is too small to be counted.
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
 SMALL_REQUEST = 4096
+#: A request this soon after the last answer is part of a quick conversation ...
+QUICK_SECONDS = 0.0003
+#: ... and the loop looks this long for the next one before it sleeps.
+AWAKE_SECONDS = 0.00015
 #: Unread answers of one client, in bytes, before the same.
 MOST_UNREAD = 4 * 1024 * 1024
 
@@ -91,6 +95,9 @@ class Calls:
         self._unanswered = 0
         self._large_bytes = 0
         self._held = False
+        self._answered = 0.0
+        self._awake_until = 0.0
+        self._awake = False
         self._current_arrived = 0.0  # of the call whose handler is being called
 
     def take(self, request: Request, size: int) -> None:
@@ -143,7 +150,26 @@ class Calls:
             task.add_done_callback(self._ended)
             return
         self._answer(request, result)
-        self._done(call, "success")
+        self._stay_awake(call, self._done(call, "success"))
+
+    def _stay_awake(self, call: Call, now: float) -> None:
+        """Look for the next request a little longer, if this client asks one after the other.
+
+        Falling asleep and waking up costs such a client more than the answer itself.  Only a
+        request that came right after the last answer buys this time, so an idle or a slow
+        conversation never spins.
+        """
+        if call.arrived - self._answered < QUICK_SECONDS:
+            self._awake_until = now + AWAKE_SECONDS
+            if not self._awake:
+                self._awake = True
+                self._conn.server.loop.call_soon(self._look_again)
+        self._answered = now
+
+    def _look_again(self) -> None:
+        self._awake = monotonic() < self._awake_until and not self._tasks
+        if self._awake:
+            self._conn.server.loop.call_soon(self._look_again)
 
     def _invoke(self, request: Request, row: Row) -> Any:
         params = None
@@ -222,7 +248,8 @@ class Calls:
         text = "internal error; the server's log has the details"
         self._conn.transport.send(codec.error_message(request.id, INTERNAL_ERROR, text))
 
-    def _done(self, call: Call, outcome: str) -> None:
+    def _done(self, call: Call, outcome: str) -> float:
+        """Count it; the time."""
         self._unanswered -= 1
         if call.size > SMALL_REQUEST:
             self._large_bytes -= call.size
@@ -233,6 +260,7 @@ class Calls:
         measures.total_seconds.observe(now - call.arrived)
         if call.span is not None:
             call.span.end(outcome)
+        return now
 
     # --- what the connection asks for ----------------------------------------------------------
 
