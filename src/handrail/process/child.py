@@ -27,7 +27,7 @@ from handrail.errors import StdinClosed
 from handrail.keeper import link
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
-from handrail.process.spec import ExitInfo, ProcessSpec, Usage, exit_from_status
+from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
 from handrail.process.spool import STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_pump import StdinPump
@@ -351,8 +351,11 @@ class Child:
         os.close(self._pidfd)
         self._pidfd = -1
         if self._pump is not None:
-            # As on the wire: a write after the exit is accepted, and its bytes vanish.
-            self._pump.abandon()
+            if self.terminated:
+                self._pump.close()  # refuses who still waits
+            else:
+                # As on the wire: a write after the exit is accepted, and its bytes vanish.
+                self._pump.abandon()
         seq = self.log.exited()
         if self.sink is not None:
             self.sink.exited(self, seq)
@@ -372,6 +375,17 @@ class Child:
         self._wake()
         if self.on_closed is not None:
             self.on_closed(self)
+
+    def keeper_lost(self) -> None:
+        """Nobody can tell us its status any more: end it, and say that the exit is not known."""
+        if self.exit is not None:
+            return
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)  # the leader is dead or dying, not reused yet
+        except OSError:
+            pass
+        self._note_exit(ExitInfo(ExitKind.LOST, None))
 
     def _counted(self) -> None:
         if self.on_exit is not None:

@@ -52,7 +52,8 @@ class Launcher:
         self._pid = 0 if handle.found else handle.pid
         self._loop = loop
         self._serial = 0
-        self._children = 0
+        # Not from 1: a keeper that was found may hold children of a server before us.
+        self._children = int.from_bytes(os.urandom(5), "big") << 20
         self._questions: dict[int, asyncio.Future[link.Message]] = {}
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
@@ -62,6 +63,7 @@ class Launcher:
         self._forgotten: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
+        self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
         self.alive = True
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
@@ -179,8 +181,9 @@ class Launcher:
             self._send_gathered()
             self.on_lost = None
             self._stopped = self._loop.create_future()
+            self._goodbye = self._ask(link.STOP, [])
             with contextlib.suppress(KeeperLost):
-                await self._ask(link.STOP, [])
+                await self._goodbye
             if self.alive:
                 await self._stopped
         self.close()
@@ -324,7 +327,16 @@ class Launcher:
         if not self._pid:
             return
         try:
-            ended, _ = os.waitpid(self._pid, 0 if self._stopped is not None else os.WNOHANG)
+            # Waiting is right only for a keeper that has confirmed its end by itself.
+            said = self._goodbye
+            confirmed = (
+                said is not None
+                and said.done()
+                and not said.cancelled()
+                and said.exception() is None
+            )
+            wait = 0 if confirmed else os.WNOHANG
+            ended, _ = os.waitpid(self._pid, wait)
         except ChildProcessError:
             ended = self._pid
         if ended:

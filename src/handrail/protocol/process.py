@@ -53,6 +53,11 @@ class StartParams(Wire):
     shell_snapshot: dict[str, Any] | None = None
     #: Ours: a name for people, shown by ``process/list``.
     name: str | None = None
+    #: Ours to come.  Refused, for a limit that is ignored is worse than none.
+    timeout_ms: Any = None
+    limits: Any = None
+    on_lag: Any = None
+    detach: Any = None
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: How long an orderly stop may take beyond the grace of the children.
+STOP_SECONDS = 5.0
+
 
 class Server:
     """The sessions, the keeper's link and the connections of one server."""
@@ -60,6 +63,7 @@ class Server:
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
         self.stopping = asyncio.Event()
+        self.exit_code = 0
         self.draining = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -100,7 +104,10 @@ class Server:
         return Connection(self, f"{principal.mode.value}:{principal.issuer}:{principal.subject}")
 
     def _keeper_lost(self) -> None:
-        log.error("the keeper is gone; no process can be started any more: stopping")
+        log.error("the keeper is gone; its children are ended and their exits reported as lost")
+        self.exit_code = 1
+        for child in self.sessions.children():
+            child.keeper_lost()
         self.stopping.set()
 
     async def stop(self) -> None:
@@ -147,10 +154,16 @@ async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHan
     finally:
         if listener is not None:
             listener.close()
-        await server.stop()
-        if listener is not None:
-            await listener.wait_closed()
-    return 0
+        try:
+            async with asyncio.timeout(settings.stop_grace + STOP_SECONDS):
+                await server.stop()
+                if listener is not None:
+                    await listener.wait_closed()
+        except TimeoutError:
+            log.error("the keeper does not answer; leaving its children to it")
+            server.exit_code = 1
+            launcher.close()
+    return server.exit_code
 
 
 async def _listen(server: Server, auth: Authenticator) -> WebSocketListener | None:
@@ -189,5 +202,8 @@ async def _listen(server: Server, auth: Authenticator) -> WebSocketListener | No
 
 def _announce(url: str) -> None:
     """The one line on stdout, for whoever started us."""
-    sys.stdout.write(url + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(url + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise UsageError(f"cannot tell the address on stdout: {error.strerror}") from None

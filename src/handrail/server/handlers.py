@@ -161,6 +161,12 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
     if params.network_proxy is not None:
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
+    for field in ("timeout_ms", "limits", "on_lag", "detach"):
+        if getattr(params, field) not in (None, False):
+            raise RpcError(
+                INVALID_PARAMS,
+                f"`{_camel(field)}` is not offered by this server yet; ask its capabilities first",
+            )
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
     argv = tuple(_native("argv", word) for word in params.argv)
@@ -177,6 +183,11 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         name=params.name,
         **({} if size is None else {"rows": size.rows, "cols": size.cols}),
     )
+
+
+def _camel(field: str) -> str:
+    first, *rest = field.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:

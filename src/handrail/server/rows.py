@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from handrail.protocol.methods import INITIALIZE, METHODS, Lane
@@ -12,7 +13,7 @@ from handrail.server.measures import Measures, RequestMeasures
 class Row:
     """Everything a request needs to know about its method."""
 
-    __slots__ = ("family", "handler", "known", "lane", "measures", "shape")
+    __slots__ = ("_measures", "_resolve", "family", "handler", "known", "lane", "shape")
 
     def __init__(
         self,
@@ -20,7 +21,7 @@ class Row:
         family: str,
         shape: type[Any] | None,
         handler: Callable[[Any, Any], Any] | None,
-        measures: RequestMeasures,
+        resolve: Callable[[], RequestMeasures],
         *,
         known: bool,
     ) -> None:
@@ -28,8 +29,16 @@ class Row:
         self.family = family
         self.shape = shape
         self.handler = handler
-        self.measures = measures
+        self._resolve = resolve
+        self._measures: RequestMeasures | None = None
         self.known = known
+
+    @property
+    def measures(self) -> RequestMeasures:
+        """The counters; made at the first use, so that /metrics shows what was used."""
+        if self._measures is None:
+            self._measures = self._resolve()
+        return self._measures
 
 
 class Rows:
@@ -44,12 +53,14 @@ class Rows:
                 "" if name == INITIALIZE else method.family,
                 method.params,
                 handlers.get(name),
-                measures.method(name),
+                partial(measures.method, name),
                 known=True,
             )
             for name, method in METHODS.items()
         }
-        self._unknown = Row(Lane.ORDINARY, "", None, None, measures.method(""), known=False)
+        self._unknown = Row(
+            Lane.ORDINARY, "", None, None, partial(measures.method, ""), known=False
+        )
 
     def find(self, method: str) -> Row:
         return self._rows.get(method, self._unknown)
