@@ -22,7 +22,7 @@ import sys
 import time
 from collections import deque
 
-from handrail.keeper import descriptors, link, spawn, tree
+from handrail.keeper import descriptors, link, memory, spawn, tree
 from handrail.keeper.lease import Lease
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -30,6 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging"}
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
 _STOP_SECONDS = 2.0
+
+
+_NOTHING: dict[bytes, int] = {}
 
 
 class Entry:
@@ -190,6 +193,8 @@ class Keeper:
         elif op == link.FORGET:
             for child in fields:
                 self.forget(child)
+            if len(fields) >= memory.MANY:
+                memory.give_back()
         elif op == link.LIST:
             for entry in self.entries.values():
                 self.describe(fd, serial, entry)
@@ -268,6 +273,8 @@ class Keeper:
         old = entry.fds.get(name)
         if old is not None:
             os.close(old)
+        if entry.fds is _NOTHING:
+            entry.fds = {}
         entry.fds[name] = fd
 
     def describe(self, fd: int, serial: int, entry: Entry) -> None:
@@ -311,6 +318,8 @@ class Keeper:
         if entry is not None:
             for name in _STREAMS & entry.fds.keys():
                 os.close(entry.fds.pop(name))
+            if not entry.fds:
+                entry.fds = _NOTHING  # one for all: there may be very many entries
 
     def forget(self, child: bytes) -> None:
         entry = self.entries.pop(child, None)

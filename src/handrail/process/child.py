@@ -69,6 +69,10 @@ class Stream:
         self.ended = False
 
 
+_NO_TAGS: dict[str, bytes] = {}
+_NO_STREAMS: list[Stream] = []
+
+
 class Child:
     """A process we keep, from its start until it is forgotten."""
 
@@ -202,8 +206,8 @@ class Child:
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the terminal's size; the kernel tells the foreground job by SIGWINCH."""
-        stream = self.streams[0]
-        if not stream.ended:
+        stream = self.streams[0] if self.streams else None
+        if stream is not None and not stream.ended:
             fcntl.ioctl(stream.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
     # --- signals -----------------------------------------------------------------------------
@@ -373,8 +377,17 @@ class Child:
         if self.sink is not None:
             self.sink.closed(self, seq)
         self._wake()
+        self._shrink()
         if self.on_closed is not None:
             self.on_closed(self)
+
+    def _shrink(self) -> None:
+        """What is only kept for late readers is kept small; there may be very many."""
+        self.spec = self.spec.without_env()
+        self.tags = _NO_TAGS
+        self._pump = None
+        if all(stream.spool is None for stream in self.streams):
+            self.streams = _NO_STREAMS
 
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
@@ -24,6 +24,13 @@ class ProcessSpec:
     rows: int = DEFAULT_ROWS
     cols: int = DEFAULT_COLS
     name: str | None = None
+
+    def without_env(self) -> ProcessSpec:
+        """The same for somebody who only wants to know what it was: small, and no secrets."""
+        return replace(self, env=_NO_ENV)
+
+
+_NO_ENV: dict[bytes, bytes] = {}
 
 
 class ExitKind(enum.Enum):

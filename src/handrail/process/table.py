@@ -8,13 +8,14 @@ retention time and then its id is free again.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 from handrail.errors import HandrailError, KeeperLost, ProcessExists
-from handrail.keeper import link
+from handrail.keeper import link, memory
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
@@ -155,6 +156,9 @@ class ProcessTable:
         for number in self._haunted - left:
             self._launcher.forget(number)
         self._haunted = numbers & left
+        if len(over) >= memory.MANY:
+            over.clear()
+            memory.give_back()
 
     async def _with_orphans(self) -> set[int]:
         try:
@@ -190,6 +194,10 @@ class ProcessTable:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+            if len(children) >= memory.MANY:
+                children.clear()
+                gc.collect()
+                memory.give_back()
 
 
 def _heard(task: asyncio.Task[Child]) -> None:
