@@ -117,7 +117,10 @@ class ProcessTable:
         if self._observer is not None:
             self._observer.started(child)
             child.on_exit = self._observer.exited
-        child.begin()
+        # Whoever awaits this task is told two turns of the loop later; what the child does is
+        # told after that, so that news of a process never overtake the news of its start.
+        later = self._loop.call_soon
+        later(later, later, child.begin)
         return child
 
     def cancel_start(self, place: Starting) -> None:
