@@ -139,6 +139,8 @@ class Child:
 
     def begin(self) -> None:
         """Start reading, and hear of the exit."""
+        if self._pidfd < 0:
+            return  # discarded meanwhile
         for stream in self.streams:
             self._read_from(stream)
         self._launcher.watch(self.number, self._exited)
