@@ -7,7 +7,7 @@ demo: setup
 	@.venv/bin/python examples/demo.py
 
 test: setup
-	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --ignore tests/interop $(ARGS)
 
 interop: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup tests/interop $(ARGS)
