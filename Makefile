@@ -7,10 +7,10 @@ demo: setup
 	@.venv/bin/python examples/demo.py
 
 test: setup
-	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --ignore tests/interop $(ARGS)
+	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
 
 interop: setup
-	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup tests/interop $(ARGS)
+	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 tests/interop $(ARGS)
 
 lint: setup
 	@.venv/bin/ruff check .

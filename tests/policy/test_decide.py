@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Effect
 from handrail.policy.decide import Action, Cause, Verdict, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Decision, Policy, Sandbox
-from handrail.policy.shell_words import SCRIPT_LIMIT
 from handrail.policy.situation import Approval, Granular, Situation
 
 from . import cases

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.shell_words import (
-    SCRIPT_LIMIT,
     ShellCall,
     literal_commands,
     plain_commands,
@@ -145,6 +145,20 @@ def test_a_live_part_is_never_called_plain(script: str, first: str, last: str) -
     assert plain_commands(f"{first}; {script}") is None
     assert plain_commands(f'probe "{first}x$y{last}"; {script}') is None
     assert plain_commands(f"probe x{first}y {last}") is None or first == "!" == last
+
+
+@pytest.mark.parametrize(
+    "script", ["{\U00103266", "{1\U000d18bd", "{\U000f464e=\t", "echo {\u65e5..9}"]
+)
+def test_a_brace_before_any_character_does_not_end_the_process(script: str) -> None:
+    assert plain_commands(script) is None
+
+
+def test_words_of_any_language_stay_themselves() -> None:
+    assert plain_commands("echo \u65e5\u672c '\U0001f600 x' && caf\u00e9 \u20ac5") == (
+        ("echo", "\u65e5\u672c", "\U0001f600 x"),
+        ("caf\u00e9", "\u20ac5"),
+    )
 
 
 @settings(deadline=None)

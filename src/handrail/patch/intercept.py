@@ -9,25 +9,24 @@ script consists of one statement and nothing else:
 Everything else is left to the shell, which finds an ``apply_patch`` program on its path.  A
 script that is nothing but the text of a patch is recognised too, as the mistake it is.
 
-The shell's syntax is read by tree-sitter, imported when a script first mentions the command;
-without that package nothing is taken over.  Where the tool we are compatible with would write
-into a folder the shell would never have gone to (``cd ~``, ``cd *``, ``cd -``, ``cd "$X/a"``,
-``cd a\\ b``), we leave the call to the shell.
+The shell's syntax is read when a script mentions the command, and only then.  Where the tool we
+are compatible with would write into a folder the shell would never have gone to (``cd ~``,
+``cd *``, ``cd -``, ``cd "$X/a"``, ``cd a\\ b``), we leave the call to the shell.
 """
 
 from __future__ import annotations
 
-import functools
 import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from handrail.bash_syntax import node_text, syntax_tree
 from handrail.patch.grammar import PatchSyntaxError, parse
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 COMMANDS = ("apply_patch", "applypatch")
 
@@ -69,10 +68,8 @@ def recognise_script(script: str) -> PatchCall | BarePatch | None:
         return BarePatch()
     if not any(command in script for command in COMMANDS):
         return None
-    parser = _parser()
-    if parser is None:
-        return None
-    return _read_program(parser.parse(script.encode("utf-8", "surrogateescape")).root_node)
+    tree = syntax_tree(script)
+    return None if tree is None else _read_program(*tree)
 
 
 def _is_patch(text: str) -> bool:
@@ -99,17 +96,7 @@ def _script(argv: Sequence[str]) -> str | None:
     return None
 
 
-@functools.cache
-def _parser() -> Parser | None:
-    try:
-        import tree_sitter
-        import tree_sitter_bash
-    except ImportError:
-        return None
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-
-
-def _read_program(program: Node) -> PatchCall | None:
+def _read_program(program: Node, data: bytes) -> PatchCall | None:
     """The one statement of a script, if it is a command that is fed by one heredoc."""
     match program.named_children:
         case [statement] if statement.type == "redirected_statement":
@@ -118,28 +105,28 @@ def _read_program(program: Node) -> PatchCall | None:
             return None
     match statement.named_children:
         case [body, redirect] if redirect.type == "heredoc_redirect":
-            text = _heredoc(redirect)
+            text = _heredoc(redirect, data)
         case _:
             return None
     if text is None:
         return None
-    if _is_apply(body, bare=True):
+    if _is_apply(body, data, bare=True):
         return PatchCall(text)
     if body.type != "list" or [child.type for child in body.children] != _CD_LIST:
         return None
     first, _, second = body.children
-    directory = _cd_directory(first)
+    directory = _cd_directory(first, data)
     # Further arguments do not count here; the tool we follow looks at the name alone.
-    if directory is None or not _is_apply(second, bare=False):
+    if directory is None or not _is_apply(second, data, bare=False):
         return None
     return PatchCall(text, directory)
 
 
-def _heredoc(redirect: Node) -> str | None:
+def _heredoc(redirect: Node, data: bytes) -> str | None:
     """The body of a heredoc that has nothing else on its first line."""
     match redirect.named_children:
         case [start, body, end] if (start.type, body.type, end.type) == _HEREDOC:
-            text = _text(body)
+            text = node_text(body, data)
         case _:
             return None
     if redirect.children[0].type == "<<-":
@@ -147,33 +134,33 @@ def _heredoc(redirect: Node) -> str | None:
     return text
 
 
-def _is_apply(command: Node, *, bare: bool) -> bool:
+def _is_apply(command: Node, data: bytes, *, bare: bool) -> bool:
     """Whether ``command`` calls the patch tool; assignments before the name do not matter."""
-    if command.type != "command" or _name(command) not in COMMANDS:
+    if command.type != "command" or _name(command, data) not in COMMANDS:
         return False
     return not bare or command.named_children[-1].type == "command_name"
 
 
-def _name(command: Node) -> str | None:
+def _name(command: Node, data: bytes) -> str | None:
     """The name a command is called by, if it is one plain word."""
     name = command.child_by_field_name("name")
     if name is None or [child.type for child in name.named_children] != ["word"]:
         return None
-    return _text(name)
+    return node_text(name, data)
 
 
-def _cd_directory(command: Node) -> str | None:
+def _cd_directory(command: Node, data: bytes) -> str | None:
     """The folder of ``cd DIR``, if it means itself literally."""
-    if _name(command) != "cd":
+    if _name(command, data) != "cd":
         return None
     match command.children_by_field_name("argument"):
         case [argument] if command.named_children[-1] == argument:
-            return _literal(argument)
+            return _literal(argument, data)
     return None
 
 
-def _literal(word: Node) -> str | None:
-    text = _text(word)
+def _literal(word: Node, data: bytes) -> str | None:
+    text = node_text(word, data)
     if word.type == "raw_string":
         return text[1:-1]
     if word.type == "string":
@@ -185,7 +172,3 @@ def _literal(word: Node) -> str | None:
     if word.type != "word" or text == "-" or not _NOT_PLAIN.isdisjoint(text):
         return None
     return text
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "surrogateescape")

@@ -26,6 +26,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Danger, command_danger, effects
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.proposals import first_of, proposed_prefix
@@ -39,7 +40,7 @@ from handrail.policy.rules import (
     normal_path,
     strictest,
 )
-from handrail.policy.shell_words import SCRIPT_LIMIT, shell_call, split
+from handrail.policy.shell_words import shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
 

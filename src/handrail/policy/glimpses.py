@@ -15,8 +15,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from handrail.bash_syntax import node_text, syntax_tree
 from handrail.policy.rules import Words
-from handrail.policy.shell_words import node_text, syntax_tree, walk
+from handrail.policy.shell_words import walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

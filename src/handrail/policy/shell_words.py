@@ -9,8 +9,6 @@ commands looks at, kept apart because its blind spots are part of compatible beh
 The grammar is not bash.  It takes ``\\r``, form feeds and backslash-space for white space, and a
 backslash-newline inside a word for a separator, where bash makes them part of the word or joins
 it.  Therefore the plain reader also checks every byte *between* the words (``_gaps_are_plain``).
-
-tree-sitter and its grammar are imported here only, at the first script.
 """
 
 from __future__ import annotations
@@ -19,20 +17,17 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
+from handrail.bash_syntax import node_text, syntax_tree
 from handrail.policy.rules import Argv
 
 if TYPE_CHECKING:
-    from tree_sitter import Language, Node
+    from tree_sitter import Node
 
 #: Programs whose ``-c SCRIPT`` is taken apart, and the spellings of that flag.
 SHELLS = frozenset({"bash", "zsh", "sh"})
 SCRIPT_FLAGS = frozenset({"-c", "-lc"})
-#: Longer scripts are not read.  Linux takes no argument beyond 128 KiB (MAX_ARG_STRLEN), so this
-#: is met by mistakes only; ``dangerous.py`` and ``decide.py`` ask then.
-SCRIPT_LIMIT = 256 * 1024
 
 _PLAIN_NODES = frozenset({
     "program", "list", "pipeline", "command", "command_name", "word", "string", "string_content",
@@ -109,20 +104,6 @@ def literal_commands(script: str) -> tuple[Argv, ...]:
     return tuple(commands)
 
 
-def syntax_tree(script: str) -> tuple[Node, bytes] | None:
-    """The root of the script's tree and the bytes it points into; None: too long, or no text."""
-    if len(script) > SCRIPT_LIMIT or "\0" in script:
-        return None
-    try:
-        data = script.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return None
-    from tree_sitter import Parser
-
-    # A parser is made in microseconds and is not for two threads; the grammar is.
-    return Parser(_grammar()).parse(data).root_node, data
-
-
 def walk(root: Node) -> Iterator[Node]:
     """All nodes in source order, without recursion: scripts may nest deeper than Python does."""
     stack = [root]
@@ -130,18 +111,6 @@ def walk(root: Node) -> Iterator[Node]:
         node = stack.pop()
         yield node
         stack.extend(reversed(node.children))
-
-
-def node_text(node: Node, data: bytes) -> str:
-    return data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
-
-
-@cache
-def _grammar() -> Language:
-    import tree_sitter
-    import tree_sitter_bash
-
-    return tree_sitter.Language(tree_sitter_bash.language())
 
 
 def _is_plain(node: Node) -> bool:
