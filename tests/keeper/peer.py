@@ -136,7 +136,7 @@ class Peer:
         name = name or b"%d" % self._spawned
         words = [os.fsencode(word) for word in argv]
         pairs = [os.fsencode(f"{k}={v}") for k, v in (PATH if env is None else env).items()]
-        head = [name, mode, b"%d" % size[0], b"%d" % size[1], words[0], b"%d" % len(words)]
+        head = [name, mode, b"%d" % size[0], b"%d" % size[1], b"", words[0], b"%d" % len(words)]
         directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY)
         try:
             self.say(link.SPAWN, *head, *words, *pairs, fds=(directory,))

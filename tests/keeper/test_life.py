@@ -113,7 +113,7 @@ def test_another_user_is_not_let_in() -> None:
         b"\x01",  # no whole head
         b"\x82\0\0\0\0",  # a big body without its memfd
         b"\x01\0\0\0\0nonsense",  # HELLO without numbers
-        b"\x01\0\0\0\0" + b"1",  # HELLO with too little
+        b"\x01\0\0\0\0" + b"%d" % link.VERSION,  # HELLO with too little
     ],
 )
 def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, packet: bytes) -> None:
@@ -131,12 +131,15 @@ def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, pack
     ("op", "fields"),
     [
         (link.SPAWN, (b"1",)),
-        (link.SPAWN, (b"1", link.MODE_PIPES, b"24", b"80", b"/bin/true", b"many", b"true")),
-        (link.SPAWN, (b"1", link.MODE_PIPES, b"24", b"80", b"/bin/true", b"1", b"true")),  # no cwd
+        (link.SPAWN, (b"1", link.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"many", b"true")),
+        (
+            link.SPAWN,
+            (b"1", link.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"1", b"true"),
+        ),  # no cwd
         (link.SIGNAL, (b"1", b"kill", link.SCOPE_TREE)),
         (link.SIGNAL, ()),
         (link.KEEP, ()),
-        (link.HELLO, (b"1",)),
+        (link.HELLO, (b"%d" % link.VERSION,)),
         (link.DROP, (b"child",)),
     ],
 )

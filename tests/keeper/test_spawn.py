@@ -204,7 +204,18 @@ def test_argument_list_of_a_megabyte_arrives_exactly(server: Peer) -> None:
 
 
 def test_first_argument_may_differ_from_the_program(server: Peer) -> None:
-    fields = [b"x", link.MODE_PIPES, b"24", b"80", b"/bin/sh", b"3", b"-odd", b"-c", b'echo "$0"']
+    fields = [
+        b"x",
+        link.MODE_PIPES,
+        b"24",
+        b"80",
+        b"",
+        b"/bin/sh",
+        b"3",
+        b"-odd",
+        b"-c",
+        b'echo "$0"',
+    ]
     home = os.open("/", os.O_PATH)
     server.say(link.SPAWN, *fields, fds=(home,))
     os.close(home)
@@ -259,7 +270,7 @@ def test_failing_spawn_leaves_nothing(
     with pytest.raises(Failed) as caught:
         if case == "no argv":
             home = os.open("/", os.O_PATH)
-            server.say(link.SPAWN, b"1", mode, b"24", b"80", b"/bin/true", b"0", fds=(home,))
+            server.say(link.SPAWN, b"1", mode, b"24", b"80", b"", b"/bin/true", b"0", fds=(home,))
             os.close(home)
             server.spawned()
         else:

@@ -92,6 +92,28 @@ def test_arg0_is_seen_by_the_program_and_not_looked_up(run: Run) -> None:
     run(main)
 
 
+def test_passed_descriptors_have_their_numbers_and_nothing_else_is_open(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        one, one_in = os.pipe()
+        two, two_in = os.pipe()
+        os.write(one_in, b"one ")
+        os.write(two_in, b"two ")
+        os.close(one_in)
+        os.close(two_in)
+        for how in ({}, {"tty": True}):
+            script = "echo $(ls /proc/self/fd | wc -l) $(cat <&3) $(cat <&9)"
+            wanted = b"6 one two" if not how else b"6"  # 0, 1, 2, 3, 9 and the one of ls
+            child = await shop.launcher.spawn(sh(script, passed=((9, two), (3, one)), **how))
+            assert os.waitstatus_to_exitcode(await _exit(shop.launcher, child)) == 0
+            assert os.read(child.fds[0], 100).strip() == wanted
+            _close(child)
+            shop.launcher.forget(child.child)
+        os.close(one)
+        os.close(two)
+
+    run(main)
+
+
 def test_exit_that_is_known_before_anybody_watches(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         child = await shop.launcher.spawn(sh("exit 3"))

@@ -16,11 +16,12 @@ import os
 import socket
 import struct
 
-VERSION = 1
+VERSION = 2
 
 # What a server asks.
 HELLO = 1  # version, pid
-SPAWN = 2  # child, mode, rows, cols, program, argc, argv..., "K=V"...   fds: cwd
+SPAWN = 2  # child, mode, rows, cols, "N,N..." numbers of passed descriptors in the child, program,
+# argc, argv..., "K=V"...   fds: cwd, then those that are passed
 SIGNAL = 3  # child, signal number, scope
 KEEP = 4  # child, name        fds: one, held under that name
 RELEASE = 5  # child...        their streams have ended: close pipes and terminals, keep the rest

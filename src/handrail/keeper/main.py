@@ -217,11 +217,11 @@ class Keeper:
         self.say(fd, link.WELCOME, serial, [b"%d" % link.VERSION, b"%d" % os.getpid()])
 
     def spawn(self, fd: int, message: link.Message) -> None:
-        child, mode, rows, cols, program, argc = message.fields[:6]
+        child, mode, rows, cols, passed, program, argc = message.fields[:7]
         count = int(argc)
-        argv = message.fields[6 : 6 + count]
+        argv = message.fields[7 : 7 + count]
         env = {}
-        for pair in message.fields[6 + count :]:
+        for pair in message.fields[7 + count :]:
             name, _, value = pair.partition(b"=")
             env[name] = value
         if child in self.entries:
@@ -237,6 +237,7 @@ class Keeper:
                 argv,
                 env,
                 message.fds[0],
+                _passed(passed, message.fds[1:]),
                 self.home,
                 self.limits,
             )
@@ -422,6 +423,11 @@ class Keeper:
 
 def _noted(number: int, frame: object) -> None:
     """The wake-up pipe has the signal's number; there is nothing to do here."""
+
+
+def _passed(numbers: bytes, fds: list[int]) -> dict[int, int]:
+    wanted = [int(number) for number in numbers.split(b",")] if numbers else []
+    return dict(zip(wanted, fds, strict=True))
 
 
 def become_subreaper() -> None:

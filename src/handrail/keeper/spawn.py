@@ -80,10 +80,13 @@ def start(
     argv: list[bytes],
     env: dict[bytes, bytes],
     cwd: int,
+    passed: dict[int, int],
     home: int,
     limits: Limits,
 ) -> Started:
     """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
+
+    ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
@@ -123,6 +126,10 @@ def start(
                 (os.POSIX_SPAWN_DUP2, out_child, 1),
                 (os.POSIX_SPAWN_DUP2, err_child, 2),
             ]
+        for number, fd in passed.items():
+            # Out of the way of the numbers that are being given.
+            theirs.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(passed) + 1))
+            actions.append((os.POSIX_SPAWN_DUP2, theirs[-1], number))
         for fd in ours:
             os.set_blocking(fd, False)
         os.fchdir(cwd)

@@ -98,12 +98,13 @@ class Launcher:
                 mode,
                 b"%d" % spec.rows,
                 b"%d" % spec.cols,
+                b",".join(b"%d" % number for number, _ in spec.passed),
                 program,
                 b"%d" % len(argv),
                 *argv,
             ]
             fields += [b"%b=%b" % pair for pair in spec.env.items()]
-            question = self._ask(link.SPAWN, fields, [cwd])
+            question = self._ask(link.SPAWN, fields, [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None

@@ -24,6 +24,8 @@ class ProcessSpec:
     rows: int = DEFAULT_ROWS
     cols: int = DEFAULT_COLS
     name: str | None = None
+    #: (number in the child, descriptor here); the descriptors stay the caller's.
+    passed: tuple[tuple[int, int], ...] = ()
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""

@@ -17,7 +17,7 @@ from msgspec import UnsetType
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
 from handrail.process.child import STREAM_NAMES, Child
-from handrail.process.spec import ProcessSpec, signal_number
+from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, ProcessSpec, signal_number
 from handrail.process.table import StartCancelled, Starting
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
@@ -181,7 +181,8 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         pipe_stdin=params.pipe_stdin,
         arg0=None if params.arg0 is None else _native("arg0", params.arg0),
         name=params.name,
-        **({} if size is None else {"rows": size.rows, "cols": size.cols}),
+        rows=DEFAULT_ROWS if size is None else size.rows,
+        cols=DEFAULT_COLS if size is None else size.cols,
     )
 
 
