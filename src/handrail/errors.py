@@ -14,6 +14,12 @@ HandrailError
 │   ├── ProcessExists
 │   ├── StdinClosed
 │   └── KeeperLost             the keeper went away while it was needed
+├── ExecutorError              the five families of an executor, near and far
+│   ├── ExecutorSpawnFailed    "failed to spawn process: ..."
+│   ├── WriteFailed            "failed to write to process: ..."
+│   ├── ResizeFailed           "failed to resize process pty: ..."
+│   ├── TerminateFailed        "failed to terminate process: ..."
+│   └── ExecutorTransportFailed    "executor transport failure: ..."
 ├── FilesError                 a file operation failed (kind, path)
 ├── LimitExceeded              a configured bound was reached
 ├── SandboxError
@@ -105,6 +111,46 @@ class StdinClosed(ProcessError):
 
 class KeeperLost(ProcessError):
     """The keeper went away while it was needed."""
+
+
+class ExecutorError(HandrailError):
+    """An executor could not do its part; ``detail`` is the sentence without the prefix."""
+
+    prefix = ""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(self.prefix + detail)
+        self.detail = detail
+
+
+class ExecutorSpawnFailed(ExecutorError):
+    """Nothing was started."""
+
+    prefix = "failed to spawn process: "
+
+
+class WriteFailed(ExecutorError):
+    """Input was not accepted."""
+
+    prefix = "failed to write to process: "
+
+
+class ResizeFailed(ExecutorError):
+    """The terminal keeps its size, or there is none."""
+
+    prefix = "failed to resize process pty: "
+
+
+class TerminateFailed(ExecutorError):
+    """The process could not be told to end."""
+
+    prefix = "failed to terminate process: "
+
+
+class ExecutorTransportFailed(ExecutorError):
+    """The way to the process is gone, and with it what is known of the process."""
+
+    prefix = "executor transport failure: "
 
 
 class FilesError(HandrailError):

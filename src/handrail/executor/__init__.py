@@ -1,0 +1,1 @@
+"""The seam: the same hands near and far."""

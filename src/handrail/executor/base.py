@@ -1,0 +1,119 @@
+"""The contract: an executor starts processes, a session is one of them, near and far alike.
+
+Everything above (the front door, unified exec, the orchestrator) speaks to these faces and to
+nothing below them.  ``local``, ``remote`` and ``fake`` are their bodies.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from handrail.process.spec import ExitInfo
+
+
+class SandboxKind(enum.Enum):
+    """A sandbox by its mechanism; an executor refuses the ones it cannot honour."""
+
+    NONE = "None"
+    MACOS_SEATBELT = "MacosSeatbelt"
+    LINUX_SECCOMP = "LinuxSeccomp"
+    WINDOWS_RESTRICTED_TOKEN = "WindowsRestrictedToken"  # noqa: S105 (a name, no secret)
+
+
+class OutputKind(enum.Enum):
+    """Where output came from; a terminal's is ``STDOUT``."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """One command, complete.
+
+    ``cwd`` is absolute.  ``env`` is the whole environment of the child.  ``size`` is rows and
+    columns.  ``sandbox`` is a kind, or a portable intent: the value of ``sandbox`` in
+    ``process/start`` on the wire, as plain data.  ``inherited_fds`` are (number in the child,
+    descriptor here) and only for executors on this machine.
+    """
+
+    process_id: str
+    argv: tuple[str | bytes, ...]
+    cwd: str
+    env: Mapping[str, str] = field(repr=False)
+    arg0: str | None = None
+    tty: bool = False
+    size: tuple[int, int] = (24, 80)
+    sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
+    inherited_fds: tuple[tuple[int, int], ...] = ()
+    #: Pipes only: a stdin that can be written to; a terminal always has one.
+    pipe_stdin: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEvent:
+    """A piece of output.  ``omitted`` bytes before it are no longer to be had (0: nothing lost)."""
+
+    kind: OutputKind
+    data: bytes
+    seq: int
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """What the sandbox refused, as far as it is known."""
+
+    likely: bool
+    evidence: tuple[Mapping[str, object], ...] = ()
+
+
+class ExecSession(Protocol):
+    """One process.  Dropping the object does not end it; ``terminate`` does."""
+
+    @property
+    def process_id(self) -> str: ...
+
+    def subscribe_output(self) -> AsyncIterator[OutputEvent]:
+        """Output from the first retained byte on, in order, until the streams have ended.
+
+        Each call is a subscriber of its own.  One that lags loses nothing within the retention
+        and is told by ``omitted`` beyond it; it never holds up another.
+        """
+
+    async def write(self, data: bytes) -> None:
+        """Send to stdin, exactly once; raises WriteFailed."""
+
+    async def close_stdin(self) -> None:
+        """End of file for the child."""
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Set the terminal's size; raises ResizeFailed."""
+
+    async def signal(self, name: str) -> None:
+        """``interrupt``, or a lower-case name such as ``term``, to the foreground or group."""
+
+    async def terminate(self, grace: float = 0.0) -> None:
+        """End the whole tree; with a grace (seconds) HUP or TERM first.  Raises TerminateFailed."""
+
+    async def wait(self) -> ExitInfo:
+        """How it ended.  The streams may still be open then, if a grandchild holds them."""
+
+    def try_exit_status(self) -> ExitInfo | None:
+        """How it ended, if that is known here; never blocks."""
+
+    async def denied(self) -> Denied:
+        """Whether its end looks like the sandbox's doing; to be asked after the exit."""
+
+
+class Executor(Protocol):
+    """Starts processes on one machine."""
+
+    async def spawn(self, request: SpawnRequest) -> ExecSession:
+        """Start one.  Raises ExecutorSpawnFailed, also for what cannot be honoured here."""
+
+    async def close(self) -> None:
+        """Let go.  A local executor's processes end with it."""
