@@ -463,5 +463,5 @@ def test_keeper_runs_isolated() -> None:
     with embedded() as server:
         with open(f"/proc/{server.keeper}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-        assert words[:3] == [os.fsencode(PYTHON), b"-I", b"-S"]
+        assert words[:4] == [os.fsencode(PYTHON), b"-s", b"-P", b"-S"]
         assert bearing("keeper/__main__.py") >= {server.keeper}

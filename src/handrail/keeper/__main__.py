@@ -1,4 +1,4 @@
-"""Started as a file under ``python -I -S``, so that nothing outside the package is imported."""
+"""Started as a file under ``python -s -P -S``, so that nothing outside the package is imported."""
 
 import os
 import sys

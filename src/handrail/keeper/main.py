@@ -46,7 +46,7 @@ class Entry:
         self.mark = mark
         self.fds = fds
         self.status: int | None = None
-        self.usage: tuple[bytes, bytes, bytes] = (b"0", b"0", b"0")
+        self.usage = b"0 0 0"  # user ms, system ms, max RSS; one object, for there may be many
         self.killed = False
 
 
@@ -73,6 +73,7 @@ class Keeper:
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.orphan_ttl = orphan_ttl
+        self.forgotten = 0  # since memory was given back
         self.deadline: float | None = None
         self.running = True
 
@@ -193,7 +194,10 @@ class Keeper:
         elif op == link.FORGET:
             for child in fields:
                 self.forget(child)
-            if len(fields) >= memory.MANY:
+            self.forgotten += len(fields)
+            if self.forgotten >= (1024 if self.entries else memory.MANY):
+                self.forgotten = 0
+                self.entries = dict(self.entries)  # a table that was large stays so, when emptied
                 memory.give_back()
         elif op == link.LIST:
             for entry in self.entries.values():
@@ -280,7 +284,7 @@ class Keeper:
 
     def describe(self, fd: int, serial: int, entry: Entry) -> None:
         status = b"-" if entry.status is None else b"%d" % entry.status
-        fields = [entry.child, b"%d" % entry.pid, status, *entry.usage, *entry.fds]
+        fields = [entry.child, b"%d" % entry.pid, status, *entry.usage.split(), *entry.fds]
         self.say(fd, link.CHILD, serial, fields, list(entry.fds.values()))
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
@@ -343,10 +347,10 @@ class Keeper:
             if entry is None:
                 continue  # an orphan that came to us
             entry.status = status
-            entry.usage = (
-                b"%d" % (usage.ru_utime * 1000),
-                b"%d" % (usage.ru_stime * 1000),
-                b"%d" % (usage.ru_maxrss * 1024),
+            entry.usage = b"%d %d %d" % (
+                usage.ru_utime * 1000,
+                usage.ru_stime * 1000,
+                usage.ru_maxrss * 1024,
             )
             if entry.killed:
                 tree.kill(None, entry.mark, set(self.by_pid))
@@ -356,7 +360,7 @@ class Keeper:
                     self.lease.holder,
                     link.EXITED,
                     0,
-                    [entry.child, b"%d" % status, *entry.usage],
+                    [entry.child, b"%d" % status, *entry.usage.split()],
                 )
 
     def stop(self) -> None:

@@ -71,6 +71,7 @@ class Stream:
 
 _NO_TAGS: dict[str, bytes] = {}
 _NO_STREAMS: list[Stream] = []
+_NO_LEDGER = StdinLedger()  # of those that take no input, so nothing is ever noted in it
 
 
 class Child:
@@ -84,6 +85,7 @@ class Child:
         "_started",
         "_waiters",
         "blocked",
+        "closed_at",
         "exit",
         "key",
         "ledger",
@@ -114,12 +116,13 @@ class Child:
         self.number = spawned.child
         self.pid = spawned.pid
         self.log = OutputLog()
-        self.ledger = StdinLedger()
+        self.ledger = StdinLedger() if spec.tty or spec.pipe_stdin else _NO_LEDGER
         self.sink = sink
         self.exit: ExitInfo | None = None
         self.terminated = False
         self.blocked = False
         self.started_at = time.time()
+        self.closed_at = 0.0  # by the loop's clock
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
         self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
@@ -127,7 +130,7 @@ class Child:
         self._pidfd = spawned.pidfd
         self._launcher = launcher
         self._loop = loop
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
         self._pump: StdinPump | None = None
         if spec.tty:
             self.streams = [Stream(PTY, spawned.fds[0])]
@@ -168,13 +171,15 @@ class Child:
     async def changed(self, timeout: float) -> None:
         """Return when anything happens to this child, or after ``timeout`` seconds."""
         future: asyncio.Future[None] = self._loop.create_future()
+        if self._waiters is None:
+            self._waiters = []
         self._waiters.append(future)
         timer = self._loop.call_later(timeout, _wake, future)
         try:
             await future
         finally:
             timer.cancel()
-            if future in self._waiters:
+            if self._waiters is not None and future in self._waiters:
                 self._waiters.remove(future)
 
     # --- input -----------------------------------------------------------------------------
@@ -373,6 +378,7 @@ class Child:
         if self.exit is None or self.closed or not all(s.ended for s in self.streams):
             return
         seq = self.log.closed()
+        self.closed_at = self._loop.time()
         if self._pump is not None:
             self._pump.close()
         self._launcher.release(self.number)
@@ -381,15 +387,19 @@ class Child:
         self._wake()
         self._shrink()
         if self.on_closed is not None:
-            self.on_closed(self)
+            on_closed, self.on_closed = self.on_closed, None
+            on_closed(self)
 
     def _shrink(self) -> None:
         """What is only kept for late readers is kept small; there may be very many."""
         self.spec = self.spec.without_env()
         self.tags = _NO_TAGS
         self._pump = None
+        self.pid = 0
+        self._started = 0.0
         if all(stream.spool is None for stream in self.streams):
             self.streams = _NO_STREAMS
+        self.log = self.log.settled()
 
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""
@@ -430,8 +440,8 @@ class Child:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
+        if self._waiters is not None:
+            waiters, self._waiters = self._waiters, None
             for future in waiters:
                 _wake(future)
 

@@ -113,6 +113,10 @@ class OutputLog:
                 break
         return Page(taken, taken[-1].seq + 1 if taken else self.next_seq)
 
+    def settled(self) -> OutputLog:
+        """The same after the close, in less room: those that never said anything are all alike."""
+        return _SILENT if self.bytes_total == 0 and self.closed_seq == _SILENT.closed_seq else self
+
     def omitted(self, after: int) -> tuple[int, int]:
         """Bytes and chunks above ``after`` that the retention has dropped."""
         if after >= self.dropped_seq:
@@ -158,6 +162,11 @@ class OutputLog:
             del chunks[:head]
             head = 0
         self._head = head
+
+
+_SILENT = OutputLog()
+_SILENT.exited()
+_SILENT.closed()
 
 
 def _seq(chunk: Chunk) -> int:

@@ -22,6 +22,8 @@ from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
+#: Their memory is given back when what was in flight with them has settled.
+_TIDY_SECONDS = 0.25
 
 
 class Observer(Protocol):
@@ -60,7 +62,7 @@ class ProcessTable:
         self._retention = retention
         self._observer = observer
         self._entries: dict[str, Child | Starting] = {}
-        self._closed: deque[tuple[float, Child]] = deque()
+        self._closed: deque[Child] = deque()  # in the order of their time
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         self._haunted: set[int] = set()  # forgotten here, with descendants that live on
@@ -128,22 +130,22 @@ class ProcessTable:
         place.cancelled = True
 
     def _retire(self, child: Child) -> None:
-        self._closed.append((self._loop.time() + self._retention, child))
+        self._closed.append(child)
         if self._timer is None:
             self._timer = self._loop.call_later(self._retention, self._expire)
 
     def _expire(self) -> None:
         """Free the ids whose time is over; many at once, for each time the keeper is asked."""
-        now = self._loop.time()
+        born = self._loop.time() - self._retention
         over = []
-        while self._closed and self._closed[0][0] <= now + 0.001:
-            _, child = self._closed.popleft()
+        while self._closed and self._closed[0].closed_at <= born + 0.001:
+            child = self._closed.popleft()
             if self._entries.get(child.key) is child:
                 del self._entries[child.key]
                 over.append(child)
         self._timer = None
         if self._closed:
-            pause = max(self._closed[0][0] - now, min(1.0, self._retention / 10))
+            pause = max(self._closed[0].closed_at - born, min(1.0, self._retention / 10))
             self._timer = self._loop.call_later(pause, self._expire)
         if over:
             task = self._loop.create_task(self._forget(over))
@@ -160,8 +162,7 @@ class ProcessTable:
             self._launcher.forget(number)
         self._haunted = numbers & left
         if len(over) >= memory.MANY:
-            over.clear()
-            memory.give_back()
+            self._loop.call_later(_TIDY_SECONDS, _tidy)
 
     async def _with_orphans(self) -> set[int]:
         try:
@@ -198,9 +199,13 @@ class ProcessTable:
                 self._timer.cancel()
                 self._timer = None
             if len(children) >= memory.MANY:
-                children.clear()
-                gc.collect()
-                memory.give_back()
+                self._loop.call_later(_TIDY_SECONDS, _tidy)
+
+
+def _tidy() -> None:
+    """Many are gone, and so is whoever asked for them: hand their memory back."""
+    gc.collect()
+    memory.give_back()
 
 
 def _heard(task: asyncio.Task[Child]) -> None:
