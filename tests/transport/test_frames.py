@@ -25,11 +25,11 @@ from handrail.transport.frames import (
     FrameError,
     Ping,
     Pong,
-    apply_mask,
     close_payload,
     frame_header,
     masked_frame,
 )
+from handrail.transport.masking import apply_mask
 
 
 def pull(decoder: FrameDecoder) -> list[Event]:

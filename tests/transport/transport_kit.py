@@ -39,8 +39,9 @@ class Recorder:
         self.transport = transport
         self._note("connected")
 
-    def message(self, data: str | bytes) -> None:
-        self.messages.append(data)
+    def message(self, data: str | bytes | bytearray) -> None:
+        # Large text may come as the bytes it is made of.
+        self.messages.append(data.decode() if isinstance(data, bytearray) else data)
         self._note("message")
         if self._on_message is not None:
             self._on_message(self, data)

@@ -4,7 +4,8 @@ Reading: one strict parse that refuses duplicate keys, NaN, lone surrogates, mor
 values or more than 127 levels.  The stdlib scanner is used because it alone shows duplicate
 keys; the shapes are then checked by msgspec.  Counting and measuring happen only when a look at
 the text says that a limit could be near, and values are counted roughly before they are made:
-16 MiB of brackets would else become 900 MB and hold up everybody for half a minute.
+16 MiB of brackets would else become 900 MB and hold up everybody for half a minute.  Large
+payloads are taken out before (``payload``).
 
 Writing: small answers are encoded by msgspec; output is put together from parts, so that its
 base64 is never copied into another string.
@@ -21,6 +22,7 @@ import msgspec
 import pybase64
 
 from handrail.errors import RemoteProtocolError, RpcError
+from handrail.protocol import payload
 from handrail.protocol.envelope import INVALID_PARAMS, Message, RequestId, classify
 
 MAX_VALUES = 262_144
@@ -31,13 +33,23 @@ T = TypeVar("T")
 encode = msgspec.json.Encoder().encode
 
 
-def decode(data: str | bytes) -> Message:
+def decode(data: str | bytes | bytearray) -> Message:
     """Read one message; raises RemoteProtocolError when it is malformed."""
-    if isinstance(data, bytes):
+    if not isinstance(data, str):
+        if len(data) >= payload.LARGE:
+            taken = payload.take_out(data)
+            if taken is not None:
+                value = _value(taken[0])
+                if payload.put_in(value, taken[1]):
+                    return classify(value)
         try:
             data = str(data, "utf-8")
         except UnicodeDecodeError:
             raise RemoteProtocolError("the message is not UTF-8") from None
+    return classify(_value(data))
+
+
+def _value(data: str) -> Any:
     size = len(data)
     may_be_deep = size > MAX_DEPTH and _any_has(data, "[{", MAX_DEPTH // 2)
     may_be_many = size > MAX_VALUES // 3 and _any_has(data, "[{,", MAX_VALUES // 3)
@@ -58,7 +70,7 @@ def decode(data: str | bytes) -> Message:
     # The single character first: that search is thirty times faster in a large message.
     if "\\" in data and "\\u" in data and _has_lone_surrogate(value):
         raise RemoteProtocolError("the message holds half of a surrogate pair")
-    return classify(value)
+    return value
 
 
 def _any_has(text: str, characters: str, number: int) -> bool:
@@ -177,11 +189,13 @@ def convert(params: Any, shape: type[T]) -> T:
 
 def decode_base64(text: str, field: str) -> bytes:
     """Strict standard base64: padded, no white space, no stray bits; else RpcError -32602."""
+    if isinstance(text, payload.Decoded):
+        return text.data
     try:
         data = pybase64.b64decode(text, validate=True)
     except (ValueError, UnicodeEncodeError):
         raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64") from None
-    if text.endswith("=") and pybase64.b64encode(data[-(len(data) % 3) :]).decode() != text[-4:]:
+    if text.endswith("=") and payload.has_stray_bits(data, text[-4:].encode()):
         raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64: it has stray bits")
     return data
 

@@ -85,7 +85,7 @@ class Connection:
         assert self._transport is not None  # noqa: S101 (set before any message arrives)
         return self._transport
 
-    def message(self, data: str | bytes) -> None:
+    def message(self, data: str | bytes | bytearray) -> None:
         try:
             message = codec.decode(data)
         except RemoteProtocolError as error:

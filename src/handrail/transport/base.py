@@ -76,7 +76,7 @@ class Receiver(Protocol):
 
     def connected(self, transport: Transport) -> None: ...
 
-    def message(self, data: str | bytes) -> None:
+    def message(self, data: str | bytes | bytearray) -> None:
         """One message.  ``str`` when the transport has validated it as UTF-8 text."""
 
     def pause_writing(self) -> None: ...

@@ -84,7 +84,7 @@ class StreamConnection(asyncio.Protocol):
 
     # -- for subclasses -----------------------------------------------------------------
 
-    def _next_message(self) -> str | bytes | None:
+    def _next_message(self) -> str | bytes | bytearray | None:
         """The next message that is complete, None when there is none (any more)."""
         raise NotImplementedError
 

@@ -157,14 +157,14 @@ class WebSocketConnection(StreamConnection):
         else:
             self._await_close()
 
-    def _next_message(self) -> str | bytes | None:
+    def _next_message(self) -> str | bytes | bytearray | None:
         while True:
             try:
                 event = self._decoder.next_event()
             except FrameError as error:
                 self._fail(error)
                 return None
-            if event is None or isinstance(event, (str, bytes)):
+            if event is None or isinstance(event, (str, bytes, bytearray)):
                 return event
             if isinstance(event, Ping):
                 # A peer that pings and never reads must not make us hoard its pongs.
