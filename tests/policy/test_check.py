@@ -30,7 +30,7 @@ def test_verified_case(
         rules_files(tmp_path, case["rules_files"]),
         case["command"],
         cwd=str(tmp_path),
-        home="/root",
+        home="/home/me",
         resolve_host_executables="--resolve-host-executables" in case["flags"],
         pretty="--pretty" in case["flags"],
     )
@@ -47,7 +47,7 @@ def test_verified_case(
 
 def run(folder: Path, rules: str, *command: str, **options: Any) -> tuple[int, str]:
     paths = rules_files(folder, [rules])
-    result = check(paths, command, cwd="/w", home="/root", **options)
+    result = check(paths, command, cwd="/w", home="/home/me", **options)
     return result.exit_code, result.output
 
 

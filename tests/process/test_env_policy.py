@@ -13,7 +13,7 @@ from handrail.process.env_policy import CORE, EnvPolicy, Inherit, bad_name, buil
 
 OWN = {
     "PATH": "/bin",
-    "Home": "/root",  # core names are matched without regard to case
+    "Home": "/home/me",  # core names are matched without regard to case
     "LANG": "C",
     "LC_TIME": "C",  # not core
     "EDITOR": "vi",

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import itertools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,7 +34,7 @@ class Refused(Exception):
         self.data: Any = error.get("data")
 
 
-class Client:
+class Client(ABC):
     """One connection: calls, and everything that came back.  Sending is left to subclasses."""
 
     def __init__(self) -> None:
@@ -48,12 +49,8 @@ class Client:
         self.end: Any = None
         self._news: list[asyncio.Future[None]] = []
 
-    def send_text(self, text: str | bytes) -> None:
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """Drop the line without a goodbye."""
-        raise NotImplementedError
+    @abstractmethod
+    def send_text(self, text: str | bytes) -> None: ...
 
     # --- what comes in --------------------------------------------------------------------
 

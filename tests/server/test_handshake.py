@@ -236,7 +236,7 @@ async def test_methods_without_params_take_absent_null_and_empty() -> None:
 
 async def test_environment_info_says_where_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "/var/tmp/a b")
-    monkeypatch.setenv("HOME", "/root/ü")
+    monkeypatch.setenv("HOME", "/home/ü")
     async with serving() as served:
         client = await served.client()
         info = await client.call("environment/info")
@@ -244,7 +244,7 @@ async def test_environment_info_says_where_we_are(monkeypatch: pytest.MonkeyPatc
         assert info["providerId"].startswith("sha256:")
         assert info["platformOs"] == "linux"
         assert info["cwd"] == Path.cwd().as_uri()
-        assert info["userHomeDir"] == "file:///root/%C3%BC"
+        assert info["userHomeDir"] == "file:///home/%C3%BC"
         assert info["tempDir"] == "file:///var/tmp/a%20b"
         assert info["temporaryDirectories"] == ["file:///var/tmp/a%20b"]
         assert info["prependPathDirs"] == []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import websockets
@@ -21,7 +22,7 @@ class ClosedEarly(ConnectionError):
     """The server hung up while the case was waiting for something."""
 
 
-class Connection:
+class Connection(ABC):
     """What both kinds have in common: the recording, and waiting for something in it."""
 
     def __init__(self) -> None:
@@ -75,21 +76,21 @@ class Connection:
             self.reader.cancel()
             await asyncio.gather(self.reader, return_exceptions=True)
 
+    @abstractmethod
     async def send(self, raw: str | bytes) -> None:
         """Send one message as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Take leave as a well-behaved client does."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def abort(self) -> None:
         """Vanish."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def end(self) -> None:
         """Close if still open, and leave nothing running; the case is over."""
-        raise NotImplementedError
 
 
 class WebSocketConnection(Connection):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
@@ -42,7 +43,7 @@ CLOSE_TIMEOUT = 1.0
 CLOSE_TOTAL = 10.0
 
 
-class StreamConnection(asyncio.Protocol):
+class StreamConnection(asyncio.Protocol, ABC):
     """One open line over an asyncio transport; a ``Transport`` for its receiver."""
 
     kind = "stream"
@@ -84,21 +85,21 @@ class StreamConnection(asyncio.Protocol):
 
     # -- for subclasses -----------------------------------------------------------------
 
+    @abstractmethod
     def _next_message(self) -> str | bytes | bytearray | None:
         """The next message that is complete, None when there is none (any more)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _backlog(self) -> int:
         """How many bytes were read and not looked at."""
-        raise NotImplementedError
 
     def _ran_dry(self) -> None:
         """The decoder wants more input."""
 
     # -- Transport ----------------------------------------------------------------------
 
-    def send(self, *parts: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def send(self, *parts: bytes) -> None: ...
 
     def begin(self) -> None:
         self._held = []
@@ -112,8 +113,8 @@ class StreamConnection(asyncio.Protocol):
             for parts in held:
                 self.send(*parts)
 
-    def _write_piece(self, data: bytes, last: bool) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write_piece(self, data: bytes, last: bool) -> None: ...
 
     @property
     def buffered(self) -> int:
@@ -135,8 +136,8 @@ class StreamConnection(asyncio.Protocol):
         if not self._pumping and self._state == OPEN:
             self._loop.call_soon(self._pump)
 
-    def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self, code: int = CLOSE_OK, reason: str = "") -> None: ...
 
     def abort(self) -> None:
         if self._state != LOST:
