@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail.keeper import link
+from handrail.keeper import link, privacy
 
 
 class KeeperHandle(NamedTuple):
@@ -45,8 +45,10 @@ def start_keeper(
         actions.append((os.POSIX_SPAWN_DUP2, second, 4))
     argv = [sys.executable, "-I", "-S", main, "3", "4" if listener else "-", str(orphan_ttl)]
     try:
+        # Not our whole environment: it may hold secrets, and outlives us there.
+        env = privacy.for_keeper(dict(os.environ))
         pid = os.posix_spawn(
-            sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=()
+            sys.executable, argv, env, file_actions=actions, setsid=True, setsigmask=()
         )
     except BaseException:
         ours.close()
