@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 
-VERSION = 2
+VERSION = 3
 
 # What a server asks.
 HELLO = 1  # version, pid
@@ -30,6 +30,7 @@ DROP = 7  # child, name       close the copy held under that name
 LIST = 8
 ORPHANS = 9  # who still has descendants whose parents are gone
 STOP = 10  # end everything, then yourself
+ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
 WELCOME = 32  # version, keeper pid
@@ -41,7 +42,7 @@ CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names...   f
 # DONE ends the list
 REFUSED = 38  # reason
 
-# How a child is started.
+# How a child is started; limits follow as " name=value", by the names in limits.py.
 MODE_PIPES = b"pipes"  # stdin is the null device
 MODE_STDIN = b"stdin"  # pipes, and a writable stdin
 MODE_PTY = b"pty"

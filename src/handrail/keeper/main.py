@@ -12,6 +12,7 @@ the next; then it ends what is left.  STOP ends everything at once.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -22,7 +23,7 @@ import sys
 import time
 from collections import deque
 
-from handrail.keeper import descriptors, link, memory, spawn, tree
+from handrail.keeper import descriptors, groups, limits, link, memory, privacy, spawn, tree
 from handrail.keeper.lease import Lease
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -70,6 +71,7 @@ class Keeper:
         self.listener: socket.socket | None = None
         self.poll = select.poll()
         self.limits = spawn.Limits()
+        self.groups = groups.Groups()
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.orphan_ttl = orphan_ttl
@@ -203,6 +205,9 @@ class Keeper:
             for entry in self.entries.values():
                 self.describe(fd, serial, entry)
             self.say(fd, link.DONE, serial, [b"%d" % len(self.entries)])
+        elif op == link.ABILITIES:
+            names = sorted(limits.RESOURCES.keys() | self.groups.limits.keys())
+            self.say(fd, link.DONE, serial, [self.groups.rung, b" ".join(names)])
         elif op == link.ORPHANS:
             self.say(fd, link.DONE, serial, self.orphans())
         elif op == link.STOP:
@@ -232,22 +237,36 @@ class Keeper:
             self.say(fd, link.FAILED, message.serial, [b"%d" % errno.EEXIST])
             return
         self.mark += 1
+        mode, *words = mode.split(b" ")
+        started = None
         try:
-            started = spawn.start(
-                mode,
-                (int(rows), int(cols)),
-                self.mark,
-                program,
-                argv,
-                env,
-                message.fds[0],
-                _passed(passed, message.fds[1:]),
-                self.home,
-                self.limits,
-            )
+            wanted = limits.read(words)
+            self.groups.enter(self.mark, wanted)
+            try:
+                started = spawn.start(
+                    mode,
+                    (int(rows), int(cols)),
+                    self.mark,
+                    program,
+                    argv,
+                    env,
+                    message.fds[0],
+                    _passed(passed, message.fds[1:]),
+                    self.home,
+                    self.limits,
+                )
+            finally:
+                self.groups.leave(self.mark)
+            if wanted:
+                self.groups.limit(self.mark, wanted)
+                limits.apply(started.pid, wanted)
         except (OSError, ValueError, struct.error) as error:
             # ValueError: what Python itself refuses, such as an empty first argument.
             number = error.errno if isinstance(error, OSError) else None
+            if started is not None:  # it runs, but without its limits
+                spawn.undo(started)
+                self.groups.kill(self.mark)
+            self.groups.forget(self.mark)
             self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return
         entry = Entry(
@@ -296,7 +315,9 @@ class Keeper:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
                 entry.killed = True
-                return tree.kill(leader, entry.mark, set(leaders))
+                reached = self.groups.kill(entry.mark)
+                # And who has left the group, as one with the right to may.
+                return max(reached, tree.kill(leader, entry.mark, set(leaders)))
             return tree.send(leader, entry.mark, set(leaders), number)
         if leader is None:
             return 0
@@ -332,6 +353,7 @@ class Keeper:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
+            self.groups.forget(entry.mark)
 
     # --- children ------------------------------------------------------------------------
 
@@ -352,7 +374,10 @@ class Keeper:
                 usage.ru_stime * 1000,
                 usage.ru_maxrss * 1024,
             )
+            if self.groups.ran_out(entry.mark):
+                entry.status |= groups.OUT_OF_MEMORY
             if entry.killed:
+                self.groups.kill(entry.mark)
                 tree.kill(None, entry.mark, set(self.by_pid))
             # Of one that was forgotten nobody wants to hear.
             if self.lease.holder is not None and self.entries.get(entry.child) is entry:
@@ -360,7 +385,7 @@ class Keeper:
                     self.lease.holder,
                     link.EXITED,
                     0,
-                    [entry.child, b"%d" % status, *entry.usage.split()],
+                    [entry.child, b"%d" % entry.status, *entry.usage.split()],
                 )
 
     def stop(self) -> None:
@@ -377,6 +402,7 @@ class Keeper:
             for pid in left:
                 tree.kill(pid, 0, set(left))
             time.sleep(0.001)
+        self.groups.close()
         self.running = False
 
     # --- the loop --------------------------------------------------------------------------
@@ -392,6 +418,7 @@ class Keeper:
         if self.listener is not None:
             self.poll.register(self.listener.fileno(), select.POLLIN)
         self.limits.raise_own()
+        privacy.become_private()
         self.reap()
         while self.running:
             timeout = None
@@ -436,8 +463,6 @@ def _passed(numbers: bytes, fds: list[int]) -> dict[int, int]:
 
 def become_subreaper() -> None:
     """Orphans of our children come to us.  Without it they are only lost from sight."""
-    import ctypes
-
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

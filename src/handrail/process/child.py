@@ -3,16 +3,19 @@
 How it works.  Readable pipe -> spool -> number -> sink, one step per turn of the loop and
 stream, so that no flood holds up another child.  A sink that does not keep up says so
 (``sink.ready`` false): then the pipe is left alone until ``resume``, it fills, and the child
-waits.  Without a sink (nobody is attached) output goes on into the spool.
+waits.  Without a sink (nobody is attached) output goes on into the spool.  A child may ask for
+more (``lag.py``): to wait for its reader also then, or never to wait.
 
 The end.  The keeper tells the exit status; whatever is in the pipes by then is numbered
 first.  ``closed`` follows when the exit is known and every stream has ended, in this order,
-however the news come in.
+however the news come in.  A descendant that holds a stream open delays the close by
+``DRAIN_SECONDS`` at most: then it is reported as held open, and what comes later is thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import select
@@ -23,11 +26,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from handrail.errors import StdinClosed
+from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import link
+from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
-from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
+from handrail.process.spec import ExitInfo, ExitKind, OnLag, ProcessSpec, Usage, exit_from_status
 from handrail.process.spool import STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_pump import StdinPump
@@ -37,6 +41,18 @@ STREAM_NAMES = ("stdout", "stderr", "pty")
 #: Steps taken from each pipe when the exit is known, so that what was written before it is
 #: numbered before it; bounded, for a grandchild may go on writing.
 _LAST_STEPS = 18
+#: How long streams may stay open after the exit before the process is closed without their end.
+DRAIN_SECONDS = 2.0
+#: What a process that ran out of time gets between TERM and KILL.
+TIMEOUT_GRACE = 2.0
+#: A terminal hangs up this long before its processes are asked to end, within a quarter of
+#: the grace.
+HANGUP_SECONDS = 0.2
+#: How much of the grace descendants still get once their leader has used its own.
+STRAGGLER_SECONDS = 1.0
+#: First and longest pause between two looks whether descendants have ended.
+_LOOK_SECONDS = 0.005
+_LOOK_SECONDS_MOST = 0.1
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
 
@@ -78,15 +94,21 @@ class Child:
     """A process we keep, from its start until it is forgotten."""
 
     __slots__ = (
+        "_backlog",
+        "_cause",
+        "_ending",
         "_launcher",
         "_loop",
         "_pidfd",
         "_pump",
         "_started",
+        "_timer",
         "_waiters",
+        "_window",
         "blocked",
         "closed_at",
         "exit",
+        "held_open",
         "key",
         "ledger",
         "log",
@@ -121,6 +143,10 @@ class Child:
         self.exit: ExitInfo | None = None
         self.terminated = False
         self.blocked = False
+        self.held_open = False  # closed although a descendant still has a stream
+        self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
+        self._ending: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.started_at = time.time()
         self.closed_at = 0.0  # by the loop's clock
         self.on_exit: Callable[[Child], None] | None = None
@@ -132,6 +158,8 @@ class Child:
         self._loop = loop
         self._waiters: list[asyncio.Future[None]] | None = None
         self._pump: StdinPump | None = None
+        self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
+        self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         if spec.tty:
             self.streams = [Stream(PTY, spawned.fds[0])]
             self._pump = StdinPump(spawned.fds[0], loop)
@@ -147,6 +175,11 @@ class Child:
         for stream in self.streams:
             self._read_from(stream)
         self._launcher.watch(self.number, self._exited)
+        if self.spec.timeout is not None:
+            left = max(0.0, self.spec.timeout - self.age)
+            self._timer = self._loop.call_later(
+                left, self._end_for, ExitKind.TIMED_OUT, TIMEOUT_GRACE
+            )
 
     # --- state ---------------------------------------------------------------------------
 
@@ -233,21 +266,68 @@ class Child:
         await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
 
     async def end(self, grace: float) -> None:
-        """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent."""
-        if self.running and grace > 0:
-            self.terminated = True
-            if self.spec.tty:
-                await self.signal(signal.SIGHUP, tree=True)
-            await self.signal(signal.SIGTERM, tree=True)
+        """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent.
+
+        The grace is over early when nobody is left who could use it.
+        """
+        if grace > 0:
+            self.terminated = self.terminated or self.running
             deadline = self._loop.time() + grace
-            while self.running and (left := deadline - self._loop.time()) > 0:
-                await self.changed(left)
+            if self.spec.tty and self.running:
+                await self.signal(signal.SIGHUP, tree=True)
+                await self._until_exit(self._loop.time() + min(HANGUP_SECONDS, grace / 4))
+            await self.signal(signal.SIGTERM, tree=True)
+            await self._until_exit(deadline)
+            deadline = min(deadline, self._loop.time() + STRAGGLER_SECONDS)
+            pause = _LOOK_SECONDS
+            while (left := deadline - self._loop.time()) > 0:
+                if self.number not in await self._launcher.orphans():
+                    break
+                await asyncio.sleep(min(left, pause))
+                pause = min(2 * pause, _LOOK_SECONDS_MOST)
         await self.kill()
+
+    async def _until_exit(self, deadline: float) -> None:
+        while self.running and (left := deadline - self._loop.time()) > 0:
+            await self.changed(left)
+
+    def _end_for(self, cause: ExitKind, grace: float) -> None:
+        """End it for a reason of our own, which its exit will tell."""
+        if self.running and self._cause is None:
+            self._cause = cause
+            self._ending = self._loop.create_task(self._end_quietly(grace))
+
+    async def _end_quietly(self, grace: float) -> None:
+        with contextlib.suppress(KeeperLost):  # then its exit is reported as lost
+            await self.end(grace)
 
     # --- output ------------------------------------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its reader, however long, so that nothing is ever dropped."""
+        return self._window is not None
+
+    @property
+    def unread(self) -> bool:
+        """It waits for its reader, and the reader does not have everything yet."""
+        return self._window is not None and self._window.acknowledged < self.log.next_seq - 1
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """Bytes and chunks that were dropped before the chunk that is being published."""
+        return None if self._backlog is None else self._backlog.gap
+
+    def acknowledge(self, first: int, last: int) -> None:
+        """The reader has everything with these numbers."""
+        window = self._window
+        if window is not None and window.acknowledge(first, last) and self.blocked:
+            self.resume()
+
     def resume(self) -> None:
         """The sink wants output again, or there is no sink any more."""
+        if self._backlog is not None and self._backlog.catch_up(self) and self.closed:
+            self.tags = _NO_TAGS
         if self.blocked:
             self.blocked = False
             for stream in self.streams:
@@ -265,8 +345,12 @@ class Child:
 
     def _readable(self, stream: Stream) -> None:
         sink = self.sink
-        if sink is not None and not sink.ready:
+        if sink is not None and not sink.ready and self._backlog is None and not self.closed:
             self._block(sink, stream)
+            return
+        if self._window is not None and not self._window.open:
+            self._stop_reading(stream)
+            self.blocked = True  # until the reader has acknowledged something
             return
         self._take(stream)
         if stream.ended:
@@ -280,6 +364,8 @@ class Child:
 
     def _take(self, stream: Stream) -> bool:
         """Move one step of output; False when there is none now, or none any more."""
+        if self.closed:
+            return self._throw_away(stream)
         spool = stream.spool
         if spool is None:
             if _hung_up(stream.fd):
@@ -310,6 +396,18 @@ class Child:
             self._ended(stream)
         return size > 0 and not ended
 
+    def _throw_away(self, stream: Stream) -> bool:
+        """Closed with this stream held open: whoever writes to it is not to notice."""
+        try:
+            size = len(os.read(stream.fd, STEP))
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal that nobody has open any more
+            size = 0
+        if size == 0:
+            self._ended(stream)
+        return size > 0
+
     def _retry(self, stream: Stream) -> bool:
         """Out of descriptors or memory: the child waits until there are some."""
         self._stop_reading(stream)
@@ -331,9 +429,20 @@ class Child:
         return spool
 
     def _publish(self, chunk: Chunk) -> None:
-        if self.sink is not None:
-            self.sink.output(self, chunk)
+        sink = self.sink
+        if sink is not None and (
+            self._backlog is None or self._backlog.keeps_up(self, sink, chunk.seq)
+        ):
+            sink.output(self, chunk)
         self._wake()
+        most = self.spec.limits.output_bytes
+        if most is not None and self.log.bytes_total > most:
+            self._end_for(ExitKind.EVICTED, 0.0)
+
+    @property
+    def _is_behind(self) -> bool:
+        """The sink is still to be told of earlier things first."""
+        return self._backlog is not None and self._backlog.behind
 
     def _ended(self, stream: Stream) -> None:
         self._stop_reading(stream)
@@ -350,15 +459,20 @@ class Child:
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
-        if self.sink is None or self.sink.ready:
+        if self.sink is None or self.sink.ready or self._backlog is not None:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
+                    if self._window is not None and not self._window.open:
+                        break
                     if stream.ended or not self._take(stream):
                         break
-        self._note_exit(exit_from_status(status, terminated=self.terminated, usage=usage))
+        self._note_exit(
+            exit_from_status(status, terminated=self.terminated, usage=usage, cause=self._cause)
+        )
 
     def _note_exit(self, info: ExitInfo) -> None:
         self.exit = info
+        self._stop_timer()
         os.close(self._pidfd)
         self._pidfd = -1
         if self._pump is not None:
@@ -368,21 +482,53 @@ class Child:
                 # As on the wire: a write after the exit is accepted, and its bytes vanish.
                 self._pump.abandon()
         seq = self.log.exited()
-        if self.sink is not None:
+        if self.sink is not None and not self._is_behind:
             self.sink.exited(self, seq)
         self._wake()
         self._counted()
         self._maybe_closed()
+        # One that asked to lose nothing is closed by the end of its streams alone.
+        if not self.closed and self._window is None:
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
+
+    def _drained(self) -> None:
+        """The time for the streams to end is over: close without that."""
+        waits = self.sink is not None and not self.sink.ready and self._backlog is None
+        for stream in self.streams:
+            for _ in range(_LAST_STEPS):
+                # What is in the pipe now was written in time.
+                if waits or stream.ended or not self._take(stream):
+                    break
+        if self.closed:
+            return
+        if waits or self.blocked:
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
+            return
+        self.held_open = not all(stream.ended for stream in self.streams)
+        self._close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _maybe_closed(self) -> None:
-        if self.exit is None or self.closed or not all(s.ended for s in self.streams):
+        if self.exit is None or not all(s.ended for s in self.streams):
             return
+        if not self.closed:
+            self._close()
+        elif self.held_open:
+            self._launcher.release(self.number)  # now the last of them has let go
+
+    def _close(self) -> None:
+        self._stop_timer()
         seq = self.log.closed()
         self.closed_at = self._loop.time()
         if self._pump is not None:
             self._pump.close()
-        self._launcher.release(self.number)
-        if self.sink is not None:
+        if not self.held_open:
+            self._launcher.release(self.number)
+        if self.sink is not None and not self._is_behind:
             self.sink.closed(self, seq)
         self._wake()
         self._shrink()
@@ -393,11 +539,12 @@ class Child:
     def _shrink(self) -> None:
         """What is only kept for late readers is kept small; there may be very many."""
         self.spec = self.spec.without_env()
-        self.tags = _NO_TAGS
+        if not self._is_behind:
+            self.tags = _NO_TAGS
         self._pump = None
         self.pid = 0
         self._started = 0.0
-        if all(stream.spool is None for stream in self.streams):
+        if all(stream.spool is None and stream.ended for stream in self.streams):
             self.streams = _NO_STREAMS
         self.log = self.log.settled()
 
@@ -430,6 +577,9 @@ class Child:
                 stream.spool = None
         if self._pump is not None:
             self._pump.close()
+        self._stop_timer()
+        if self._ending is not None:
+            self._ending.cancel()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail.keeper import link
+from handrail.keeper import link, privacy
 
 
 class KeeperHandle(NamedTuple):
@@ -61,10 +61,9 @@ def start_keeper(
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours but how to find the interpreter's libraries: a keeper holds no secrets.
+    """Not ours, which may hold secrets and would outlive us there.
 
     Python's own allocator never gave back what ten thousand children had taken (3 MiB of 11);
     the C library's does, and a keeper allocates too little for its speed to matter.
     """
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return {**kept, "PYTHONMALLOC": "malloc"}
+    return {**privacy.for_keeper(dict(os.environ)), "PYTHONMALLOC": "malloc"}

@@ -43,6 +43,14 @@ class Spawned:
     fds: tuple[int, ...]  # stdout, stderr and perhaps stdin; or the terminal alone
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """How trees are ended here (``cgroup`` or ``walk``), and which limits can be set."""
+
+    trees: str = "walk"
+    limits: frozenset[str] = frozenset()
+
+
 class Launcher:
     """One link to one keeper, on one event loop."""
 
@@ -65,6 +73,7 @@ class Launcher:
         self._stopped: asyncio.Future[None] | None = None
         self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
         self.alive = True
+        self.abilities = Abilities()
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
         loop.add_reader(self._sock.fileno(), self._readable)
@@ -74,6 +83,8 @@ class Launcher:
         answer = await self._ask(link.HELLO, [b"%d" % link.VERSION, b"%d" % os.getpid()])
         if answer.op != link.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
+        trees, limits = (await self._ask(link.ABILITIES, [])).fields
+        self.abilities = Abilities(trees.decode(), frozenset(limits.decode().split()))
 
     def spawn(self, spec: ProcessSpec) -> Coroutine[Any, Any, Spawned]:
         """Start one child.  Raises SpawnFailed, or KeeperLost.
@@ -92,10 +103,11 @@ class Launcher:
                 if spec.pipe_stdin
                 else link.MODE_PIPES
             )
+            limits = spec.limits.for_keeper()
             argv = spec.argv if spec.arg0 is None else (spec.arg0, *spec.argv[1:])
             fields = [
                 b"%d" % child,
-                mode,
+                b" ".join((mode, *(b"%b=%d" % (n.encode(), v) for n, v in limits.items()))),
                 b"%d" % spec.rows,
                 b"%d" % spec.cols,
                 b",".join(b"%d" % number for number, _ in spec.passed),

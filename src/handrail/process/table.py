@@ -65,13 +65,20 @@ class ProcessTable:
         self._closed: deque[Child] = deque()  # in the order of their time
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._haunted: set[int] = set()  # forgotten here, with descendants that live on
+        self._running = 0
+        #: Forgotten here, with descendants that live on; by the keeper's number.
+        self._haunted: dict[int, Child] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Child]:
         return iter([e for e in self._entries.values() if isinstance(e, Child)])
+
+    @property
+    def running(self) -> int:
+        """How many are starting, or have not exited."""
+        return self._running
 
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
@@ -89,6 +96,7 @@ class ProcessTable:
             raise ProcessExists(f"process {key} already exists")
         spawning = self._launcher.spawn(spec)
         place = self._entries[key] = Starting()
+        self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
         return task
@@ -105,10 +113,12 @@ class ProcessTable:
             spawned = await spawning
         except BaseException:
             del self._entries[key]
+            self._running -= 1
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         if place.cancelled:
             del self._entries[key]
+            self._running -= 1
             try:
                 await child.kill()
             finally:
@@ -116,14 +126,42 @@ class ProcessTable:
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
+        child.on_exit = self._exited
         if self._observer is not None:
             self._observer.started(child)
-            child.on_exit = self._observer.exited
         # Whoever awaits this task is told two turns of the loop later; what the child does is
         # told after that, so that news of a process never overtake the news of its start.
         later = self._loop.call_soon
         later(later, later, child.begin)
         return child
+
+    def _exited(self, child: Child) -> None:
+        self._running -= 1
+        if self._observer is not None:
+            self._observer.exited(child)
+
+    def adopt(self, child: Child) -> None:
+        """Take a child over from another table; its key becomes another where that is taken."""
+        key, number = child.key, 1
+        while child.key in self._entries:
+            number += 1
+            child.key = f"{key} ({number})"
+        self._entries[child.key] = child
+        child.on_closed = self._retire
+        if child.running:
+            self._running += 1
+            child.on_exit = self._exited
+        if child.closed:
+            self._retire(child)
+
+    def give_up(self, child: Child) -> None:
+        """Let another table have it."""
+        del self._entries[child.key]
+        child.on_closed = None
+        if child.running:
+            self._running -= 1
+            child.on_exit = None
+        child.tags = {}  # they hold the key
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -138,9 +176,17 @@ class ProcessTable:
         """Free the ids whose time is over; many at once, for each time the keeper is asked."""
         born = self._loop.time() - self._retention
         over = []
-        while self._closed and self._closed[0].closed_at <= born + 0.001:
-            child = self._closed.popleft()
-            if self._entries.get(child.key) is child:
+        for _ in range(len(self._closed)):
+            child = self._closed[0]
+            if child.closed_at > born + 0.001:
+                break
+            self._closed.popleft()
+            if self._entries.get(child.key) is not child:
+                continue
+            if child.unread:  # it asked to lose nothing, so it stays as long as its session
+                child.closed_at = born + self._retention
+                self._closed.append(child)
+            else:
                 del self._entries[child.key]
                 over.append(child)
         self._timer = None
@@ -154,15 +200,19 @@ class ProcessTable:
 
     async def _forget(self, over: list[Child]) -> None:
         """Forget children, but not the families of those that have left somebody behind."""
-        numbers = {child.number for child in over} | self._haunted
+        known = self._haunted | {child.number: child for child in over}
         left = await self._with_orphans()
         for child in over:
             child.discard(forget=child.number not in left)
-        for number in self._haunted - left:
+        for number in self._haunted.keys() - left:
             self._launcher.forget(number)
-        self._haunted = numbers & left
+        self._haunted = {number: child for number, child in known.items() if number in left}
         if len(over) >= memory.MANY:
             self._loop.call_later(_TIDY_SECONDS, _tidy)
+
+    def left_behind(self, key: str | None = None) -> list[Child]:
+        """Processes that were forgotten and have left somebody behind."""
+        return [child for child in self._haunted.values() if key in (None, child.key)]
 
     async def _with_orphans(self) -> set[int]:
         try:
@@ -191,7 +241,7 @@ class ProcessTable:
         except KeeperLost:
             pass  # it took its knowledge along; whoever is left is nobody's any more
         finally:
-            self._haunted = set()
+            self._haunted = {}
             for child in children:
                 child.discard()
             self._closed.clear()

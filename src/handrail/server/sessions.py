@@ -82,24 +82,61 @@ class Sessions:
         self._retention = retention
         self._sessions: dict[str, Session] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        #: Processes that outlived their sessions, by owner.
+        self._detached: dict[str, ProcessTable] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def create(self, holder: Attached, owner: str) -> Session:
-        table = ProcessTable(
-            self._launcher, self._loop, retention=self._retention, observer=self._measures
-        )
-        session = Session(owner, table, self._ttl)
+        session = Session(owner, self._table(), self._ttl)
         self._sessions[session.id] = session
         session.holder = holder
         return session
+
+    def _table(self) -> ProcessTable:
+        return ProcessTable(
+            self._launcher, self._loop, retention=self._retention, observer=self._measures
+        )
+
+    # --- processes that outlive their session ----------------------------------------------
+
+    def detached(self, owner: str) -> list[Child]:
+        """Processes of ended sessions of this owner."""
+        return list(self._detached.get(owner, ()))
+
+    def reattach(self, session: Session, key: str) -> Child | None:
+        """Have one of them belong to this session from now on."""
+        table = self._detached.get(session.owner)
+        child = None if table is None else table.get(key)
+        if table is None or not isinstance(child, Child):
+            return None
+        table.give_up(child)
+        if not len(table):
+            del self._detached[session.owner]
+        session.table.adopt(child)
+        child.sink = session.sink()
+        return child
+
+    def _detach_processes(self, session: Session) -> None:
+        for child in session.table:
+            if child.spec.detach and not child.closed:
+                session.table.give_up(child)
+                child.sink = None
+                child.resume()
+                self._detached.setdefault(session.owner, self._table()).adopt(child)
+
+    # --- attach and detach -----------------------------------------------------------------
 
     def resume(self, session_id: str, holder: Attached, owner: str, secret: str | None) -> Session:
         """Attach to a session that exists; raises the wire's errors."""
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
             # Not telling "not yours" from "not there".
+            raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
+        wrong = secret is not None and not _same(secret, session.secret or "")
+        if wrong and session.holder is None:
+            log.warning("a wrong secret was presented for session %s", session.id)
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
             known = session.secret
@@ -147,8 +184,10 @@ class Sessions:
         task.add_done_callback(self._ending.discard)
         return task
 
-    async def end(self, session: Session, grace: float = 0.0) -> None:
-        """End a session and every tree of it."""
+    async def end(
+        self, session: Session, grace: float = 0.0, *, keep_detached: bool = True
+    ) -> None:
+        """End a session and every tree of it, but for those that were started to outlive it."""
         if session.ended:
             return
         session.ended = True
@@ -157,17 +196,23 @@ class Sessions:
             session.timer = None
         self._sessions.pop(session.id, None)
         session.holder = None
+        if keep_detached:
+            self._detach_processes(session)
         await session.table.end_all(grace)
 
     async def end_all(self, grace: float = 0.0) -> None:
         """The server stops."""
-        await asyncio.gather(*(self.end(s, grace) for s in list(self._sessions.values())))
+        ending = [self.end(s, grace, keep_detached=False) for s in self._sessions.values()]
+        detached, self._detached = self._detached, {}
+        ending += [table.end_all(grace) for table in detached.values()]
+        await asyncio.gather(*ending)
         if self._ending:
             await asyncio.wait(self._ending)
 
     def children(self) -> list[Child]:
         """Every process of every session."""
-        return [child for session in self._sessions.values() for child in session.table]
+        tables = [*(s.table for s in self._sessions.values()), *self._detached.values()]
+        return [child for table in tables for child in table]
 
 
 def _same(one: str, other: str) -> bool:
