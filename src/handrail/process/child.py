@@ -25,11 +25,13 @@ from typing import Protocol
 
 from handrail.errors import StdinClosed
 from handrail.keeper import link
+from handrail.process.event_index import LOST, EventIndex
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
 from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
-from handrail.process.spool import STEP, Spool, Staging
+from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
+from handrail.process.stdin_log import StdinLog
 from handrail.process.stdin_pump import StdinPump
 
 STDOUT, STDERR, PTY = 0, 1, 2
@@ -77,6 +79,7 @@ class Child:
     """A process we keep, from its start until it is forgotten."""
 
     __slots__ = (
+        "_index",
         "_launcher",
         "_loop",
         "_pidfd",
@@ -128,22 +131,31 @@ class Child:
         self._launcher = launcher
         self._loop = loop
         self._waiters: list[asyncio.Future[None]] = []
+        self._index: EventIndex | None = None  # made when there is something to remember
         self._pump: StdinPump | None = None
         if spec.tty:
             self.streams = [Stream(PTY, spawned.fds[0])]
-            self._pump = StdinPump(spawned.fds[0], loop)
+            self._pump = StdinPump(spawned.fds[0], loop, None, self._open_input)
         else:
             self.streams = [Stream(STDOUT, spawned.fds[0]), Stream(STDERR, spawned.fds[1])]
             if spec.pipe_stdin:
-                self._pump = StdinPump(spawned.fds[2], loop, self._stdin_closed)
+                self._pump = StdinPump(spawned.fds[2], loop, self._stdin_closed, self._open_input)
+        if self._pump is not None:
+            self.ledger.store = self._pump.store
 
     def begin(self) -> None:
         """Start reading, and hear of the exit."""
-        if self._pidfd < 0:
-            return  # discarded meanwhile
+        if self._pidfd >= 0:  # else discarded meanwhile
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The same for one that a server before us has begun with, and that may have ended."""
         for stream in self.streams:
             self._read_from(stream)
-        self._launcher.watch(self.number, self._exited)
+        if self.exit is None:
+            self._launcher.watch(self.number, self._exited)
+        else:
+            self._maybe_closed()
 
     # --- state ---------------------------------------------------------------------------
 
@@ -224,13 +236,14 @@ class Child:
 
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
-        self.terminated = self.terminated or self.running
+        if self.running:
+            self._note_terminated()
         await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
 
     async def end(self, grace: float) -> None:
         """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent."""
         if self.running and grace > 0:
-            self.terminated = True
+            self._note_terminated()
             if self.spec.tty:
                 await self.signal(signal.SIGHUP, tree=True)
             await self.signal(signal.SIGTERM, tree=True)
@@ -312,20 +325,59 @@ class Child:
         return False
 
     def _open_spool(self, stream: Stream) -> Spool:
+        """Make the place where a stream goes; the keeper has it before the first byte does."""
         spool = Spool()
-        if stream.index == PTY:
-            try:
-                stream.staging = Staging()
-            except OSError:
-                spool.close()
-                raise
-            self._launcher.keep(self.number, b"staging", stream.staging.read_end)
-        stream.spool = spool
+        staging = None
         name = STREAM_NAMES[stream.index].encode()
-        self._launcher.keep(self.number, b"spool." + name, spool.fd)
+        try:
+            if stream.index == PTY:
+                staging = Staging()
+                self._launcher.keep(self.number, b"staging", staging.read_end)
+            index = EventIndex(spool.fd, INDEX_AT) if self._index is None else self._index
+            self._launcher.keep(self.number, b"spool." + name, spool.fd)
+        except OSError:
+            spool.close()
+            if staging is not None:
+                staging.close()
+            raise
+        stream.spool, stream.staging, self._index = spool, staging, index
         return spool
 
+    def _open_input(self) -> StdinLog:
+        log = StdinLog()
+        try:
+            self._launcher.keep(self.number, b"input", log.fd)
+        except OSError:
+            log.close()
+            raise
+        return log
+
+    def _open_index(self) -> EventIndex | None:
+        """Where to note something of a process that may not have said anything yet."""
+        if self._index is None and not self.closed:
+            fd = -1
+            try:
+                fd = os.memfd_create("handrail-events", os.MFD_CLOEXEC)
+                index = EventIndex(fd, 0)
+                self._launcher.keep(self.number, b"events", fd)
+            except OSError:
+                if fd >= 0:
+                    os.close(fd)
+                return None  # no descriptor free: only a server after a crash misses it
+            self._index = index
+        return self._index
+
+    def _note_terminated(self) -> None:
+        self.terminated = True
+        index = self._open_index()
+        if index is not None:
+            index.terminated()
+
     def _publish(self, chunk: Chunk) -> None:
+        if self._index is not None:
+            self._index.chunk(
+                chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
+            )
         if self.sink is not None:
             self.sink.output(self, chunk)
         self._wake()
@@ -350,12 +402,14 @@ class Child:
                 for _ in range(_LAST_STEPS):
                     if stream.ended or not self._take(stream):
                         break
-        self._note_exit(exit_from_status(status, terminated=self.terminated, usage=usage))
+        info = exit_from_status(status, terminated=self.terminated, usage=usage)
+        self._note_exit(info, status)
 
-    def _note_exit(self, info: ExitInfo) -> None:
+    def _note_exit(self, info: ExitInfo, status: int = LOST) -> None:
         self.exit = info
-        os.close(self._pidfd)
-        self._pidfd = -1
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
         if self._pump is not None:
             if self.terminated:
                 self._pump.close()  # refuses who still waits
@@ -363,6 +417,11 @@ class Child:
                 # As on the wire: a write after the exit is accepted, and its bytes vanish.
                 self._pump.abandon()
         seq = self.log.exited()
+        # Without an index its number is the first there is, and the close has the second.
+        if self._index is not None or not all(s.ended for s in self.streams):
+            index = self._open_index()
+            if index is not None:
+                index.exited(seq, status, int(self.age * 1000))
         if self.sink is not None:
             self.sink.exited(self, seq)
         self._wake()
@@ -373,6 +432,8 @@ class Child:
         if self.exit is None or self.closed or not all(s.ended for s in self.streams):
             return
         seq = self.log.closed()
+        if self._index is not None:
+            self._index.closed(seq, time.monotonic())
         if self._pump is not None:
             self._pump.close()
         self._launcher.release(self.number)
@@ -388,6 +449,7 @@ class Child:
         self.spec = self.spec.without_env()
         self.tags = _NO_TAGS
         self._pump = None
+        self._close_index()
         if all(stream.spool is None for stream in self.streams):
             self.streams = _NO_STREAMS
 
@@ -401,6 +463,11 @@ class Child:
         except OSError:
             pass
         self._note_exit(ExitInfo(ExitKind.LOST, None))
+
+    def _close_index(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def _counted(self) -> None:
         if self.on_exit is not None:
@@ -420,6 +487,7 @@ class Child:
                 stream.spool = None
         if self._pump is not None:
             self._pump.close()
+        self._close_index()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

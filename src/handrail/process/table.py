@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from handrail.errors import HandrailError, KeeperLost, ProcessExists
 from handrail.keeper import link, memory
+from handrail.process import notes
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
@@ -54,7 +55,9 @@ class ProcessTable:
         *,
         retention: float = RETENTION_SECONDS,
         observer: Observer | None = None,
+        owner: str | None = None,
     ) -> None:
+        self._owner = owner  # who finds these processes again after a crash
         self._launcher = launcher
         self._loop = loop
         self._retention = retention
@@ -85,7 +88,8 @@ class ProcessTable:
         """
         if key in self._entries:
             raise ProcessExists(f"process {key} already exists")
-        spawning = self._launcher.spawn(spec)
+        note = b"" if self._owner is None else notes.encode(self._owner, key, spec)
+        spawning = self._launcher.spawn(spec, note)
         place = self._entries[key] = Starting()
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
@@ -123,14 +127,27 @@ class ProcessTable:
         later(later, later, child.begin)
         return child
 
+    def adopt(self, child: Child, closed_ago: float | None) -> None:
+        """A process of a server before us; ``closed_ago``: how long it has been closed."""
+        self._entries[child.key] = child
+        child.on_closed = self._retire
+        if self._observer is not None and child.running:
+            self._observer.started(child)
+            child.on_exit = self._observer.exited
+        if closed_ago is not None:
+            self._retire(child, closed_ago)
+        else:
+            child.go_on()
+
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
         place.cancelled = True
 
-    def _retire(self, child: Child) -> None:
-        self._closed.append((self._loop.time() + self._retention, child))
+    def _retire(self, child: Child, closed_ago: float = 0.0) -> None:
+        left = max(0.0, self._retention - closed_ago)
+        self._closed.append((self._loop.time() + left, child))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._retention, self._expire)
+            self._timer = self._loop.call_later(left, self._expire)
 
     def _expire(self) -> None:
         """Free the ids whose time is over; many at once, for each time the keeper is asked."""

@@ -1,0 +1,83 @@
+"""What the next server has to know of a process, in the keeper's hands.  Pure.
+
+Written with the request that starts the process, so there is no moment at which one is without
+the other.  The environment is left out: nobody needs it again, and it may hold secrets.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from handrail.process.spec import ProcessSpec
+
+#: Longer argument lists are only shown, so only their beginning is kept.
+_LONGEST_ARGV = 16_384
+
+
+class Note(msgspec.Struct, array_like=True, frozen=True):
+    """One process, as its starter described it."""
+
+    owner: str
+    key: str
+    argv: list[bytes]
+    cwd: bytes
+    tty: bool
+    pipe_stdin: bool
+    name: str | None
+    started_at: float
+    started: float  # monotonic
+
+    def spec(self) -> ProcessSpec:
+        """What was started, without its environment."""
+        return ProcessSpec(
+            argv=tuple(self.argv),
+            cwd=self.cwd,
+            env={},
+            tty=self.tty,
+            pipe_stdin=self.pipe_stdin,
+            name=self.name,
+        )
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Note)
+
+
+def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
+    """A note without a NUL, as the keeper's link wants it."""
+    argv = list(spec.argv)
+    if sum(map(len, argv)) > _LONGEST_ARGV:
+        argv = _beginning(argv)
+    note = Note(
+        owner,
+        key,
+        argv,
+        spec.cwd,
+        spec.tty,
+        spec.pipe_stdin,
+        spec.name,
+        time.time(),
+        time.monotonic(),
+    )
+    return _encoder.encode(note)
+
+
+def decode(data: bytes) -> Note | None:
+    """None for what is no note of this version."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _beginning(argv: list[bytes]) -> list[bytes]:
+    kept: list[bytes] = []
+    left = _LONGEST_ARGV
+    for word in argv:
+        kept.append(word[:left])
+        left -= len(word)
+        if left <= 0:
+            break
+    return kept
