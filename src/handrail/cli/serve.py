@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from handrail.process.keeper_program import start_keeper
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
     from handrail.server.state_dir import claim
 
@@ -145,8 +146,11 @@ def _run(args: argparse.Namespace) -> int:
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    state = claim(settings.state_dir)
-    keeper = state.keeper(settings.orphan_ttl)
+    if settings.listen.kind == "stdio" and settings.state_dir is None:
+        # It lives and ends with whoever holds the other ends of our pipes.
+        keeper = start_keeper()
+    else:
+        keeper = claim(settings.state_dir).keeper(settings.orphan_ttl)
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs

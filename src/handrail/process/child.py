@@ -453,6 +453,17 @@ class Child:
         if all(stream.spool is None for stream in self.streams):
             self.streams = _NO_STREAMS
 
+    def park(self) -> None:
+        """Touch nothing any more; another server goes on with this child."""
+        for stream in self.streams:
+            self._stop_reading(stream)
+            if not stream.ended:
+                stream.ended = True
+                os.close(stream.fd)
+                stream.fd = -1
+        if self._pump is not None:
+            self._pump.park(close=not self.spec.tty)
+
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""
         if self.exit is not None:

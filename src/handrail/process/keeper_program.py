@@ -23,6 +23,49 @@ class KeeperHandle(NamedTuple):
     found: bool = False  # it was there already, and is nobody's child of ours
 
 
+#: The keeper gives a holder three seconds to answer, and a dying one some more.
+_CLAIM_SECONDS = 10.0
+
+
+def find_keeper(path: str) -> KeeperHandle | None:
+    """The keeper that listens there, if one does."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        return None
+    # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
+    return KeeperHandle(sock, 0, found=True)
+
+
+def claim_lease(handle: KeeperHandle) -> str | None:
+    """Take the lease from a server that does not answer; the reason when it is refused."""
+    fields = [b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim"]
+    answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
+    if answer is None:
+        return "its keeper does not answer"
+    return None if answer.op == link.WELCOME else answer.fields[0].decode()
+
+
+def holder_of(handle: KeeperHandle) -> int:
+    """The pid of the server that holds the lease, or 0."""
+    answer = ask_keeper(handle, link.WHO, [], _CLAIM_SECONDS)
+    return 0 if answer is None or answer.op != link.DONE else int(answer.fields[0])
+
+
+def ask_keeper(
+    handle: KeeperHandle, op: int, fields: list[bytes], seconds: float
+) -> link.Message | None:
+    """One question before there is an event loop; None when no answer came."""
+    handle.sock.settimeout(seconds)
+    try:
+        link.send(handle.sock, op, 1, fields)
+        return link.receive(handle.sock)
+    except OSError:
+        return None
+
+
 def start_keeper(
     *, listener: socket.socket | None = None, orphan_ttl: float = 600.0, log: str | None = None
 ) -> KeeperHandle:

@@ -229,6 +229,14 @@ class Launcher:
         self._forgotten.append(b"%d" % child)
         self._gather()
 
+    def discard(self, child: int, *, running: bool) -> None:
+        """End what is left of a child nobody wants, and forget it."""
+        self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
+        if running:
+            self.watch(child, lambda *_: self.forget(child))
+        else:
+            self.forget(child)
+
     async def stop(self) -> None:
         """End every child and the keeper."""
         if self.alive:
@@ -379,9 +387,7 @@ class Launcher:
     def _unwanted(self, message: link.Message) -> None:
         """Nobody waits for this answer any more; a child that came of it must not live on."""
         if message.op == link.SPAWNED:
-            child = int(message.fields[0])
-            self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
-            self.watch(child, lambda *_: self.forget(child))
+            self.discard(int(message.fields[0]), running=True)
         message.close()
 
     def _gather(self) -> None:

@@ -7,6 +7,7 @@ up to a bound in chunks and in bytes.  Beyond it a writer waits for room, and on
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
 
@@ -127,6 +128,16 @@ class StdinPump:
         for future, _, _ in waiting:
             if not future.done():
                 future.set_exception(StdinClosed("stdin of this process was closed"))
+
+    def park(self, *, close: bool) -> None:
+        """Touch nothing any more; another server goes on with the log."""
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
+        fd, self._fd = self._fd, -1
+        if close and fd >= 0:
+            os.close(fd)
+        self._forget_log()
 
     def _accept(self, data: bytes, accept: Callable[[], bool]) -> None:
         self._stored = False

@@ -19,6 +19,7 @@ from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
 from handrail.server import environment
+from handrail.server.adoption import adopt
 from handrail.server.auth import Authenticator, Principal
 from handrail.server.connection import Connection
 from handrail.server.front import Front
@@ -120,6 +121,8 @@ class Server:
             else:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
+            for child in self.sessions.children():
+                child.park()
             self.launcher.close()
             return
         stdio = self.settings.listen.kind == "stdio"
@@ -149,6 +152,8 @@ async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHan
     listener: WebSocketListener | None = None
     try:
         await launcher.hello()
+        if keeper.found:
+            await adopt(server.sessions, launcher, loop)
         listener = await _listen(server, auth)
         await server.stopping.wait()
     finally:

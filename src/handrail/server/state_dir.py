@@ -1,8 +1,9 @@
 """Where a server and its keeper find each other again.
 
-One directory, one lock, one keeper.  A directory that was named is taken or refused; without a
-name the first one of the user's own that nobody holds is taken, so that several servers on one
-machine do not meet.
+One directory, one lock, one keeper.  A directory that was named is taken or refused; from a
+server that is stopped or does not answer it is taken by force.  Without a name the first one of
+the user's own that nobody holds is taken, so that several servers on one machine do not meet and
+one that follows a crash finds what the crash has left.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import fcntl
 import os
 import socket
 import stat
+import time
 
 from handrail.errors import UsageError
-from handrail.process.keeper_program import KeeperHandle, start_keeper
+from handrail.process.keeper_program import KeeperHandle, claim_lease, find_keeper, start_keeper
 
 _MOST_SERVERS = 4096
+#: Of a socket's name, less what we add.
+_LONGEST_NAME = 90
+#: How long a lock may outlive the process that had it.
+_LOCK_SECONDS = 5.0
 _SOCKET = "keeper.sock"
 
 
@@ -27,6 +33,7 @@ class StateDir:
         self.path = path
         self._fd = fd
         self._lock = lock
+        self._claimed: KeeperHandle | None = None
 
     @property
     def _socket(self) -> str:
@@ -35,17 +42,11 @@ class StateDir:
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
-        return self._find() or self._start(orphan_ttl)
+        claimed, self._claimed = self._claimed, None
+        return claimed or self._find() or self._start(orphan_ttl)
 
     def _find(self) -> KeeperHandle | None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.connect(self._socket)
-        except OSError:
-            sock.close()
-            return None
-        # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
-        return KeeperHandle(sock, 0, found=True)
+        return find_keeper(self._socket)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         with contextlib.suppress(FileNotFoundError):
@@ -73,19 +74,33 @@ class StateDir:
 def claim(path: str | None) -> StateDir:
     """Take the directory that was named, or one of our own; raises UsageError."""
     if path is not None:
-        taken = _take(path)
-        if taken is None:
-            raise UsageError(
-                f"the state directory {path} is in use by another server; stop it, or give"
-                " this one another --state-dir"
-            )
-        return taken
+        return _take(path) or _take_over(path)
     base = _base()
     for number in range(_MOST_SERVERS):
         taken = _take(os.path.join(base, str(number)))
         if taken is not None:
             return taken
     raise UsageError(f"{_MOST_SERVERS} servers are running under {base}; stop some of them")
+
+
+def _take_over(path: str) -> StateDir:
+    """Take a directory from a server that is stuck; raises UsageError when it is not."""
+    handle = find_keeper(f"{path}/{_SOCKET}") if len(path) < _LONGEST_NAME else None
+    reason = "" if handle is None else claim_lease(handle)
+    if handle is not None and reason is None:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while time.monotonic() < deadline:
+            taken = _take(path)
+            if taken is not None:
+                taken._claimed = handle
+                return taken
+            time.sleep(0.01)
+    if handle is not None:
+        handle.sock.close()
+    raise UsageError(
+        f"the state directory {path} is in use by another server; stop it, or give"
+        " this one another --state-dir" + (f" ({reason})" if reason else "")
+    )
 
 
 def _base() -> str:
