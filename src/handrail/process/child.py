@@ -3,7 +3,8 @@
 How it works.  Readable pipe -> spool -> number -> sink, one step per turn of the loop and
 stream, so that no flood holds up another child.  A sink that does not keep up says so
 (``sink.ready`` false): then the pipe is left alone until ``resume``, it fills, and the child
-waits.  Without a sink (nobody is attached) output goes on into the spool.
+waits.  Without a sink (nobody is attached) output goes on into the spool.  A child may ask for
+more (``lag.py``): to wait for its reader also then, or never to wait.
 
 The end.  The keeper tells the exit status; whatever is in the pipes by then is numbered
 first.  ``closed`` follows when the exit is known and every stream has ended, in this order,
@@ -26,9 +27,10 @@ from typing import Protocol
 from handrail.errors import StdinClosed
 from handrail.keeper import link
 from handrail.process.event_index import LOST, EventIndex
+from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
-from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
+from handrail.process.spec import ExitInfo, ExitKind, OnLag, ProcessSpec, Usage, exit_from_status
 from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_log import StdinLog
@@ -79,6 +81,7 @@ class Child:
     """A process we keep, from its start until it is forgotten."""
 
     __slots__ = (
+        "_backlog",
         "_index",
         "_launcher",
         "_loop",
@@ -86,6 +89,7 @@ class Child:
         "_pump",
         "_started",
         "_waiters",
+        "_window",
         "blocked",
         "exit",
         "key",
@@ -133,6 +137,8 @@ class Child:
         self._waiters: list[asyncio.Future[None]] = []
         self._index: EventIndex | None = None  # made when there is something to remember
         self._pump: StdinPump | None = None
+        self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
+        self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         if spec.tty:
             self.streams = [Stream(PTY, spawned.fds[0])]
             self._pump = StdinPump(spawned.fds[0], loop, None, self._open_input)
@@ -254,8 +260,31 @@ class Child:
 
     # --- output ------------------------------------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its reader, however long, so that nothing is ever dropped."""
+        return self._window is not None
+
+    @property
+    def unread(self) -> bool:
+        """It waits for its reader, and the reader does not have everything yet."""
+        return self._window is not None and self._window.acknowledged < self.log.next_seq - 1
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """Bytes and chunks that were dropped before the chunk that is being published."""
+        return None if self._backlog is None else self._backlog.gap
+
+    def acknowledge(self, first: int, last: int) -> None:
+        """The reader has everything with these numbers."""
+        window = self._window
+        if window is not None and window.acknowledge(first, last) and self.blocked:
+            self.resume()
+
     def resume(self) -> None:
         """The sink wants output again, or there is no sink any more."""
+        if self._backlog is not None and self._backlog.catch_up(self) and self.closed:
+            self.tags = _NO_TAGS
         if self.blocked:
             self.blocked = False
             for stream in self.streams:
@@ -273,8 +302,12 @@ class Child:
 
     def _readable(self, stream: Stream) -> None:
         sink = self.sink
-        if sink is not None and not sink.ready:
+        if sink is not None and not sink.ready and self._backlog is None:
             self._block(sink, stream)
+            return
+        if self._window is not None and not self._window.open:
+            self._stop_reading(stream)
+            self.blocked = True  # until the reader has acknowledged something
             return
         self._take(stream)
         if stream.ended:
@@ -378,9 +411,17 @@ class Child:
             self._index.chunk(
                 chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
             )
-        if self.sink is not None:
-            self.sink.output(self, chunk)
+        sink = self.sink
+        if sink is not None and (
+            self._backlog is None or self._backlog.keeps_up(self, sink, chunk.seq)
+        ):
+            sink.output(self, chunk)
         self._wake()
+
+    @property
+    def _is_behind(self) -> bool:
+        """The sink is still to be told of earlier things first."""
+        return self._backlog is not None and self._backlog.behind
 
     def _ended(self, stream: Stream) -> None:
         self._stop_reading(stream)
@@ -397,9 +438,11 @@ class Child:
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
-        if self.sink is None or self.sink.ready:
+        if self.sink is None or self.sink.ready or self._backlog is not None:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
+                    if self._window is not None and not self._window.open:
+                        break
                     if stream.ended or not self._take(stream):
                         break
         info = exit_from_status(status, terminated=self.terminated, usage=usage)
@@ -422,7 +465,7 @@ class Child:
             index = self._open_index()
             if index is not None:
                 index.exited(seq, status, int(self.age * 1000))
-        if self.sink is not None:
+        if self.sink is not None and not self._is_behind:
             self.sink.exited(self, seq)
         self._wake()
         self._counted()
@@ -437,7 +480,7 @@ class Child:
         if self._pump is not None:
             self._pump.close()
         self._launcher.release(self.number)
-        if self.sink is not None:
+        if self.sink is not None and not self._is_behind:
             self.sink.closed(self, seq)
         self._wake()
         self._shrink()
@@ -447,7 +490,8 @@ class Child:
     def _shrink(self) -> None:
         """What is only kept for late readers is kept small; there may be very many."""
         self.spec = self.spec.without_env()
-        self.tags = _NO_TAGS
+        if not self._is_behind:
+            self.tags = _NO_TAGS
         self._pump = None
         self._close_index()
         if all(stream.spool is None for stream in self.streams):

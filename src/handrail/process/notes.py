@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from handrail.process.spec import ProcessSpec
+from handrail.process.spec import OnLag, ProcessSpec
 
 #: Longer argument lists are only shown, so only their beginning is kept.
 _LONGEST_ARGV = 16_384
@@ -28,6 +28,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     name: str | None
     started_at: float
     started: float  # monotonic
+    on_lag: OnLag | None = None
 
     def spec(self) -> ProcessSpec:
         """What was started, without its environment."""
@@ -38,6 +39,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             tty=self.tty,
             pipe_stdin=self.pipe_stdin,
             name=self.name,
+            on_lag=self.on_lag,
         )
 
 
@@ -60,6 +62,7 @@ def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
         spec.name,
         time.time(),
         time.monotonic(),
+        spec.on_lag,
     )
     return _encoder.encode(note)
 

@@ -172,6 +172,10 @@ class OutputLog:
             self._ends_from += half
         return seq
 
+    def since(self, seq: int) -> tuple[int, int]:
+        """Bytes and events numbered above ``seq``."""
+        return self.bytes_total - self._bytes_through(seq), self.next_seq - 1 - seq
+
     def _bytes_through(self, seq: int) -> int:
         if self._ends is None or seq < self._ends_from:
             return 0

@@ -11,6 +11,13 @@ DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
 
 
+class OnLag(enum.Enum):
+    """What becomes of output that its reader does not take."""
+
+    BLOCK = "block"  # the child waits, also while nobody is attached
+    DROP = "drop"  # the child goes on, and the gap is announced
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One command, complete: nothing is taken from the server's own environment any more."""
@@ -26,6 +33,8 @@ class ProcessSpec:
     name: str | None = None
     #: (number in the child, descriptor here); the descriptors stay the caller's.
     passed: tuple[tuple[int, int], ...] = ()
+    #: None: wait for a reader who is attached, drop beyond the retention without one.
+    on_lag: OnLag | None = None
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""

@@ -153,9 +153,15 @@ class ProcessTable:
         """Free the ids whose time is over; many at once, for each time the keeper is asked."""
         now = self._loop.time()
         over = []
-        while self._closed and self._closed[0][0] <= now + 0.001:
+        for _ in range(len(self._closed)):
+            if self._closed[0][0] > now + 0.001:
+                break
             _, child = self._closed.popleft()
-            if self._entries.get(child.key) is child:
+            if self._entries.get(child.key) is not child:
+                continue
+            if child.unread:  # it asked to lose nothing, so it stays as long as its session
+                self._closed.append((now + self._retention, child))
+            else:
                 del self._entries[child.key]
                 over.append(child)
         self._timer = None

@@ -53,10 +53,14 @@ class StartParams(Wire):
     shell_snapshot: dict[str, Any] | None = None
     #: Ours: a name for people, shown by ``process/list``.
     name: str | None = None
+    #: Ours: output that the client does not take: ``block`` has the process wait for it, also
+    #: while nobody is attached, and drops nothing; ``drop`` never has it wait, and announces what
+    #: was dropped.  Without it the process waits while a client is attached, and beyond the
+    #: retention output is dropped while none is.
+    on_lag: Literal["block", "drop"] | None = None
     #: Ours to come.  Refused, for a limit that is ignored is worse than none.
     timeout_ms: Any = None
     limits: Any = None
-    on_lag: Any = None
     detach: Any = None
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
@@ -217,6 +221,8 @@ class OutputNotification(Wire):
     seq: int
     stream: Literal["stdout", "stderr", "pty"]
     chunk: str
+    #: Ours: what was dropped before this chunk of a process with ``onLag: drop``.
+    omitted: Omitted | UnsetType = UNSET
 
 
 class ExitedNotification(Wire):

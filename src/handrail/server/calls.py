@@ -232,6 +232,8 @@ class Calls:
         transport = self._conn.transport
         if type(result) is Parts:
             transport.send(b'{"id":%b,"result":' % codec.encode(request.id), *result.parts, b"}")
+            if result.sent is not None:
+                result.sent()
         else:
             transport.send(codec.result_message(request.id, result))
         self.check_unread()

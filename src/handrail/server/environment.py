@@ -43,6 +43,7 @@ EXTENSIONS = {
     "terminateGrace": True,
     "exitInfo": True,
     "omitted": True,
+    "onLag": True,
     "sessionClose": True,
     "keeper": True,
 }

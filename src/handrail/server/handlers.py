@@ -17,7 +17,7 @@ from msgspec import UnsetType
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
 from handrail.process.child import STREAM_NAMES, Child
-from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, ProcessSpec, signal_number
+from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, OnLag, ProcessSpec, signal_number
 from handrail.process.table import StartCancelled, Starting
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
@@ -161,7 +161,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
     if params.network_proxy is not None:
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
-    for field in ("timeout_ms", "limits", "on_lag", "detach"):
+    for field in ("timeout_ms", "limits", "detach"):
         if getattr(params, field) not in (None, False):
             raise RpcError(
                 INVALID_PARAMS,
@@ -183,6 +183,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         name=params.name,
         rows=DEFAULT_ROWS if size is None else size.rows,
         cols=DEFAULT_COLS if size is None else size.cols,
+        on_lag=None if params.on_lag is None else OnLag(params.on_lag),
     )
 
 
@@ -237,7 +238,9 @@ def process_read(conn: Connection, params: ReadParams) -> Any:
     after = _u64("afterSeq", params.after_seq) or 0
     most = _u64("maxBytes", params.max_bytes)
     wait = min((_u64("waitMs", params.wait_ms) or 0) / 1000, LONGEST_WAIT)
-    result = _read_now(child, after, most, last_chance=wait == 0)
+    if child.waits:
+        child.acknowledge(1, after)
+    result = _read_now(conn, child, after, most, last_chance=wait == 0)
     return result if result is not None else _read_later(conn, child, after, most, wait)
 
 
@@ -251,7 +254,7 @@ async def _read_later(
         while True:
             await conn.writable()  # answers to one who does not read pile up nowhere
             left = deadline - loop.time()
-            result = _read_now(child, after, most, last_chance=left <= 0)
+            result = _read_now(conn, child, after, most, last_chance=left <= 0)
             if result is not None:
                 return result
             await child.changed(left)
@@ -263,7 +266,9 @@ async def _read_later(
         conn.calls.unpark(Lane.ORDINARY)
 
 
-def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) -> Parts | None:
+def _read_now(
+    conn: Connection, child: Child, after: int, most: int | None, *, last_chance: bool
+) -> Parts | None:
     page = child.log.read(after, most)
     exited = child.exit is not None
     if not (page.chunks or child.closed or (exited and after < page.next_seq - 1) or last_chance):
@@ -293,7 +298,11 @@ def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) 
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
     parts.append(b"]," + codec.encode(tail)[1:])
-    return Parts(parts)
+    if not child.waits:
+        return Parts(parts)
+
+    receipts = conn.notifier.receipts
+    return Parts(parts, lambda: receipts.answered(child, after + 1, page.next_seq - 1))
 
 
 def _u64(field: str, value: int | None) -> int | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from handrail.process.child import STREAM_NAMES, Child
 from handrail.process.output_log import Chunk
 from handrail.protocol.codec import encode, encode_base64
-from handrail.protocol.process import ExitShape, UsageShape
+from handrail.protocol.process import ExitShape, Omitted, UsageShape
+from handrail.server.receipts import Receipts
 from handrail.transport.base import Transport
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
@@ -18,11 +19,12 @@ _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STR
 class Notifier:
     """The sink of all children of one attached session."""
 
-    __slots__ = ("_blocked", "_transport", "extended", "ready")
+    __slots__ = ("_blocked", "_transport", "extended", "ready", "receipts")
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._blocked: list[Child] = []
+        self.receipts = Receipts(transport, self)
         self.ready = True
         #: The client asked for our members in ``process/exited``.
         self.extended = False
@@ -36,8 +38,10 @@ class Notifier:
         self._transport.send(
             b"%b%d%b" % (tag, chunk.seq, _STREAM_TAGS[chunk.stream]),
             encode_base64(child.read_chunk(chunk)),
-            b'"}}',
+            b'"}}' if child.gap is None else _after_gap(*child.gap),
         )
+        if child.waits:
+            self.receipts.notified(child, chunk.seq, chunk.size)
 
     def exited(self, child: Child, seq: int) -> None:
         info = child.exit
@@ -53,12 +57,17 @@ class Notifier:
             b'{"method":"process/exited","params":{"processId":%b,"seq":%d,'
             b'"exitCode":%b,"sandboxDenied":false%b}}' % (encode(child.key), seq, code, extra)
         )
+        if child.waits:
+            self.receipts.notified(child, seq, 0)
 
     def closed(self, child: Child, seq: int) -> None:
         self._transport.send(
             b'{"method":"process/closed","params":{"processId":%b,"seq":%d}}'
             % (encode(child.key), seq)
         )
+        if child.waits:
+            self.receipts.notified(child, seq, 0)
+            self.receipts.ask()
 
     def blocked(self, child: Child) -> None:
         self._blocked.append(child)
@@ -72,6 +81,10 @@ class Notifier:
         blocked, self._blocked = self._blocked, []
         for child in blocked:
             child.resume()
+
+
+def _after_gap(size: int, chunks: int) -> bytes:
+    return b'","omitted":%b}}' % encode(Omitted(bytes=size, chunks=chunks))
 
 
 def exit_shape(child: Child) -> ExitShape | None:

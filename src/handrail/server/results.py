@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 
 class Parts:
-    """A result that is already JSON, in pieces."""
+    """A result that is already JSON, in pieces.  ``sent`` is called when it is under way."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "sent")
 
-    def __init__(self, parts: list[bytes]) -> None:
+    def __init__(self, parts: list[bytes], sent: Callable[[], None] | None = None) -> None:
         self.parts = parts
+        self.sent = sent
 
 
 class Streamed:

@@ -11,6 +11,7 @@ the server's connection, a client, a test.  Order: ``connected`` once, then any 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 #: Largest message accepted from a WebSocket or Unix-socket peer.
@@ -59,6 +60,13 @@ class Transport(Protocol):
     @property
     def buffered(self) -> int:
         """Bytes handed over and not yet taken by the kernel."""
+
+    def confirm(self, received: Callable[[], None]) -> None:
+        """Call back once the peer has everything that was sent until now.
+
+        Never called when the line is lost first.  Where the line itself carries no answer, what
+        the kernel has taken counts: the peer finds it there, whatever becomes of this process.
+        """
 
     def pause_reading(self) -> None: ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from handrail.transport.base import (
     CLOSE_INTERNAL,
@@ -35,7 +36,7 @@ class MemoryTransport:
         self._close_timeout = close_timeout
         self._loop = asyncio.get_running_loop()
         self._other: MemoryTransport
-        self._inbox: deque[bytes] = deque()
+        self._inbox: deque[bytes | Callable[[], None]] = deque()
         self._unread = 0
         self._paused = False
         self._scheduled = False
@@ -71,6 +72,11 @@ class MemoryTransport:
     @property
     def buffered(self) -> int:
         return 0 if self._lost else self._other._unread
+
+    def confirm(self, received: Callable[[], None]) -> None:
+        if not (self._closing or self._ended or self._lost):
+            self._other._inbox.append(received)
+            self._other._schedule()
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -111,6 +117,9 @@ class MemoryTransport:
         self._scheduled = False
         while self._inbox and not (self._paused or self._closing or self._lost):
             message = self._inbox.popleft()
+            if not isinstance(message, bytes):
+                message()
+                continue
             self._unread -= len(message)
             try:
                 self._receiver.message(message)

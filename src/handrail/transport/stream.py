@@ -40,6 +40,8 @@ LOST = 2
 #: How long a closing peer may make no progress, and how long closing may take in all.
 CLOSE_TIMEOUT = 1.0
 CLOSE_TOTAL = 10.0
+#: How often it is seen whether the kernel has taken everything, for who waits for that.
+_LOOK_SECONDS = 0.005
 
 
 class StreamConnection(asyncio.Protocol):
@@ -123,6 +125,14 @@ class StreamConnection(asyncio.Protocol):
         if self._held:
             size += sum(len(part) for parts in self._held for part in parts)
         return size
+
+    def confirm(self, received: Callable[[], None]) -> None:
+        if self._state != OPEN:
+            return
+        if self.buffered:
+            self._loop.call_later(_LOOK_SECONDS, self.confirm, received)
+        else:
+            self._loop.call_soon(received)
 
     def pause_reading(self) -> None:
         self._paused = True

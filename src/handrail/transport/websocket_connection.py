@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ from handrail.transport.frames import (
     FrameDecoder,
     FrameError,
     Ping,
+    Pong,
     close_payload,
     frame_header,
     masked_frame,
@@ -47,6 +49,9 @@ from handrail.transport.stream import (
     end_output,
     printable,
 )
+
+#: How often it is seen whether a long message has ended.
+_HELD_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class WebSocketConnection(StreamConnection):
         "_due",
         "_heard_at",
         "_limits",
+        "_marked",
+        "_marks",
         "_next_ping",
         "_now",
         "_opcode",
@@ -92,6 +99,8 @@ class WebSocketConnection(StreamConnection):
         self._heard_at = 0.0
         self._next_ping = 0.0
         self._due = 0.0
+        self._marked = 0  # pings that ask what the peer has got
+        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         self._now = asyncio.get_running_loop().time
 
     def open(self, transport: asyncio.Transport, rest: bytes = b"") -> None:
@@ -139,6 +148,25 @@ class WebSocketConnection(StreamConnection):
         self._start_closing(f"closed by this side: {code} {printable(reason)}".rstrip())
         self._await_close()
 
+    def confirm(self, received: Callable[[], None]) -> None:
+        """By a ping: its pong comes after everything before it was read."""
+        if self._state != OPEN:
+            return
+        if self._held is not None:
+            # What was said during a long message comes after it; a ping would overtake that.
+            self._loop.call_later(_HELD_SECONDS, self.confirm, received)
+            return
+        self._marked += 1
+        self._marks.append((self._marked, received))
+        self._send_control(PING, b"%d" % self._marked)
+
+    def _confirmed(self, payload: bytes) -> None:
+        # A peer may answer the last of several pings alone (RFC 6455, 5.5.3).
+        if payload.isdigit() and len(payload) < 20:
+            last = int(payload)
+            while self._marks and self._marks[0][0] <= last:
+                self._tell(self._marks.popleft()[1])
+
     def _send_control(self, opcode: int, payload: bytes = b"") -> None:
         if self._client:
             self._write(masked_frame(opcode, payload, os.urandom(4)))
@@ -170,6 +198,9 @@ class WebSocketConnection(StreamConnection):
                 # A peer that pings and never reads must not make us hoard its pongs.
                 if self._transport.get_write_buffer_size() <= HIGH_WATER:
                     self._send_control(PONG, event.payload)
+            elif isinstance(event, Pong):
+                if self._marks:
+                    self._confirmed(event.payload)
             elif isinstance(event, Close):
                 self._send_control(CLOSE, close_payload(event.code))
                 self._start_closing(f"closed by the peer: {_described(event)}")
@@ -234,7 +265,9 @@ class WebSocketConnection(StreamConnection):
         if now >= self._next_ping - 0.002:
             self._next_ping = now + self._limits.ping_interval
             if buffered <= HIGH_WATER:
-                self._send_control(PING)
+                # Again for one who did not answer: it may, while it does not read.
+                again = bool(self._marks) and self._held is None
+                self._send_control(PING, b"%d" % self._marked if again else b"")
         self._arm()
 
 
