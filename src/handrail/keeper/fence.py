@@ -86,6 +86,11 @@ class Claim:
         self.deadline = time.monotonic() + ANSWER_SECONDS
 
 
+def alive(pidfd: int) -> bool:
+    """Whether that process has not ended yet."""
+    return not _readable(pidfd, 0.0)
+
+
 def _readable(fd: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -374,7 +374,7 @@ class Keeper:
         fields = [entry.child, b"%d" % entry.pid, status, *entry.usage, *entry.fds]
         fds = list(entry.fds.values())
         pidfd = -1
-        if entry.status is None and b"pidfd" not in entry.fds:
+        if entry.status is None and b"lone" not in entry.fds:
             pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still its own
             fields.append(b"pidfd")
             fds.append(pidfd)
@@ -400,6 +400,9 @@ class Keeper:
         if entry is None:
             return 0
         leader = entry.pid if entry.status is None else None
+        lone = entry.fds.get(b"lone")
+        if lone is not None and not fence.alive(lone):
+            return 0  # not our child, and its number may be somebody else's by now
         if scope == link.SCOPE_TREE:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:

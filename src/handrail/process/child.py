@@ -26,6 +26,7 @@ from typing import Protocol
 
 from handrail.errors import StdinClosed
 from handrail.keeper import link
+from handrail.process import pidfd
 from handrail.process.event_index import LOST, EventIndex
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
@@ -43,6 +44,8 @@ STREAM_NAMES = ("stdout", "stderr", "pty")
 _LAST_STEPS = 18
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
+#: How often the kernel is asked for the status of a child without a keeper.
+_STATUS_TRIES = 10
 
 
 class Sink(Protocol):
@@ -438,6 +441,12 @@ class Child:
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
+        self._take_last()
+        info = exit_from_status(status, terminated=self.terminated, usage=usage)
+        self._note_exit(info, status)
+
+    def _take_last(self) -> None:
+        """Number what was written before the exit before the exit."""
         if self.sink is None or self.sink.ready or self._backlog is not None:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
@@ -445,12 +454,11 @@ class Child:
                         break
                     if stream.ended or not self._take(stream):
                         break
-        info = exit_from_status(status, terminated=self.terminated, usage=usage)
-        self._note_exit(info, status)
 
     def _note_exit(self, info: ExitInfo, status: int = LOST) -> None:
         self.exit = info
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
         if self._pump is not None:
@@ -508,6 +516,43 @@ class Child:
         if self._pump is not None:
             self._pump.park(close=not self.spec.tty)
 
+    def orphaned(self) -> None:
+        """Its keeper is gone: nobody tells us of its exit, so we look for it."""
+        if self.exit is None and self._pidfd >= 0:
+            self._loop.add_reader(self._pidfd, self._gone_alone, _STATUS_TRIES)
+
+    def _gone_alone(self, tries: int) -> None:
+        self._loop.remove_reader(self._pidfd)
+        status = pidfd.exit_status(self._pidfd)
+        if status is not None:
+            self._exited(status, 0, 0, 0)
+        elif tries:  # whoever has inherited it may take its status any moment
+            self._loop.call_later(_RETRY_SECONDS, self._look_again, tries - 1)
+        else:
+            self._take_last()
+            self._note_exit(ExitInfo(ExitKind.LOST, None))
+
+    def _look_again(self, tries: int) -> None:
+        if self.exit is None and self._pidfd >= 0:
+            self._gone_alone(tries)
+
+    def holdings(self) -> dict[bytes, int]:
+        """Everything a keeper holds of a child, by the names it has there."""
+        held = {} if self._pidfd < 0 else {b"lone": self._pidfd}
+        for stream in self.streams:
+            name = STREAM_NAMES[stream.index].encode()
+            if not stream.ended:
+                held[name] = stream.fd
+            if stream.spool is not None:
+                held[b"spool." + name] = stream.spool.fd
+            if stream.staging is not None:
+                held[b"staging"] = stream.staging.read_end
+        if self._index is not None and self._index.own_fd is not None:
+            held[b"events"] = self._index.own_fd
+        if self._pump is not None:
+            held |= self._pump.holdings(tty=self.spec.tty)
+        return held
+
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""
         if self.exit is not None:
@@ -544,6 +589,7 @@ class Child:
             self._pump.close()
         self._close_index()
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
         if forget:

@@ -64,6 +64,11 @@ class EventIndex:
             return None
         return cls(fd, base, Ends(*_HEAD.unpack(data)[1:]))
 
+    @property
+    def own_fd(self) -> int | None:
+        """The memfd, when it is not a spool's."""
+        return self._fd if self._base == 0 else None
+
     def chunk(self, seq: int, stream: int, start: int, size: int, total: int) -> None:
         """Some bytes have a number; ``total``: bytes of the process up to and including it."""
         record = _RECORD.pack(seq, start, total, size, stream)

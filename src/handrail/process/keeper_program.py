@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail.keeper import link
+from handrail.keeper import handover, link
 
 
 class KeeperHandle(NamedTuple):
@@ -23,6 +23,10 @@ class KeeperHandle(NamedTuple):
     found: bool = False  # it was there already, and is nobody's child of ours
 
 
+#: Python and the keeper's program, as this server has them.
+PROGRAM = (sys.executable, os.path.join(os.path.dirname(link.__file__), "__main__.py"))
+#: How long a keeper may take to say that it can take over.
+_CHECK_SECONDS = 20.0
 #: The keeper gives a holder three seconds to answer, and a dying one some more.
 _CLAIM_SECONDS = 10.0
 
@@ -54,6 +58,26 @@ def holder_of(handle: KeeperHandle) -> int:
     return 0 if answer is None or answer.op != link.DONE else int(answer.fields[0])
 
 
+def check_keeper() -> str | None:
+    """Whether our keeper's program can take over from one that runs; the reason when not."""
+    import subprocess  # only for an upgrade
+
+    python, main = PROGRAM
+    try:
+        asked = subprocess.run(
+            [python, "-I", "-S", main, "--check", handover.FORM.decode()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_CHECK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the new one does not start: {error}"
+    if asked.returncode == 0:
+        return None
+    return "the new one cannot take over: " + asked.stderr.decode("utf-8", "replace")[-400:]
+
+
 def ask_keeper(
     handle: KeeperHandle, op: int, fields: list[bytes], seconds: float
 ) -> link.Message | None:
@@ -74,7 +98,7 @@ def start_keeper(
     Called before the event loop is made, so that it starts while we still import.
     """
     ours, theirs = link.pair()
-    main = os.path.join(os.path.dirname(link.__file__), "__main__.py")
+    main = PROGRAM[1]
     # Out of the way of the numbers the keeper will find them under.
     first = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 16)
     second = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 16) if listener else -1

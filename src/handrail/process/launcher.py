@@ -112,7 +112,6 @@ class Launcher:
     def adopt(self, child: int, pid: int, note: bytes, fds: dict[bytes, int]) -> None:
         """Give a new keeper what we have of a child whose keeper is gone."""
         fields = [b"%d" % child, b"%d" % pid, note, *fds]
-        self._early[child] = None
         self._tell(link.ADOPT, 0, fields, list(fds.values()))
 
     async def replace_keeper(self, python: str, program: str) -> None:
@@ -428,19 +427,33 @@ class Launcher:
             if not future.done():
                 future.set_exception(_gone())
         self._questions.clear()
-        self._reap_keeper(_REAP_SECONDS)
+        self._reap_keeper(self._pid, _REAP_SECONDS)
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
 
-    def _reap_keeper(self, pause: float) -> None:
+    def relink(self, handle: KeeperHandle) -> None:
+        """Go on with another keeper; what was asked of the one before has failed."""
+        self._sock = handle.sock
+        self._sock.setblocking(False)
+        self._pid = 0 if handle.found else handle.pid
+        self._watchers.clear()
+        self._early.clear()
+        self._starts.clear()
+        self._released.clear()
+        self._forgotten.clear()
+        self._gathering = None
+        self.alive = True
+        self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _reap_keeper(self, pid: int, pause: float) -> None:
         """Take the status of a keeper that is our child, now or when it has ended.
 
         After STOP it closes the link as its last act, so this does not take long; one that
         ends its children first, or dies, may still be on its way.
         """
-        if not self._pid:
+        if not pid:
             return
         try:
             # Waiting is right only for a keeper that has confirmed its end by itself.
@@ -452,14 +465,15 @@ class Launcher:
                 and said.exception() is None
             )
             wait = 0 if confirmed else os.WNOHANG
-            ended, _ = os.waitpid(self._pid, wait)
+            ended, _ = os.waitpid(pid, wait)
         except ChildProcessError:
-            ended = self._pid
+            ended = pid
         if ended:
-            self._pid = 0
+            if self._pid == pid:
+                self._pid = 0
         else:
             later = min(2 * pause, _REAP_SECONDS_MOST)
-            self._loop.call_later(pause, self._reap_keeper, later)
+            self._loop.call_later(pause, self._reap_keeper, pid, later)
 
 
 def _seen(future: asyncio.Future[link.Message]) -> None:

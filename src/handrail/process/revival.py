@@ -28,7 +28,9 @@ def revive(
     spec = note.spec()
     names = (b"pty",) if spec.tty else (b"stdout", b"stderr", b"stdin")
     fds = tuple(held.pop(name, -1) for name in names)
-    spawned = Spawned(found.child, found.pid, held.pop(b"pidfd", -1), fds)
+    lone = b"lone" in held  # its keeper has died, and nobody tells us of its exit
+    pidfd = held.pop(b"lone" if lone else b"pidfd", -1)
+    spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
     child.started_at = note.started_at
     child._started = note.started
@@ -52,6 +54,8 @@ def revive(
             log.close()
     for fd in held.values():
         os.close(fd)
+    if lone:
+        child.orphaned()
     return child, _closed_ago(child)
 
 

@@ -129,6 +129,13 @@ class StdinPump:
             if not future.done():
                 future.set_exception(StdinClosed("stdin of this process was closed"))
 
+    def holdings(self, *, tty: bool) -> dict[bytes, int]:
+        """What a keeper is to hold of it; a terminal it has already."""
+        held = {} if tty or self._fd < 0 else {b"stdin": self._fd}
+        if self._log is not None:
+            held[b"input"] = self._log.fd
+        return held
+
     def park(self, *, close: bool) -> None:
         """Touch nothing any more; another server goes on with the log."""
         if self._writing:

@@ -74,6 +74,10 @@ class ProcessTable:
     def __iter__(self) -> Iterator[Child]:
         return iter([e for e in self._entries.values() if isinstance(e, Child)])
 
+    @property
+    def starting(self) -> bool:
+        return any(isinstance(entry, Starting) for entry in self._entries.values())
+
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
 

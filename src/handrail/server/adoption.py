@@ -7,7 +7,8 @@ import logging
 import os
 import time
 
-from handrail.process import notes
+from handrail.errors import KeeperLost
+from handrail.process import keeper_program, notes
 from handrail.process.launcher import Found, Launcher
 from handrail.process.notes import Note
 from handrail.process.revival import revive
@@ -46,6 +47,18 @@ async def adopt(
             (time.monotonic() - began) * 1000,
         )
     return len(sessions), count
+
+
+async def renew_keeper(launcher: Launcher) -> None:
+    """Have the keeper become the program that belongs to us; it loses nothing by that."""
+    reason = await asyncio.to_thread(keeper_program.check_keeper)
+    if reason is None:
+        try:
+            await launcher.replace_keeper(*keeper_program.PROGRAM)
+        except KeeperLost as error:
+            reason = str(error)
+    if reason is not None:
+        log.error("the keeper stays the one it was: %s", reason)
 
 
 def _newest(found: list[Found], launcher: Launcher) -> list[tuple[Found, Note]]:

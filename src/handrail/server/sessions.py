@@ -144,6 +144,14 @@ class Sessions:
         for session in self._sessions.values():
             self._save(session)
 
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    @property
+    def starting(self) -> bool:
+        """Whether any process is on its way."""
+        return any(session.table.starting for session in self._sessions.values())
+
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 

@@ -65,6 +65,10 @@ class StateDir:
                 log=os.path.join(self.path, "keeper.log"),
             )
 
+    @property
+    def lock(self) -> int:
+        return self._lock
+
     def close(self) -> None:
         """Let others have it."""
         os.close(self._lock)
@@ -81,6 +85,36 @@ def claim(path: str | None) -> StateDir:
         if taken is not None:
             return taken
     raise UsageError(f"{_MOST_SERVERS} servers are running under {base}; stop some of them")
+
+
+def inherit(path: str, lock: int) -> StateDir:
+    """The directory of a server that hands over to us, with the lock it holds."""
+    return StateDir(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), lock)
+
+
+def running(path: str | None) -> tuple[str, KeeperHandle]:
+    """The keeper of a directory that is in use; without a name there must be only one."""
+    if path is not None:
+        names = [path]
+    else:
+        base, names = _base(), []
+        with contextlib.suppress(OSError):
+            names = sorted(os.path.join(base, name) for name in os.listdir(base))
+    found = []
+    for name in names:
+        handle = find_keeper(f"{name}/{_SOCKET}")
+        if handle is not None:
+            found.append((name, handle))
+    if len(found) == 1:
+        return found[0]
+    for _, handle in found:
+        handle.sock.close()
+    if not found:
+        raise UsageError("no server is running; start one with `handrail serve`")
+    raise UsageError(
+        "several servers are running; name one with --state-dir: "
+        + ", ".join(name for name, _ in found)
+    )
 
 
 def _take_over(path: str) -> StateDir:
