@@ -12,6 +12,7 @@ import gc
 import signal
 import sys
 
+from handrail import faults
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -157,7 +158,10 @@ def _run(args: argparse.Namespace) -> int:
         keeper = start_keeper()
     else:
         state = claim(settings.state_dir)
+        state.begin()
         keeper = state.keeper(settings.orphan_ttl)
+    if faults.armed:
+        faults.point("server.start")
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs

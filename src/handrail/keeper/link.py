@@ -38,7 +38,8 @@ ALIVE = 15  # the holder's answer to ASKED
 ADOPT = 16  # child, pid, note, names...  fds: a child of a keeper that is gone, and its pidfd
 
 # What a keeper says.
-WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -
+WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -, mark of
+# its first child
 SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
 FAILED = 34  # errno, step
 EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes

@@ -250,7 +250,9 @@ class Keeper:
             return
         self.deadline = None
         lost = b"-" if self.lost_at is None else repr(self.lost_at).encode()
-        self.say(fd, link.WELCOME, serial, [b"%d" % link.VERSION, b"%d" % os.getpid(), lost])
+        version, pid_here = b"%d" % link.VERSION, b"%d" % os.getpid()
+        base = b"%d" % (self.mark >> 24 << 24)
+        self.say(fd, link.WELCOME, serial, [version, pid_here, lost, base])
 
     # --- one server after another ----------------------------------------------------------
 

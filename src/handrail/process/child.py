@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from handrail import faults
 from handrail.errors import StdinClosed
 from handrail.keeper import link
 from handrail.process import pidfd
@@ -45,7 +46,7 @@ _LAST_STEPS = 18
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
 #: How often the kernel is asked for the status of a child without a keeper.
-_STATUS_TRIES = 10
+_STATUS_TRIES = 100
 
 
 class Sink(Protocol):
@@ -362,6 +363,8 @@ class Child:
 
     def _open_spool(self, stream: Stream) -> Spool:
         """Make the place where a stream goes; the keeper has it before the first byte does."""
+        if faults.armed:
+            faults.point("spool.open")
         spool = Spool()
         staging = None
         name = STREAM_NAMES[stream.index].encode()
@@ -380,6 +383,8 @@ class Child:
         return spool
 
     def _open_input(self) -> StdinLog:
+        if faults.armed:
+            faults.point("stdin.open")
         log = StdinLog()
         try:
             self._launcher.keep(self.number, b"input", log.fd)
@@ -410,10 +415,14 @@ class Child:
             index.terminated()
 
     def _publish(self, chunk: Chunk) -> None:
+        if faults.armed:
+            faults.point("output.taken")
         if self._index is not None:
             self._index.chunk(
                 chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
             )
+        if faults.armed:
+            faults.point("output.numbered")
         sink = self.sink
         if sink is not None and (
             self._backlog is None or self._backlog.keeps_up(self, sink, chunk.seq)
@@ -473,6 +482,8 @@ class Child:
             index = self._open_index()
             if index is not None:
                 index.exited(seq, status, int(self.age * 1000))
+        if faults.armed:
+            faults.point("exit.numbered")
         if self.sink is not None and not self._is_behind:
             self.sink.exited(self, seq)
         self._wake()
@@ -485,6 +496,8 @@ class Child:
         seq = self.log.closed()
         if self._index is not None:
             self._index.closed(seq, time.monotonic())
+        if faults.armed:
+            faults.point("close.numbered")
         if self._pump is not None:
             self._pump.close()
         self._launcher.release(self.number)
@@ -523,7 +536,10 @@ class Child:
 
     def _gone_alone(self, tries: int) -> None:
         self._loop.remove_reader(self._pidfd)
-        status = pidfd.exit_status(self._pidfd)
+        try:
+            status = pidfd.exit_status(self._pidfd)
+        except OSError:
+            status, tries = None, 0
         if status is not None:
             self._exited(status, 0, 0, 0)
         elif tries:  # whoever has inherited it may take its status any moment

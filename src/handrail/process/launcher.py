@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
 from handrail.process import lookup
@@ -83,6 +84,7 @@ class Launcher:
         self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
         self.alive = True
         self.keeper_pid = handle.pid
+        self.mark = 0  # everything the keeper starts has one from here on
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         #: Called once when the keeper is gone without having been asked to go.
@@ -95,6 +97,7 @@ class Launcher:
         if answer.op != link.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
         self.keeper_pid = int(answer.fields[1])
+        self.mark = int(answer.fields[3])
         if answer.fields[2] != b"-":
             self.lost_at = float(answer.fields[2])
 
@@ -178,6 +181,8 @@ class Launcher:
         if answer.cut:
             self._unwanted(answer)
             raise lookup.spawn_failed(spec.argv[0], errno.EMFILE)
+        if faults.armed:
+            faults.point("spawn.answered")
         *fds, pidfd = answer.fds
         answer.fds = []
         return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds))
@@ -235,6 +240,12 @@ class Launcher:
             self.watch(child, lambda *_: self.forget(child))
         else:
             self.forget(child)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended because we asked it to."""
+        said = self._goodbye
+        return said is not None and said.done() and not said.cancelled() and not said.exception()
 
     async def stop(self) -> None:
         """End every child and the keeper."""
@@ -457,14 +468,7 @@ class Launcher:
             return
         try:
             # Waiting is right only for a keeper that has confirmed its end by itself.
-            said = self._goodbye
-            confirmed = (
-                said is not None
-                and said.done()
-                and not said.cancelled()
-                and said.exception() is None
-            )
-            wait = 0 if confirmed else os.WNOHANG
+            wait = 0 if self.ended else os.WNOHANG
             ended, _ = os.waitpid(pid, wait)
         except ChildProcessError:
             ended = pid

@@ -15,12 +15,12 @@ _INFO_EXIT = 1 << 3
 
 
 def exit_status(pidfd: int) -> int | None:
-    """The wait status of an ended process, or None while nobody knows it."""
+    """The wait status of an ended process, or None while nobody has taken it.
+
+    Raises OSError where the kernel does not keep it.
+    """
     asked = bytearray(_INFO.size)
     struct.pack_into("<Q", asked, 0, _INFO_EXIT)
-    try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked)
-    except OSError:
-        return None
+    fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked)
     fields = _INFO.unpack(asked)
     return int(fields[-1]) & 0xFFFF if fields[0] & _INFO_EXIT else None

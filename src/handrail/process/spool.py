@@ -23,6 +23,7 @@ import os
 import struct
 import termios
 
+from handrail import faults
 from handrail.process.output_log import RETENTION_BYTES
 
 #: Bytes moved in one step; larger ones were slower in every measurement.
@@ -76,6 +77,9 @@ class Spool:
         """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty."""
         room = RING - self._offset
         want = min(room, STEP)
+        if faults.armed:
+            want = faults.at_most("spool.fill", want)
+            faults.point("spool.fill")
         if self._plain:
             moved = self._copy(source, want)
         else:
@@ -109,7 +113,11 @@ class Spool:
 
     def _wrap(self) -> None:
         self._write_head(pending=True)
+        if faults.armed:
+            faults.point("spool.pending")
         os.lseek(self.fd, 0, os.SEEK_SET)
+        if faults.armed:
+            faults.point("spool.wrapped")
         self._laps += 1
         self._offset = 0
         self._write_head(pending=False)

@@ -17,6 +17,8 @@ import errno
 import os
 import struct
 
+from handrail import faults
+
 _RECORDS_AT = 1 << 44  # far beyond all input: the memfd is sparse
 _RECORD = struct.Struct("<12sIQQ")  # digest of the write id, checksum, number and flag, end
 _CLOSING = 1 << 63
@@ -70,8 +72,12 @@ class StdinLog:
         while view:
             written = os.pwrite(self.fd, view, at)
             view, at = view[written:], at + written
+        if faults.armed:
+            faults.point("stdin.appended")
         self._record(digest, check, at)
         self.end = at
+        if faults.armed:
+            faults.point("stdin.recorded")
 
     def finish(self) -> None:
         """Nothing comes after this."""
@@ -82,6 +88,8 @@ class StdinLog:
     def send(self, to: int) -> int:
         """Move on what ``to`` takes now.  Raises BlockingIOError when that is nothing."""
         want = self.end - self.sent
+        if faults.armed:
+            want = faults.at_most("stdin.send", want)
         if self._plain:
             moved = self._copy(to, want)
         else:
@@ -93,6 +101,8 @@ class StdinLog:
                 self._plain = True
                 moved = self._copy(to, want)
         self.sent += moved
+        if faults.armed:
+            faults.point("stdin.sent")
         if self.sent - self._punched >= 2 * _PIECE:
             self._give_back()
         return moved

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
-from handrail.errors import RpcError, UsageError
+from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
@@ -171,7 +171,11 @@ async def serve(
     def new_keeper() -> KeeperHandle:
         return start_keeper() if state is None else state.keeper(settings.orphan_ttl)
 
-    loss = KeeperLoss(launcher, server.sessions, new_keeper, server.keeper_lost)
+    def at_work(mark: int) -> None:
+        if state is not None:
+            state.at_work(mark)
+
+    loss = KeeperLoss(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
     launcher.on_lost = loss.happened
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
@@ -179,9 +183,12 @@ async def serve(
     listener: WebSocketListener | None = None
     try:
         await launcher.hello()
+        at_work(launcher.mark)
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
         listener = await _listen(server, auth, None if heir is None else heir.listener)
+        if state is not None:
+            state.ready()
         if state is not None and listener is not None:
             offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
             loop.add_signal_handler(
@@ -193,6 +200,10 @@ async def serve(
         if heir is not None:
             await renew_keeper(launcher)
         await server.stopping.wait()
+    except HandrailError:
+        if state is not None:
+            state.ready()  # an orderly refusal is no crash
+        raise
     finally:
         if listener is not None:
             if server.successor is None:
@@ -204,6 +215,8 @@ async def serve(
                 await server.stop()
                 if listener is not None:
                     await listener.wait_closed()
+            if state is not None and launcher.ended:
+                state.done()
         except TimeoutError:
             if server.successor is None:
                 log.error("the keeper does not answer; leaving its children to it")

@@ -35,11 +35,13 @@ class KeeperLoss:
         sessions: Sessions,
         start: Callable[[], KeeperHandle],
         give_up: Callable[[], None],
+        at_work: Callable[[int], None],
     ) -> None:
         self._launcher = launcher
         self._sessions = sessions
         self._start = start
         self._give_up = give_up
+        self._at_work = at_work
         self._starts: deque[float] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -67,9 +69,12 @@ class KeeperLoss:
             self._launcher.relink(self._start())
             await self._launcher.hello()
         except (OSError, HandrailError) as error:
+            if not self._launcher.alive or self._task is not asyncio.current_task():
+                return  # that one has died as well, and is being replaced
             log.error("no new keeper can be had (%s); the server stops", error)
             self._give_up()
             return
+        self._at_work(self._launcher.mark)
         self._sessions.save_all()
         for session in self._sessions.all():
             for child in session.table:

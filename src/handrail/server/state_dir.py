@@ -17,6 +17,7 @@ import time
 
 from handrail.errors import UsageError
 from handrail.process.keeper_program import KeeperHandle, claim_lease, find_keeper, start_keeper
+from handrail.server import leftovers
 
 _MOST_SERVERS = 4096
 #: Of a socket's name, less what we add.
@@ -24,6 +25,10 @@ _LONGEST_NAME = 90
 #: How long a lock may outlive the process that had it.
 _LOCK_SECONDS = 5.0
 _SOCKET = "keeper.sock"
+_STARTS = "starts"
+#: So many crashes at the start in so many seconds are enough.
+BUDGET = 3
+BUDGET_SECONDS = 60.0
 
 
 class StateDir:
@@ -34,6 +39,7 @@ class StateDir:
         self._fd = fd
         self._lock = lock
         self._claimed: KeeperHandle | None = None
+        self._started = False
 
     @property
     def _socket(self) -> str:
@@ -43,12 +49,51 @@ class StateDir:
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
         claimed, self._claimed = self._claimed, None
-        return claimed or self._find() or self._start(orphan_ttl)
+        found = claimed or self._find()
+        self._started = self._started or found is not None
+        return found or self._start(orphan_ttl)
 
     def _find(self) -> KeeperHandle | None:
         return find_keeper(self._socket)
 
+    def begin(self) -> None:
+        """Note that we start; raises UsageError when that went wrong too often just now.
+
+        Whoever restarts a server that crashes at its start would do it for ever, and each time
+        take the children from nobody to nobody.
+        """
+        now = time.monotonic()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        file = os.open(_STARTS, flags, 0o600, dir_fd=self._fd)
+        try:
+            times = [float(line) for line in os.read(file, 65_536).split()]
+            if sum(now - BUDGET_SECONDS < at <= now for at in times) >= BUDGET:
+                raise UsageError(
+                    f"the server has crashed {BUDGET} times in {BUDGET_SECONDS:.0f} s while it"
+                    " started; its processes are untouched; look into its log, then remove"
+                    f" {os.path.join(self.path, _STARTS)} to try at once"
+                )
+            os.write(file, b"%f\n" % now)
+        finally:
+            os.close(file)
+
+    def ready(self) -> None:
+        """We have started."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_STARTS, dir_fd=self._fd)
+
+    def at_work(self, mark: int) -> None:
+        """A keeper of this mark serves us; see ``leftovers.py``."""
+        leftovers.remember(self._fd, mark)
+
+    def done(self) -> None:
+        """The keeper has ended with everything it had."""
+        leftovers.forget(self._fd)
+
     def _start(self, orphan_ttl: float) -> KeeperHandle:
+        if not self._started:  # else we have lost our keeper, and its children are ours
+            leftovers.end(self._fd)
+            self._started = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self._fd)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
