@@ -24,9 +24,9 @@ def arm(text: str) -> None:
     for item in filter(None, text.split(",")):
         name, _, rest = item.partition(":")
         what, _, number = rest.partition("@")
-        if what not in ("crash", "stop", "short") and not what.startswith("delay="):
-            if getattr(errno, what, None) is None:
-                raise ValueError(f"no such fault: {item}")
+        known = what in ("crash", "stop", "short") or what.startswith("delay=")
+        if not known and getattr(errno, what, None) is None:
+            raise ValueError(f"no such fault: {item}")
         _plan[name] = (what, int(number or 1))
     armed = bool(_plan)
 

@@ -126,7 +126,7 @@ class Followed:
 class Rig:
     """A state directory, its server of the moment, and a client that follows."""
 
-    def __init__(self, state: Path, *flags: str, seed: int = 0) -> None:
+    def __init__(self, state: Path, *flags: str, seed: int = 0, faults: str = "") -> None:
         self.state = state
         self.flags = flags
         self.rng = random.Random(seed)
@@ -138,14 +138,16 @@ class Rig:
         self.followed: dict[str, Followed] = {}
         self.reached: Counter[str] = Counter()  # what a run has come across
         self.kills = 0
-        self.start_server()
+        self.start_server(faults)
 
     # --- the server ----------------------------------------------------------------------------
 
-    def start_server(self, **environ: str) -> None:
+    def start_server(self, faults: str = "") -> None:
+        if self.server is not None and self.server.stdout is not None:
+            self.server.stdout.close()
         argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(self.state)]
         argv += ["--log-level", "error", *self.flags]
-        env = {**os.environ, **environ}
+        env = {**os.environ, "HANDRAIL_FAULTS": faults}
         self.server = subprocess.Popen(argv, stdout=subprocess.PIPE, env=env)
         assert self.server.stdout is not None
         ready = select.select([self.server.stdout], [], [], LIMIT)[0]
