@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from handrail.keeper import privacy
+    from handrail.process.keeper_program import become_private
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
     from handrail.server.state_dir import claim
 
@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace) -> int:
         os.environ["HANDRAIL_TREES"] = args.trees
     state = claim(settings.state_dir)
     keeper = state.keeper(settings.orphan_ttl)
-    privacy.become_private()
+    become_private()
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs

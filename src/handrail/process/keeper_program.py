@@ -23,6 +23,11 @@ class KeeperHandle(NamedTuple):
     found: bool = False  # it was there already, and is nobody's child of ours
 
 
+def become_private() -> None:
+    """Have children see as little of this process as of its keeper."""
+    privacy.become_private()
+
+
 def start_keeper(
     *, listener: socket.socket | None = None, orphan_ttl: float = 600.0, log: str | None = None
 ) -> KeeperHandle:
