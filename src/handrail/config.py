@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "ws://127.0.0.1:0"
 DEFAULT_CONCURRENT_REQUESTS = 64
+DEFAULT_PROCESSES = 8192
+DEFAULT_SESSION_PROCESSES = 2048
 #: What tells a server to stop.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -33,6 +35,16 @@ class Listen:
     @property
     def is_loopback(self) -> bool:
         return self.kind != "websocket" or ipaddress.ip_address(self.host).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much one session, and all of them, may have at a time."""
+
+    session_processes: int = DEFAULT_SESSION_PROCESSES
+    processes: int = DEFAULT_PROCESSES
+    #: Output that is retained for the processes of one session.
+    session_bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class ServerSettings:
     insecure_no_auth: bool = False
     #: Export metrics and spans by OTLP, to where the OTEL_EXPORTER_* variables say.
     otel: bool = False
+    quota: Quota = Quota()
     #: Variables of the server whose values an HTTP request may carry in a header.
     http_header_env: tuple[str, ...] = field(default=())
     allowed_hosts: tuple[str, ...] = field(default=())

@@ -283,6 +283,8 @@ async def test_the_list_says_what_is_there(tmp_path: Path) -> None:
                 "outputBytes": 3,
                 "nextSeq": 2,
                 "orphans": 0,
+                "heldOpen": False,
+                "detached": False,
             }
             assert rows[1]["tty"] is True
             assert rows[1]["name"] is None

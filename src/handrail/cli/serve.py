@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import signal
 import sys
 
@@ -16,7 +17,10 @@ from handrail import faults
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
+    DEFAULT_PROCESSES,
+    DEFAULT_SESSION_PROCESSES,
     STOP_SIGNALS,
+    Quota,
     ServerSettings,
     check_exposure,
     parse_listen,
@@ -70,6 +74,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=600.0,
         help="how long children wait for a server after a crash (default: %(default)s)",
     )
+    add(
+        "--max-processes",
+        metavar="N",
+        type=_positive,
+        default=DEFAULT_PROCESSES,
+        help="running processes of all sessions (default: %(default)s)",
+    )
+    add(
+        "--max-session-processes",
+        metavar="N",
+        type=_positive,
+        default=DEFAULT_SESSION_PROCESSES,
+        help="running processes of one session (default: %(default)s)",
+    )
+    add(
+        "--trees",
+        choices=("auto", "cgroup", "walk"),
+        default="auto",
+        help="how whole trees are ended: by a control group for each process, by a walk over"
+        " /proc, or as a probe finds best (default: %(default)s)",
+    )
     add("--log-level", choices=_LEVELS, default="warning")
     add("--log-json", action="store_true", help="log as JSON lines")
     add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
@@ -115,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from handrail.process.keeper_program import KeeperHandle, start_keeper
+    from handrail.process.keeper_program import KeeperHandle, become_private, start_keeper
     from handrail.server import upgrade
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
     from handrail.server.state_dir import StateDir, claim, inherit
@@ -142,12 +167,15 @@ def _run(args: argparse.Namespace) -> int:
         http_header_env=tuple(args.http_header_env),
         allowed_hosts=tuple(args.allow_host),
         allowed_origins=tuple(args.allow_origin),
+        quota=Quota(session_processes=args.max_session_processes, processes=args.max_processes),
     )
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
+    if args.trees != "auto":
+        os.environ["HANDRAIL_TREES"] = args.trees
     heir = upgrade.inherited()
     state: StateDir | None = None
     keeper: KeeperHandle | None = None
@@ -162,6 +190,7 @@ def _run(args: argparse.Namespace) -> int:
         keeper = state.keeper(settings.orphan_ttl)
     if faults.armed:
         faults.point("server.start")
+    become_private()
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs

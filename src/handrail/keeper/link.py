@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 
-VERSION = 2
+VERSION = 3
 
 # What a server asks.
 HELLO = 1  # version, pid, and perhaps "claim": then a holder that does not answer is ended
@@ -36,6 +36,7 @@ WHO = 13  # whose is the lease; answered to everybody
 BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
 ADOPT = 16  # child, pid, note, names...  fds: a child of a keeper that is gone, and its pidfd
+ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
 WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -, mark of
@@ -50,7 +51,7 @@ REFUSED = 38  # reason
 NOTED = 39  # key, value: part of the list
 ASKED = 40  # to the holder: are you there
 
-# How a child is started.
+# How a child is started; limits follow as " name=value", by the names in limits.py.
 MODE_PIPES = b"pipes"  # stdin is the null device
 MODE_STDIN = b"stdin"  # pipes, and a writable stdin
 MODE_PTY = b"pty"

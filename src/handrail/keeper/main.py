@@ -13,6 +13,7 @@ server follows another, ``handover.py`` how one keeper does.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -23,7 +24,18 @@ import sys
 import time
 from collections import deque
 
-from handrail.keeper import descriptors, fence, handover, link, memory, spawn, tree
+from handrail.keeper import (
+    descriptors,
+    fence,
+    groups,
+    handover,
+    limits,
+    link,
+    memory,
+    privacy,
+    spawn,
+    tree,
+)
 from handrail.keeper.lease import Lease
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -78,6 +90,7 @@ class Keeper:
         self.listener: socket.socket | None = None
         self.poll = select.poll()
         self.limits = spawn.Limits()
+        self.groups = groups.Groups()
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.orphan_ttl = orphan_ttl
@@ -217,6 +230,9 @@ class Keeper:
             for entry in self.entries.values():
                 self.describe(fd, serial, entry)
             self.say(fd, link.DONE, serial, [b"%d" % len(self.entries)])
+        elif op == link.ABILITIES:
+            names = sorted(limits.RESOURCES.keys() | self.groups.limits.keys())
+            self.say(fd, link.DONE, serial, [self.groups.rung, b" ".join(names)])
         elif op == link.ORPHANS:
             self.say(fd, link.DONE, serial, self.orphans())
         elif op == link.NOTE:
@@ -321,22 +337,36 @@ class Keeper:
             self.say(fd, link.FAILED, message.serial, [b"%d" % errno.EEXIST])
             return
         self.mark += 1
+        mode, *words = mode.split(b" ")
+        started = None
         try:
-            started = spawn.start(
-                mode,
-                (int(rows), int(cols)),
-                self.mark,
-                program,
-                argv,
-                env,
-                message.fds[0],
-                _passed(passed, message.fds[1:]),
-                self.home,
-                self.limits,
-            )
+            wanted = limits.read(words)
+            self.groups.enter(self.mark, wanted)
+            try:
+                started = spawn.start(
+                    mode,
+                    (int(rows), int(cols)),
+                    self.mark,
+                    program,
+                    argv,
+                    env,
+                    message.fds[0],
+                    _passed(passed, message.fds[1:]),
+                    self.home,
+                    self.limits,
+                )
+            finally:
+                self.groups.leave(self.mark)
+            if wanted:
+                self.groups.limit(self.mark, wanted)
+                limits.apply(started.pid, wanted)
         except (OSError, ValueError, struct.error) as error:
             # ValueError: what Python itself refuses, such as an empty first argument.
             number = error.errno if isinstance(error, OSError) else None
+            if started is not None:  # it runs, but without its limits
+                spawn.undo(started)
+                self.groups.kill(self.mark)
+            self.groups.forget(self.mark)
             self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return
         entry = Entry(
@@ -409,7 +439,9 @@ class Keeper:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
                 entry.killed = True
-                return tree.kill(leader, entry.mark, set(leaders))
+                reached = self.groups.kill(entry.mark)
+                # And who has left the group, as one with the right to may.
+                return max(reached, tree.kill(leader, entry.mark, set(leaders)))
             return tree.send(leader, entry.mark, set(leaders), number)
         if leader is None:
             return 0
@@ -445,6 +477,7 @@ class Keeper:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
+            self.groups.forget(entry.mark)
 
     # --- children ------------------------------------------------------------------------
 
@@ -465,7 +498,10 @@ class Keeper:
                 b"%d" % (usage.ru_stime * 1000),
                 b"%d" % (usage.ru_maxrss * 1024),
             )
+            if self.groups.ran_out(entry.mark):
+                entry.status |= groups.OUT_OF_MEMORY
             if entry.killed:
+                self.groups.kill(entry.mark)
                 tree.kill(None, entry.mark, set(self.by_pid))
             # Of one that was forgotten nobody wants to hear.
             if self.lease.holder is not None and self.entries.get(entry.child) is entry:
@@ -473,7 +509,7 @@ class Keeper:
                     self.lease.holder,
                     link.EXITED,
                     0,
-                    [entry.child, b"%d" % status, *entry.usage],
+                    [entry.child, b"%d" % entry.status, *entry.usage],
                 )
 
     def stop(self) -> None:
@@ -490,6 +526,7 @@ class Keeper:
             for pid in left:
                 tree.kill(pid, 0, set(left))
             time.sleep(0.001)
+        self.groups.close()
         self.running = False
 
     # --- the loop --------------------------------------------------------------------------
@@ -506,6 +543,7 @@ class Keeper:
             self.poll.register(self.listener.fileno(), select.POLLIN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.limits.raise_own()
+        privacy.become_private()
         self.reap()
         while self.running:
             for fd, events in self.poll.poll(self.patience()):
@@ -555,8 +593,6 @@ def _passed(numbers: bytes, fds: list[int]) -> dict[int, int]:
 
 def become_subreaper() -> None:
     """Orphans of our children come to us.  Without it they are only lost from sight."""
-    import ctypes
-
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

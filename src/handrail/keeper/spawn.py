@@ -17,7 +17,7 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import link
+from handrail.keeper import link, privacy
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
@@ -50,6 +50,7 @@ class Limits:
     def __init__(self) -> None:
         self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.locks = resource.getrlimit(RLIMIT_LOCKS)
+        self.core = privacy.core_limit()
 
     def raise_own(self) -> None:
         soft, hard = self.files
@@ -62,12 +63,16 @@ class Limits:
     def for_child(self, mark: int) -> None:
         if self._raised != self.files:
             resource.setrlimit(resource.RLIMIT_NOFILE, self.files)
+        if self.core[0]:
+            resource.setrlimit(resource.RLIMIT_CORE, self.core)
         try:
             resource.setrlimit(RLIMIT_LOCKS, (mark, self.locks[1]))
         except (ValueError, OSError):
             pass  # a lower hard limit than our mark: descendants are then found by parentage
 
     def for_us(self) -> None:
+        if self.core[0]:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, self.core[1]))
         if self._raised != self.files:
             resource.setrlimit(resource.RLIMIT_NOFILE, self._raised)
 
@@ -155,6 +160,13 @@ def start(
         for fd in theirs:
             os.close(fd)
     return Started(pid, names, ours)
+
+
+def undo(started: Started) -> None:
+    """End a child that nobody is to know of; it is not reaped yet."""
+    os.kill(started.pid, signal.SIGKILL)
+    for fd in started.fds:
+        os.close(fd)
 
 
 def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:

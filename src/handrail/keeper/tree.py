@@ -82,6 +82,18 @@ def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
     return found
 
 
+def below(pid: int) -> set[int]:
+    """A process and everything that hangs below it now."""
+    found: set[int] = set()
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo.extend(children_of(one))
+    return found
+
+
 def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     """Signal a whole family once; says how many were reached."""
     family = members(leader, mark, leaders)
@@ -92,13 +104,17 @@ def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
 def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
     """End a whole family; says how many processes were found."""
     us = os.getpid()
+    found = members(leader, mark, leaders)
+    parents = found | {us}
+    for pid in found:
+        # The kernel then ends all of the namespace, and nobody in it can flee.
+        if _is_first_of_namespace(pid):
+            _signal_one(pid, parents, signal.SIGKILL)
     # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by
     # its mark once the keeper reaps the leader and looks again.
-    if leader is not None and not children_of(leader) and not orphans(mark, leaders):
-        found = {leader}
-    else:
-        found = _freeze(leader, mark, leaders)
-    parents = found | {us}
+    if leader is None or found != {leader}:
+        found |= _freeze(leader, mark, leaders)
+        parents = found | {us}
     for pid in found:
         _signal_one(pid, parents, signal.SIGKILL)
     if leader is not None:
@@ -107,6 +123,19 @@ def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
         except (ProcessLookupError, PermissionError):
             pass
     return len(found)
+
+
+def _is_first_of_namespace(pid: int) -> bool:
+    """Whether a PID namespace ends with it.  Sandboxed children live in one."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    numbers = line.split()[1:]
+                    return len(numbers) > 1 and numbers[-1] == b"1"
+    except OSError:
+        pass
+    return False
 
 
 def _freeze(leader: int | None, mark: int, leaders: set[int]) -> set[int]:

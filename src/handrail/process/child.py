@@ -8,12 +8,14 @@ more (``lag.py``): to wait for its reader also then, or never to wait.
 
 The end.  The keeper tells the exit status; whatever is in the pipes by then is numbered
 first.  ``closed`` follows when the exit is known and every stream has ended, in this order,
-however the news come in.
+however the news come in.  A descendant that holds a stream open delays the close by
+``DRAIN_SECONDS`` at most: then it is reported as held open, and what comes later is thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import select
@@ -25,10 +27,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from handrail import faults
-from handrail.errors import StdinClosed
+from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import link
 from handrail.process import pidfd
-from handrail.process.event_index import LOST, EventIndex
+from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
@@ -43,6 +45,18 @@ STREAM_NAMES = ("stdout", "stderr", "pty")
 #: Steps taken from each pipe when the exit is known, so that what was written before it is
 #: numbered before it; bounded, for a grandchild may go on writing.
 _LAST_STEPS = 18
+#: How long streams may stay open after the exit before the process is closed without their end.
+DRAIN_SECONDS = 2.0
+#: What a process that ran out of time gets between TERM and KILL.
+TIMEOUT_GRACE = 2.0
+#: A terminal hangs up this long before its processes are asked to end, within a quarter of
+#: the grace.
+HANGUP_SECONDS = 0.2
+#: How much of the grace descendants still get once their leader has used its own.
+STRAGGLER_SECONDS = 1.0
+#: First and longest pause between two looks whether descendants have ended.
+_LOOK_SECONDS = 0.005
+_LOOK_SECONDS_MOST = 0.1
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
 #: How often the kernel is asked for the status of a child without a keeper.
@@ -86,16 +100,20 @@ class Child:
 
     __slots__ = (
         "_backlog",
+        "_cause",
+        "_ending",
         "_index",
         "_launcher",
         "_loop",
         "_pidfd",
         "_pump",
         "_started",
+        "_timer",
         "_waiters",
         "_window",
         "blocked",
         "exit",
+        "held_open",
         "key",
         "ledger",
         "log",
@@ -130,6 +148,10 @@ class Child:
         self.exit: ExitInfo | None = None
         self.terminated = False
         self.blocked = False
+        self.held_open = False  # closed although a descendant still has a stream
+        self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
+        self._ending: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.started_at = time.time()
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
@@ -162,10 +184,16 @@ class Child:
         """The same for one that a server before us has begun with, and that may have ended."""
         for stream in self.streams:
             self._read_from(stream)
-        if self.exit is None:
-            self._launcher.watch(self.number, self._exited)
-        else:
+        if self.exit is not None:
             self._maybe_closed()
+            self._drain_later()
+            return
+        self._launcher.watch(self.number, self._exited)
+        if self.spec.timeout is not None:
+            left = max(0.0, self.spec.timeout - self.age)
+            self._timer = self._loop.call_later(
+                left, self._end_for, ExitKind.TIMED_OUT, TIMEOUT_GRACE
+            )
 
     # --- state ---------------------------------------------------------------------------
 
@@ -251,16 +279,42 @@ class Child:
         await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
 
     async def end(self, grace: float) -> None:
-        """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent."""
-        if self.running and grace > 0:
-            self._note_terminated()
-            if self.spec.tty:
-                await self.signal(signal.SIGHUP, tree=True)
-            await self.signal(signal.SIGTERM, tree=True)
+        """HUP for a terminal, TERM, and after the grace KILL; returns when it is sent.
+
+        The grace is over early when nobody is left who could use it.
+        """
+        if grace > 0:
+            if self.running:
+                self._note_terminated()
             deadline = self._loop.time() + grace
-            while self.running and (left := deadline - self._loop.time()) > 0:
-                await self.changed(left)
+            if self.spec.tty and self.running:
+                await self.signal(signal.SIGHUP, tree=True)
+                await self._until_exit(self._loop.time() + min(HANGUP_SECONDS, grace / 4))
+            await self.signal(signal.SIGTERM, tree=True)
+            await self._until_exit(deadline)
+            deadline = min(deadline, self._loop.time() + STRAGGLER_SECONDS)
+            pause = _LOOK_SECONDS
+            while (left := deadline - self._loop.time()) > 0:
+                if self.number not in await self._launcher.orphans():
+                    break
+                await asyncio.sleep(min(left, pause))
+                pause = min(2 * pause, _LOOK_SECONDS_MOST)
         await self.kill()
+
+    async def _until_exit(self, deadline: float) -> None:
+        while self.running and (left := deadline - self._loop.time()) > 0:
+            await self.changed(left)
+
+    def _end_for(self, cause: ExitKind, grace: float) -> None:
+        """End it for a reason of our own, which its exit will tell."""
+        if self.running and self._cause is None:
+            self._cause = cause
+            self._mark(TIMED_OUT if cause is ExitKind.TIMED_OUT else EVICTED)
+            self._ending = self._loop.create_task(self._end_quietly(grace))
+
+    async def _end_quietly(self, grace: float) -> None:
+        with contextlib.suppress(KeeperLost):  # then its exit is reported as lost
+            await self.end(grace)
 
     # --- output ------------------------------------------------------------------------------
 
@@ -306,7 +360,7 @@ class Child:
 
     def _readable(self, stream: Stream) -> None:
         sink = self.sink
-        if sink is not None and not sink.ready and self._backlog is None:
+        if sink is not None and not sink.ready and self._backlog is None and not self.closed:
             self._block(sink, stream)
             return
         if self._window is not None and not self._window.open:
@@ -325,6 +379,8 @@ class Child:
 
     def _take(self, stream: Stream) -> bool:
         """Move one step of output; False when there is none now, or none any more."""
+        if self.closed:
+            return self._throw_away(stream)
         spool = stream.spool
         if spool is None:
             if _hung_up(stream.fd):
@@ -354,6 +410,18 @@ class Child:
         if ended:
             self._ended(stream)
         return size > 0 and not ended
+
+    def _throw_away(self, stream: Stream) -> bool:
+        """Closed with this stream held open: whoever writes to it is not to notice."""
+        try:
+            size = len(os.read(stream.fd, STEP))
+        except BlockingIOError:
+            return False
+        except OSError:  # a terminal that nobody has open any more
+            size = 0
+        if size == 0:
+            self._ended(stream)
+        return size > 0
 
     def _retry(self, stream: Stream) -> bool:
         """Out of descriptors or memory: the child waits until there are some."""
@@ -410,9 +478,12 @@ class Child:
 
     def _note_terminated(self) -> None:
         self.terminated = True
+        self._mark(TERMINATED)
+
+    def _mark(self, flag: int) -> None:
         index = self._open_index()
         if index is not None:
-            index.terminated()
+            index.mark(flag)
 
     def _publish(self, chunk: Chunk) -> None:
         if faults.armed:
@@ -429,6 +500,9 @@ class Child:
         ):
             sink.output(self, chunk)
         self._wake()
+        most = self.spec.limits.output_bytes
+        if most is not None and self.log.bytes_total > most:
+            self._end_for(ExitKind.EVICTED, 0.0)
 
     @property
     def _is_behind(self) -> bool:
@@ -451,7 +525,7 @@ class Child:
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
         self._take_last()
-        info = exit_from_status(status, terminated=self.terminated, usage=usage)
+        info = exit_from_status(status, terminated=self.terminated, usage=usage, cause=self._cause)
         self._note_exit(info, status)
 
     def _take_last(self) -> None:
@@ -466,6 +540,7 @@ class Child:
 
     def _note_exit(self, info: ExitInfo, status: int = LOST) -> None:
         self.exit = info
+        self._stop_timer()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -489,18 +564,55 @@ class Child:
         self._wake()
         self._counted()
         self._maybe_closed()
+        self._drain_later()
+
+    def _drain_later(self) -> None:
+        # One that asked to lose nothing is closed by the end of its streams alone.
+        if not self.closed and self._window is None:
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
+
+    def _drained(self) -> None:
+        """The time for the streams to end is over: close without that."""
+        waits = self.sink is not None and not self.sink.ready and self._backlog is None
+        for stream in self.streams:
+            for _ in range(_LAST_STEPS):
+                # What is in the pipe now was written in time.
+                if waits or stream.ended or not self._take(stream):
+                    break
+        if self.closed:
+            return
+        if waits or self.blocked:
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
+            return
+        self.held_open = not all(stream.ended for stream in self.streams)
+        self._close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _maybe_closed(self) -> None:
-        if self.exit is None or self.closed or not all(s.ended for s in self.streams):
+        if self.exit is None or not all(s.ended for s in self.streams):
             return
+        if not self.closed:
+            self._close()
+        elif self.held_open:
+            self._launcher.release(self.number)  # now the last of them has let go
+
+    def _close(self) -> None:
+        self._stop_timer()
         seq = self.log.closed()
         if self._index is not None:
+            if self.held_open:
+                self._index.mark(HELD_OPEN)
             self._index.closed(seq, time.monotonic())
         if faults.armed:
             faults.point("close.numbered")
         if self._pump is not None:
             self._pump.close()
-        self._launcher.release(self.number)
+        if not self.held_open:
+            self._launcher.release(self.number)
         if self.sink is not None and not self._is_behind:
             self.sink.closed(self, seq)
         self._wake()
@@ -515,11 +627,14 @@ class Child:
             self.tags = _NO_TAGS
         self._pump = None
         self._close_index()
-        if all(stream.spool is None for stream in self.streams):
+        if all(stream.spool is None and stream.ended for stream in self.streams):
             self.streams = _NO_STREAMS
 
     def park(self) -> None:
         """Touch nothing any more; another server goes on with this child."""
+        self._stop_timer()
+        if self._ending is not None:
+            self._ending.cancel()
         for stream in self.streams:
             self._stop_reading(stream)
             if not stream.ended:
@@ -604,6 +719,9 @@ class Child:
         if self._pump is not None:
             self._pump.close()
         self._close_index()
+        self._stop_timer()
+        if self._ending is not None:
+            self._ending.cancel()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -27,6 +27,9 @@ _RING = 65_536
 assert _RING > RETENTION_CHUNKS  # noqa: S101 (of two constants)
 
 TERMINATED = 1
+HELD_OPEN = 2  # closed while a descendant still had a stream
+TIMED_OUT = 4
+EVICTED = 8
 #: Stands for the status of an exit nobody could learn.
 LOST = 1 << 40
 
@@ -74,9 +77,9 @@ class EventIndex:
         record = _RECORD.pack(seq, start, total, size, stream)
         os.pwrite(self._fd, record, self._records + seq % _RING * _RECORD.size)
 
-    def terminated(self) -> None:
-        if not self.ends.flags & TERMINATED:
-            self.ends.flags |= TERMINATED
+    def mark(self, flag: int) -> None:
+        if not self.ends.flags & flag:
+            self.ends.flags |= flag
             self._write_head()
 
     def exited(self, seq: int, status: int, wall_ms: int) -> None:

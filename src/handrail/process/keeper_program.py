@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail.keeper import handover, link
+from handrail.keeper import handover, link, privacy
 
 
 class KeeperHandle(NamedTuple):
@@ -90,6 +90,11 @@ def ask_keeper(
         return None
 
 
+def become_private() -> None:
+    """Have children see as little of this process as of its keeper."""
+    privacy.become_private()
+
+
 def start_keeper(
     *, listener: socket.socket | None = None, orphan_ttl: float = 600.0, log: str | None = None
 ) -> KeeperHandle:
@@ -112,8 +117,10 @@ def start_keeper(
         actions.append((os.POSIX_SPAWN_DUP2, second, 4))
     argv = [sys.executable, "-I", "-S", main, "3", "4" if listener else "-", str(orphan_ttl)]
     try:
+        # Not our whole environment: it may hold secrets, and outlives us there.
+        env = privacy.for_keeper(dict(os.environ))
         pid = os.posix_spawn(
-            sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=()
+            sys.executable, argv, env, file_actions=actions, setsid=True, setsigmask=()
         )
     except BaseException:
         ours.close()

@@ -58,6 +58,14 @@ class Spawned:
     fds: tuple[int, ...]  # stdout, stderr and perhaps stdin; or the terminal alone
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """How trees are ended here (``cgroup`` or ``walk``), and which limits can be set."""
+
+    trees: str = "walk"
+    limits: frozenset[str] = frozenset()
+
+
 class Launcher:
     """One link to one keeper, on one event loop."""
 
@@ -77,6 +85,7 @@ class Launcher:
         self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
         self._starts: set[int] = set()  # serials of starts under way
         self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
+        self._renoted: set[int] = set()
         self._released: list[bytes] = []
         self._forgotten: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -87,6 +96,7 @@ class Launcher:
         self.mark = 0  # everything the keeper starts has one from here on
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
+        self.abilities = Abilities()
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
         loop.add_reader(self._sock.fileno(), self._readable)
@@ -100,6 +110,8 @@ class Launcher:
         self.mark = int(answer.fields[3])
         if answer.fields[2] != b"-":
             self.lost_at = float(answer.fields[2])
+        trees, limits = (await self._ask(link.ABILITIES, [])).fields
+        self.abilities = Abilities(trees.decode(), frozenset(limits.decode().split()))
 
     async def found(self) -> tuple[dict[bytes, bytes], list[Found]]:
         """Notes and children that were there before us."""
@@ -111,6 +123,11 @@ class Launcher:
     def note(self, key: bytes, value: bytes | None) -> None:
         """Leave something for the next server, or take it back."""
         self._tell(link.NOTE, 0, [key] if value is None else [key, value], [])
+
+    def renote(self, child: int, value: bytes) -> None:
+        """Leave word of a change to what the note of a child says; gone when it is forgotten."""
+        self._renoted.add(child)
+        self.note(b"child/%d" % child, value)
 
     def adopt(self, child: int, pid: int, note: bytes, fds: dict[bytes, int]) -> None:
         """Give a new keeper what we have of a child whose keeper is gone."""
@@ -141,10 +158,11 @@ class Launcher:
                 if spec.pipe_stdin
                 else link.MODE_PIPES
             )
+            limits = spec.limits.for_keeper()
             argv = spec.argv if spec.arg0 is None else (spec.arg0, *spec.argv[1:])
             fields = [
                 b"%d" % child,
-                mode,
+                b" ".join((mode, *(b"%b=%d" % (n.encode(), v) for n, v in limits.items()))),
                 b"%d" % spec.rows,
                 b"%d" % spec.cols,
                 b",".join(b"%d" % number for number, _ in spec.passed),
@@ -230,6 +248,9 @@ class Launcher:
         """Nothing more is wanted of this child."""
         self._watchers.pop(child, None)
         self._early.pop(child, None)
+        if child in self._renoted:
+            self._renoted.discard(child)
+            self.note(b"child/%d" % child, None)
         self._forgotten.append(b"%d" % child)
         self._gather()
 
@@ -384,6 +405,8 @@ class Launcher:
             self._tell(link.ALIVE, 0, [], [])
         elif message.op == link.NOTED:
             self._listing[0][fields[0]] = fields[1]
+            if fields[0].startswith(b"child/"):
+                self._renoted.add(int(fields[0][6:]))
         else:
             note = fields.pop()[1:] if fields[-1].startswith(b"=") else b""
             names = fields[6:] if not message.cut else []

@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from handrail.process.spec import OnLag, ProcessSpec
+from handrail.process.spec import OnLag, ProcessLimits, ProcessSpec
 
 #: Longer argument lists are only shown, so only their beginning is kept.
 _LONGEST_ARGV = 16_384
@@ -29,6 +29,9 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     started_at: float
     started: float  # monotonic
     on_lag: OnLag | None = None
+    timeout: float | None = None
+    output_bytes: int | None = None
+    detach: bool = False
 
     def spec(self) -> ProcessSpec:
         """What was started, without its environment."""
@@ -40,6 +43,9 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             pipe_stdin=self.pipe_stdin,
             name=self.name,
             on_lag=self.on_lag,
+            timeout=self.timeout,
+            limits=ProcessLimits(output_bytes=self.output_bytes),
+            detach=self.detach,
         )
 
 
@@ -63,6 +69,9 @@ def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
         time.time(),
         time.monotonic(),
         spec.on_lag,
+        spec.timeout,
+        spec.limits.output_bytes,
+        spec.detach,
     )
     return _encoder.encode(note)
 
@@ -73,6 +82,24 @@ def decode(data: bytes) -> Note | None:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+class Move(msgspec.Struct, array_like=True, frozen=True):
+    """Whose a process is since it changed its owner, and its id there."""
+
+    owner: str
+    key: str
+    detached: bool
+
+
+def move(owner: str, key: str, *, detached: bool = False) -> bytes:
+    """A note that a process belongs to another session, or to nobody."""
+    return _encoder.encode(Move(owner, key, detached))
+
+
+def moved(data: bytes | None) -> Move | None:
+    """Read such a note."""
+    return None if data is None else msgspec.json.decode(data, type=Move)
 
 
 def _beginning(argv: list[bytes]) -> list[bytes]:

@@ -12,7 +12,7 @@ import os
 import time
 
 from handrail.process.child import PTY, STREAM_NAMES, Child, Stream
-from handrail.process.event_index import LOST, TERMINATED, EventIndex
+from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.launcher import Found, Launcher, Spawned
 from handrail.process.notes import Note
 from handrail.process.spec import ExitInfo, ExitKind, Usage, exit_from_status
@@ -84,20 +84,25 @@ def _recall(child: Child, index: EventIndex, found: Found) -> dict[int, int]:
     events = index.chunks()
     child.log.restore(events, ends.exit_seq or None, ends.closed_seq or None)
     child.terminated = bool(ends.flags & TERMINATED)
+    child.held_open = bool(ends.flags & HELD_OPEN)
+    if ends.flags & TIMED_OUT:
+        child._cause = ExitKind.TIMED_OUT
+    elif ends.flags & EVICTED:
+        child._cause = ExitKind.EVICTED
     if ends.exit_seq:
-        child.exit = _exit(ends.status, ends.wall_ms, child.terminated, found)
+        child.exit = _exit(child, ends.status, ends.wall_ms, found)
         if child._pidfd >= 0:
             os.close(child._pidfd)
             child._pidfd = -1
     return {event.stream: event.start + event.size for event in events}
 
 
-def _exit(status: int, wall_ms: int, terminated: bool, found: Found) -> ExitInfo:
+def _exit(child: Child, status: int, wall_ms: int, found: Found) -> ExitInfo:
     if status == LOST:
         return ExitInfo(ExitKind.LOST, None)
     _, user, system, rss = found.exit or (0, 0, 0, 0)
     usage = Usage(wall_ms, user, system, rss)
-    return exit_from_status(status, terminated=terminated, usage=usage)
+    return exit_from_status(status, terminated=child.terminated, usage=usage, cause=child._cause)
 
 
 def _number_the_rest(child: Child, stream: Stream, start: int) -> None:
@@ -121,5 +126,10 @@ def _closed_ago(child: Child) -> float | None:
     if index is None or not index.ends.closed_seq:
         return None
     ago = max(0.0, time.monotonic() - index.ends.closed_at)
+    if not child.held_open:
+        for stream in child.streams:
+            if not stream.ended:
+                child._ended(stream)
+        child._launcher.release(child.number)
     child._shrink()
     return ago

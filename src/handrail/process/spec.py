@@ -7,6 +7,8 @@ import os
 import signal
 from dataclasses import dataclass, field, replace
 
+from handrail.keeper.groups import OUT_OF_MEMORY
+
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
 
@@ -16,6 +18,34 @@ class OnLag(enum.Enum):
 
     BLOCK = "block"  # the child waits, also while nobody is attached
     DROP = "drop"  # the child goes on, and the gap is announced
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What a process may take; None is no limit of ours."""
+
+    memory_bytes: int | None = None  # of the whole tree
+    pids: int | None = None  # of the whole tree
+    cpu_seconds: int | None = None  # of each process
+    address_space_bytes: int | None = None  # of each process
+    open_files: int | None = None  # of each process
+    file_bytes: int | None = None  # of each file
+    output_bytes: int | None = None  # in all
+
+    def for_keeper(self) -> dict[str, int]:
+        """Those the keeper sets, by its names."""
+        named = {
+            "memory": self.memory_bytes,
+            "pids": self.pids,
+            "cpu": self.cpu_seconds,
+            "space": self.address_space_bytes,
+            "files": self.open_files,
+            "filesize": self.file_bytes,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+NO_LIMITS = ProcessLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +65,11 @@ class ProcessSpec:
     passed: tuple[tuple[int, int], ...] = ()
     #: None: wait for a reader who is attached, drop beyond the retention without one.
     on_lag: OnLag | None = None
+    #: Seconds until the whole tree is ended.
+    timeout: float | None = None
+    limits: ProcessLimits = NO_LIMITS
+    #: It is not ended with its session.
+    detach: bool = False
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
@@ -77,19 +112,29 @@ class ExitInfo:
     usage: Usage | None = None
 
 
-def exit_from_status(status: int, *, terminated: bool, usage: Usage | None = None) -> ExitInfo:
-    """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes."""
+def exit_from_status(
+    status: int, *, terminated: bool, usage: Usage | None = None, cause: ExitKind | None = None
+) -> ExitInfo:
+    """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes.
+
+    ``cause`` is why we ended it, if it was not on request.
+    """
+    starved = status & OUT_OF_MEMORY
+    status &= 0xFFFF
+    if cause is None and terminated:
+        cause = ExitKind.TERMINATED
+    elif cause is None and starved and status:
+        cause = ExitKind.OUT_OF_MEMORY
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ExitInfo(
-            ExitKind.TERMINATED if terminated else ExitKind.SIGNALED,
+            cause or ExitKind.SIGNALED,
             128 + number,
             _signal_name(number),
             os.WCOREDUMP(status),
             usage,
         )
-    kind = ExitKind.TERMINATED if terminated else ExitKind.EXITED
-    return ExitInfo(kind, os.WEXITSTATUS(status), usage=usage)
+    return ExitInfo(cause or ExitKind.EXITED, os.WEXITSTATUS(status), usage=usage)
 
 
 def _signal_name(number: int) -> str:

@@ -66,7 +66,9 @@ class ProcessTable:
         self._closed: deque[tuple[float, Child]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._haunted: set[int] = set()  # forgotten here, with descendants that live on
+        self._running = 0
+        #: Forgotten here, with descendants that live on; by the keeper's number.
+        self._haunted: dict[int, Child] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -77,6 +79,11 @@ class ProcessTable:
     @property
     def starting(self) -> bool:
         return any(isinstance(entry, Starting) for entry in self._entries.values())
+
+    @property
+    def running(self) -> int:
+        """How many are starting, or have not exited."""
+        return self._running
 
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
@@ -95,6 +102,7 @@ class ProcessTable:
         note = b"" if self._owner is None else notes.encode(self._owner, key, spec)
         spawning = self._launcher.spawn(spec, note)
         place = self._entries[key] = Starting()
+        self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
         return task
@@ -111,10 +119,12 @@ class ProcessTable:
             spawned = await spawning
         except BaseException:
             del self._entries[key]
+            self._running -= 1
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         if place.cancelled:
             del self._entries[key]
+            self._running -= 1
             try:
                 await child.kill()
             finally:
@@ -122,26 +132,56 @@ class ProcessTable:
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
+        child.on_exit = self._exited
         if self._observer is not None:
             self._observer.started(child)
-            child.on_exit = self._observer.exited
         # Whoever awaits this task is told two turns of the loop later; what the child does is
         # told after that, so that news of a process never overtake the news of its start.
         later = self._loop.call_soon
         later(later, later, child.begin)
         return child
 
-    def adopt(self, child: Child, closed_ago: float | None) -> None:
+    def revive(self, child: Child, closed_ago: float | None) -> None:
         """A process of a server before us; ``closed_ago``: how long it has been closed."""
         self._entries[child.key] = child
         child.on_closed = self._retire
-        if self._observer is not None and child.running:
-            self._observer.started(child)
-            child.on_exit = self._observer.exited
+        if child.running:
+            self._running += 1
+            if self._observer is not None:
+                self._observer.started(child)
+            child.on_exit = self._exited
         if closed_ago is not None:
             self._retire(child, closed_ago)
-        else:
+        if closed_ago is None or child.held_open:
             child.go_on()
+
+    def _exited(self, child: Child) -> None:
+        self._running -= 1
+        if self._observer is not None:
+            self._observer.exited(child)
+
+    def adopt(self, child: Child) -> None:
+        """Take a child over from another table; its key becomes another where that is taken."""
+        key, number = child.key, 1
+        while child.key in self._entries:
+            number += 1
+            child.key = f"{key} ({number})"
+        self._entries[child.key] = child
+        child.on_closed = self._retire
+        if child.running:
+            self._running += 1
+            child.on_exit = self._exited
+        if child.closed:
+            self._retire(child)
+
+    def give_up(self, child: Child) -> None:
+        """Let another table have it."""
+        del self._entries[child.key]
+        child.on_closed = None
+        if child.running:
+            self._running -= 1
+            child.on_exit = None
+        child.tags = {}  # they hold the key
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -179,16 +219,20 @@ class ProcessTable:
 
     async def _forget(self, over: list[Child]) -> None:
         """Forget children, but not the families of those that have left somebody behind."""
-        numbers = {child.number for child in over} | self._haunted
+        known = self._haunted | {child.number: child for child in over}
         left = await self._with_orphans()
         for child in over:
             child.discard(forget=child.number not in left)
-        for number in self._haunted - left:
+        for number in self._haunted.keys() - left:
             self._launcher.forget(number)
-        self._haunted = numbers & left
+        self._haunted = {number: child for number, child in known.items() if number in left}
         if len(over) >= memory.MANY:
             over.clear()
             memory.give_back()
+
+    def left_behind(self, key: str | None = None) -> list[Child]:
+        """Processes that were forgotten and have left somebody behind."""
+        return [child for child in self._haunted.values() if key in (None, child.key)]
 
     async def _with_orphans(self) -> set[int]:
         try:
@@ -217,7 +261,7 @@ class ProcessTable:
         except KeeperLost:
             pass  # it took its knowledge along; whoever is left is nobody's any more
         finally:
-            self._haunted = set()
+            self._haunted = {}
             for child in children:
                 child.discard()
             self._closed.clear()

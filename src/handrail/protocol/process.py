@@ -8,6 +8,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from handrail.protocol.wire import U16, Unsigned, Wire
 
+#: Fits the kernel's own numbers.
+Positive = Annotated[int, Meta(ge=1, le=2**62)]
 Rows = Annotated[int, Meta(ge=1, le=65_535)]
 
 
@@ -35,6 +37,25 @@ class ManagedNetwork(Wire):
     allow_local_binding: bool
 
 
+class LimitsParams(Wire, forbid_unknown_fields=True):
+    """Ours: what a process may take; refused where the machine cannot enforce it."""
+
+    #: Memory of the whole tree; beyond it the kernel ends one of its processes.
+    memory_bytes: Positive | None = None
+    #: Processes and threads of the whole tree.
+    pids: Positive | None = None
+    #: Processor time of each process.
+    cpu_seconds: Positive | None = None
+    #: Output in all; beyond it the tree is ended, and ``exit.kind`` is ``evicted``.
+    output_bytes: Positive | None = None
+    #: Address space of each process.
+    address_space_bytes: Positive | None = None
+    #: Open files of each process.
+    open_files: Positive | None = None
+    #: The size of each file it writes.
+    file_bytes: Positive | None = None
+
+
 class StartParams(Wire):
     """Start one process."""
 
@@ -58,10 +79,14 @@ class StartParams(Wire):
     #: was dropped.  Without it the process waits while a client is attached, and beyond the
     #: retention output is dropped while none is.
     on_lag: Literal["block", "drop"] | None = None
-    #: Ours to come.  Refused, for a limit that is ignored is worse than none.
-    timeout_ms: Any = None
-    limits: Any = None
-    detach: Any = None
+    #: Ours: after this long the whole tree is ended, with two seconds of grace, and ``exit.kind``
+    #: is ``timedOut``.
+    timeout_ms: Unsigned | None = None
+    #: Ours: what it may take.  A limit that cannot be enforced here is refused.
+    limits: LimitsParams | None = None
+    #: Ours: it is not ended with its session.  Any later session of the same client finds it in
+    #: ``process/list`` and has it from the first call that names it.
+    detach: bool = False
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
 
@@ -140,6 +165,8 @@ class ReadResult(Wire):
     usage: UsageShape | UnsetType | None = UNSET
     #: Ours: what the retention dropped above ``afterSeq``; absent when that is nothing.
     omitted: Omitted | UnsetType = UNSET
+    #: Ours: closed while a descendant still has its output open; absent otherwise.
+    held_open: bool | UnsetType = UNSET
 
 
 class WriteParams(Wire):
@@ -206,6 +233,10 @@ class ProcessInfo(Wire):
     next_seq: int
     #: Descendants that have outlived their parents.
     orphans: int
+    #: Closed while a descendant still has its output open; what it writes is thrown away.
+    held_open: bool
+    #: Its session has ended, and it runs on.
+    detached: bool
 
 
 class ListResult(Wire):
@@ -243,3 +274,6 @@ class ClosedNotification(Wire):
 
     process_id: str
     seq: int
+    #: Ours: a descendant still has a stream open two seconds after the exit; for clients that
+    #: named one of our members in ``initialize``.
+    held_open: bool | UnsetType = UNSET

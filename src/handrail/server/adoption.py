@@ -7,6 +7,8 @@ import logging
 import os
 import time
 
+import msgspec
+
 from handrail.errors import KeeperLost
 from handrail.process import keeper_program, notes
 from handrail.process.launcher import Found, Launcher
@@ -25,9 +27,9 @@ async def adopt(
     kept, found = await launcher.found()
     sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
     count = 0
-    for one, note in _newest(found, launcher):
+    for one, note, detached in _newest(kept, found, launcher):
         session = sessions.get(note.owner)
-        if session is None:
+        if session is None and not detached:
             _end(one, launcher)
             continue
         try:
@@ -37,7 +39,10 @@ async def adopt(
             log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
             _end(one, launcher)
             continue
-        session.table.adopt(child, closed_ago)
+        if session is None:
+            sessions.revive_detached(note.owner, child, closed_ago)
+        else:
+            session.table.revive(child, closed_ago)
         count += 1
     if found:
         log.warning(
@@ -61,22 +66,28 @@ async def renew_keeper(launcher: Launcher) -> None:
         log.error("the keeper stays the one it was: %s", reason)
 
 
-def _newest(found: list[Found], launcher: Launcher) -> list[tuple[Found, Note]]:
-    """Each process with its note.  An id may be there twice: forgotten, and not yet told so."""
-    chosen: dict[tuple[str, str], tuple[Found, Note]] = {}
+def _newest(
+    kept: dict[bytes, bytes], found: list[Found], launcher: Launcher
+) -> list[tuple[Found, Note, bool]]:
+    """Each process with its note, and whether it is nobody's.
+
+    An id may be there twice: forgotten, and the keeper not told so in time.
+    """
+    chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
     for one in found:
         note = notes.decode(one.note)
         if note is None:
             _end(one, launcher)
             continue
-        place = (note.owner, note.key)
-        other = chosen.get(place)
-        if other is not None:
-            older, newer = sorted((other, (one, note)), key=lambda pair: pair[1].started)
+        move = notes.moved(kept.get(b"child/%d" % one.child))
+        if move is not None:
+            note = msgspec.structs.replace(note, owner=move.owner, key=move.key)
+        this = (one, note, move is not None and move.detached)
+        other = chosen.setdefault((note.owner, note.key), this)
+        if other is not this:
+            older, newer = sorted((other, this), key=lambda each: each[1].started)
             _end(older[0], launcher)
-            chosen[place] = newer
-        else:
-            chosen[place] = (one, note)
+            chosen[note.owner, note.key] = newer
     return list(chosen.values())
 
 

@@ -19,9 +19,9 @@ from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
-from handrail.server import environment, upgrade
+from handrail.server import environment, quota, upgrade
 from handrail.server.adoption import adopt, renew_keeper
-from handrail.server.auth import Authenticator, Principal
+from handrail.server.auth import Authenticator, Principal, Throttle
 from handrail.server.connection import Connection
 from handrail.server.front import Front
 from handrail.server.handlers import HANDLERS
@@ -29,12 +29,12 @@ from handrail.server.http_client import HttpClient
 from handrail.server.keeper_loss import KeeperLoss
 from handrail.server.measures import Measures
 from handrail.server.rows import Rows
-from handrail.server.sessions import Sessions
+from handrail.server.sessions import Session, Sessions
 from handrail.server.state_dir import StateDir
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
-from handrail.transport.websocket import WebSocketListener
+from handrail.transport.websocket import ListenLimits, WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.telemetry.otel import Export
@@ -81,14 +81,19 @@ class Server:
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
             self._info = environment.describe(
-                self.own_environment, header_env=bool(self.settings.http_header_env)
+                self.own_environment,
+                self.launcher.abilities,
+                header_env=bool(self.settings.http_header_env),
             )
         return self._info
 
-    def admit(self) -> None:
-        """Refuse new processes once the server is on its way out."""
+    def admit(self, session: Session) -> None:
+        """Refuse a new process once the server is on its way out, or there are too many."""
         if self.draining:
             raise RpcError(INTERNAL_ERROR, "the server is stopping and starts nothing any more")
+        refusal = quota.refusal(self.settings.quota, session.table, self.measures.running)
+        if refusal is not None:
+            raise RpcError(INTERNAL_ERROR, refusal)
 
     def spawn_task(self, work: Coroutine[Any, Any, Any]) -> None:
         """Work that outlives the request that asked for it."""
@@ -183,6 +188,7 @@ async def serve(
     listener: WebSocketListener | None = None
     try:
         await launcher.hello()
+        log.info("trees are ended by %s", launcher.abilities.trees)
         at_work(launcher.mark)
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
@@ -270,7 +276,8 @@ async def _listen(
             if sock is None:
                 _announce(f"unix:{listen.path}")
             return unix
-        tcp = await websocket.listen(listen.host, listen.port, front, sock=sock)
+        limits = ListenLimits(refused=Throttle().failed)
+        tcp = await websocket.listen(listen.host, listen.port, front, limits=limits, sock=sock)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds for a client to initialize; who talks to us by stdio is our parent and has all time.
+INITIALIZE_SECONDS = 10.0
 #: Seconds for one piece of a large result.
 PIECE_DEADLINE = 60.0
 
@@ -58,6 +60,7 @@ class Connection:
         self._gone = False
         self._writers: list[asyncio.Future[None]] = []
         self._streaming = asyncio.Lock()
+        self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def files(self) -> ConnectionFiles:
@@ -79,6 +82,23 @@ class Connection:
         self._transport = transport
         self.notifier = Notifier(transport)
         self.server.opened(self)
+        if transport.kind != "stdio":
+            self._deadline = self.server.loop.call_later(INITIALIZE_SECONDS, self._too_late)
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self.session is None and not self.initialized:
+            log.warning("closing the connection of %s: it did not initialize", self.transport.peer)
+            self.transport.close(
+                CLOSE_POLICY, f"no initialize within {INITIALIZE_SECONDS:g} s; connect again"
+            )
+
+    def attached(self, session: Session) -> None:
+        """The client has initialized."""
+        self.session = session
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     @property
     def transport(self) -> Transport:
@@ -148,6 +168,9 @@ class Connection:
     def disconnected(self, why: str) -> None:
         self._gone = True
         self._paused = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         self._wake_writers()
         if self._files is not None:
             self._files.close()

@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Mapping
 
+from handrail.process.launcher import Abilities
 from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
@@ -44,12 +45,17 @@ EXTENSIONS = {
     "exitInfo": True,
     "omitted": True,
     "onLag": True,
+    "timeout": True,
+    "detach": True,
+    "heldOpen": True,
     "sessionClose": True,
     "keeper": True,
 }
 
 
-def describe(environ: Mapping[str, str], *, header_env: bool = False) -> EnvironmentInfo:
+def describe(
+    environ: Mapping[str, str], abilities: Abilities, *, header_env: bool = False
+) -> EnvironmentInfo:
     """Look once; nothing of it changes while a server runs."""
     shell = _shell(environ)
     home = environ.get("HOME") or _passwd_field(5)
@@ -68,9 +74,25 @@ def describe(environ: Mapping[str, str], *, header_env: bool = False) -> Environ
         capabilities={
             **_WIRE_CAPABILITIES,
             "httpHeaderEnvVars": header_env,
-            "handrail": EXTENSIONS,
+            "handrail": {**EXTENSIONS, **_machine(abilities)},
         },
     )
+
+
+def _machine(abilities: Abilities) -> dict[str, bool]:
+    """What depends on the machine: how trees are ended, and which limits can be set."""
+    limits = abilities.limits
+    return {
+        "treeKillCgroup": abilities.trees == "cgroup",
+        "treeKillWalk": abilities.trees == "walk",
+        "limitOutputBytes": True,
+        "limitMemoryBytes": "memory" in limits,
+        "limitPids": "pids" in limits,
+        "limitCpuSeconds": "cpu" in limits,
+        "limitAddressSpaceBytes": "space" in limits,
+        "limitOpenFiles": "files" in limits,
+        "limitFileBytes": "filesize" in limits,
+    }
 
 
 def _cwd() -> bytes:

@@ -17,7 +17,15 @@ from msgspec import UnsetType
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
 from handrail.process.child import STREAM_NAMES, Child
-from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, OnLag, ProcessSpec, signal_number
+from handrail.process.spec import (
+    DEFAULT_COLS,
+    DEFAULT_ROWS,
+    NO_LIMITS,
+    OnLag,
+    ProcessLimits,
+    ProcessSpec,
+    signal_number,
+)
 from handrail.process.table import StartCancelled, Starting
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
@@ -31,6 +39,7 @@ from handrail.protocol.environment import (
 )
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import (
+    LimitsParams,
     ListResult,
     Omitted,
     ProcessInfo,
@@ -65,6 +74,9 @@ LONGEST_WRITE_ID = 128
 #: A longer wait than this is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
 
+#: Timers do not count further than this.
+LONGEST_TIMEOUT = 10 * 365 * 86_400.0
+
 _NOTHING = Nothing()
 _ACCEPTED = WriteResult(status="accepted")
 
@@ -86,7 +98,7 @@ def initialize(conn: Connection, params: InitializeParams) -> InitializeResult:
     else:
         given = secret if isinstance(secret, str) else None
         session = sessions.resume(params.resume_session_id, conn, conn.owner, given)
-    conn.session = session
+    conn.attached(session)
     if ttl_ms is not None:
         sessions.set_ttl(session, ttl_ms / 1000)
     result = InitializeResult(session_id=session.id, environment_info=info)
@@ -119,7 +131,7 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     spec = _spec(conn, params)
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
-    conn.server.admit()
+    conn.server.admit(session)
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     try:
@@ -161,12 +173,6 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
     if params.network_proxy is not None:
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
-    for field in ("timeout_ms", "limits", "detach"):
-        if getattr(params, field) not in (None, False):
-            raise RpcError(
-                INVALID_PARAMS,
-                f"`{_camel(field)}` is not offered by this server yet; ask its capabilities first",
-            )
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
     argv = tuple(_native("argv", word) for word in params.argv)
@@ -184,12 +190,35 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         rows=DEFAULT_ROWS if size is None else size.rows,
         cols=DEFAULT_COLS if size is None else size.cols,
         on_lag=None if params.on_lag is None else OnLag(params.on_lag),
+        timeout=None
+        if params.timeout_ms is None
+        else min(_u64s("timeoutMs", params.timeout_ms) / 1000, LONGEST_TIMEOUT),
+        limits=_limits(conn, params.limits),
+        detach=params.detach,
     )
 
 
-def _camel(field: str) -> str:
-    first, *rest = field.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+def _limits(conn: Connection, given: LimitsParams | None) -> ProcessLimits:
+    if given is None:
+        return NO_LIMITS
+    limits = ProcessLimits(
+        memory_bytes=given.memory_bytes,
+        pids=given.pids,
+        cpu_seconds=given.cpu_seconds,
+        address_space_bytes=given.address_space_bytes,
+        open_files=given.open_files,
+        file_bytes=given.file_bytes,
+        output_bytes=given.output_bytes,
+    )
+    missing = limits.for_keeper().keys() - conn.server.launcher.abilities.limits
+    if missing:
+        field = "memoryBytes" if "memory" in missing else "pids"
+        raise RpcError(
+            INVALID_PARAMS,
+            f"`limits.{field}` cannot be enforced here, for that needs a control group the server"
+            " may write to; run it where one is delegated to it, or leave this limit out",
+        )
+    return limits
 
 
 def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
@@ -295,6 +324,8 @@ def _read_now(
         "usage": usage_shape(child),
     }
     lost_bytes, lost_chunks = child.log.omitted(after)
+    if child.held_open:
+        tail["heldOpen"] = True
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
     parts.append(b"]," + codec.encode(tail)[1:])
@@ -303,6 +334,11 @@ def _read_now(
 
     receipts = conn.notifier.receipts
     return Parts(parts, lambda: receipts.answered(child, after + 1, page.next_seq - 1))
+
+
+def _u64s(field: str, value: int) -> int:
+    _u64(field, value)
+    return value
 
 
 def _u64(field: str, value: int | None) -> int | None:
@@ -438,6 +474,9 @@ async def _terminate(conn: Connection, params: TerminateParams) -> TerminateResu
         session.table.cancel_start(child)
         return TerminateResult(running=True)
     if child is None:
+        if params.tree and session is not None:
+            for forgotten in session.table.left_behind(params.process_id):
+                await forgotten.kill()
         return TerminateResult(running=False)
     if not child.running:
         if params.tree:
@@ -454,12 +493,16 @@ async def process_list(conn: Connection, params: Empty) -> ListResult:
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     orphans = await conn.server.launcher.orphans()
-    return ListResult(
-        processes=[_info(child, orphans.get(child.number, 0)) for child in session.table]
-    )
+    rows = [_info(child, orphans.get(child.number, 0)) for child in session.table]
+    for child in session.table.left_behind():
+        if child.number in orphans:
+            rows.append(_info(child, orphans[child.number]))
+    for child in conn.server.sessions.detached(session.owner):
+        rows.append(_info(child, orphans.get(child.number, 0), detached=True))
+    return ListResult(processes=rows)
 
 
-def _info(child: Child, orphans: int) -> ProcessInfo:
+def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
     state = "running" if child.running else "closed" if child.closed else "exited"
     return ProcessInfo(
         process_id=child.key,
@@ -474,12 +517,16 @@ def _info(child: Child, orphans: int) -> ProcessInfo:
         output_bytes=child.log.bytes_total,
         next_seq=child.log.next_seq,
         orphans=orphans,
+        held_open=child.held_open,
+        detached=detached,
     )
 
 
 def _entry(conn: Connection, key: str) -> Child | Starting | None:
     session = conn.session
-    return session.table.get(key) if session is not None else None
+    if session is None:
+        return None
+    return session.table.get(key) or conn.server.sessions.reattach(session, key)
 
 
 def _child(conn: Connection, key: str) -> Child:

@@ -64,8 +64,6 @@ def _kill(pid: int, marks: list[int]) -> bool:
         mark = _mark_of(pid)
         if mark is None or not any(base <= mark < base + _SPAN for base in marks):
             return False
-        if os.stat(f"/proc/{pid}").st_uid != os.getuid() and os.getuid() != 0:
-            return False
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
         return False

@@ -78,6 +78,11 @@ class Measures:
     def disconnected(self, transport: str) -> None:
         self.registry.gauge(names.CONNECTIONS_ACTIVE).labels(transport=transport).dec()
 
+    @property
+    def running(self) -> int:
+        """Processes of all sessions that have not exited."""
+        return int(self._active.value)
+
     # --- processes: called by the process table --------------------------------------------
 
     def started(self, child: Child) -> None:

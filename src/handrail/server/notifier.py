@@ -61,9 +61,10 @@ class Notifier:
             self.receipts.notified(child, seq, 0)
 
     def closed(self, child: Child, seq: int) -> None:
+        held = b',"heldOpen":true' if child.held_open and self.extended else b""
         self._transport.send(
-            b'{"method":"process/closed","params":{"processId":%b,"seq":%d}}'
-            % (encode(child.key), seq)
+            b'{"method":"process/closed","params":{"processId":%b,"seq":%d%b}}'
+            % (encode(child.key), seq, held)
         )
         if child.waits:
             self.receipts.notified(child, seq, 0)

@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from handrail.errors import RpcError
+from handrail.process import notes
 from handrail.process.child import Child
 from handrail.process.launcher import Launcher
 from handrail.process.table import ProcessTable
@@ -111,6 +112,8 @@ class Sessions:
         self._retention = retention
         self._sessions: dict[str, Session] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        #: Processes that outlived their sessions, by owner.
+        self._detached: dict[str, ProcessTable] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -122,16 +125,18 @@ class Sessions:
         return session
 
     def _make(self, session_id: str, owner: str, ttl: float) -> Session:
-        table = ProcessTable(
+        session = Session(session_id, owner, self._table(session_id), ttl, self._save)
+        self._sessions[session_id] = session
+        return session
+
+    def _table(self, session_id: str | None = None) -> ProcessTable:
+        return ProcessTable(
             self._launcher,
             self._loop,
             retention=self._retention,
             observer=self._measures,
             owner=session_id,
         )
-        session = Session(session_id, owner, table, ttl, self._save)
-        self._sessions[session_id] = session
-        return session
 
     # --- one server after another ----------------------------------------------------------
 
@@ -155,9 +160,9 @@ class Sessions:
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
-    def revive(self, notes: dict[bytes, bytes], lost_at: float) -> None:
+    def revive(self, kept: dict[bytes, bytes], lost_at: float) -> None:
         """Go on with the sessions of a server that was lost then; nobody is attached."""
-        for key, value in notes.items():
+        for key, value in kept.items():
             if not key.startswith(_KEY):
                 continue
             try:
@@ -172,11 +177,51 @@ class Sessions:
             left = session.detached_at + session.ttl - time.monotonic()
             session.timer = self._loop.call_later(max(0.0, left), self._expire, session)
 
+    # --- processes that outlive their session ----------------------------------------------
+
+    def detached(self, owner: str) -> list[Child]:
+        """Processes of ended sessions of this owner."""
+        return list(self._detached.get(owner, ()))
+
+    def reattach(self, session: Session, key: str) -> Child | None:
+        """Have one of them belong to this session from now on."""
+        table = self._detached.get(session.owner)
+        child = None if table is None else table.get(key)
+        if table is None or not isinstance(child, Child):
+            return None
+        table.give_up(child)
+        if not len(table):
+            del self._detached[session.owner]
+        session.table.adopt(child)
+        self._launcher.renote(child.number, notes.move(session.id, child.key))
+        child.sink = session.sink()
+        return child
+
+    def revive_detached(self, owner: str, child: Child, closed_ago: float | None) -> None:
+        """A process of nobody, found after a crash."""
+        self._detached.setdefault(owner, self._table()).revive(child, closed_ago)
+
+    def _detach_processes(self, session: Session) -> None:
+        for child in session.table:
+            if child.spec.detach and not child.closed:
+                session.table.give_up(child)
+                child.sink = None
+                child.resume()
+                self._detached.setdefault(session.owner, self._table()).adopt(child)
+                moved = notes.move(session.owner, child.key, detached=True)
+                self._launcher.renote(child.number, moved)
+
+    # --- attach and detach -----------------------------------------------------------------
+
     def resume(self, session_id: str, holder: Attached, owner: str, secret: str | None) -> Session:
         """Attach to a session that exists; raises the wire's errors."""
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
             # Not telling "not yours" from "not there".
+            raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
+        wrong = secret is not None and not _same(secret, session.secret or "")
+        if wrong and session.holder is None:
+            log.warning("a wrong secret was presented for session %s", session.id)
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
             known = session.secret
@@ -229,8 +274,10 @@ class Sessions:
         task.add_done_callback(self._ending.discard)
         return task
 
-    async def end(self, session: Session, grace: float = 0.0) -> None:
-        """End a session and every tree of it."""
+    async def end(
+        self, session: Session, grace: float = 0.0, *, keep_detached: bool = True
+    ) -> None:
+        """End a session and every tree of it, but for those that were started to outlive it."""
         if session.ended:
             return
         session.ended = True
@@ -241,17 +288,23 @@ class Sessions:
         # First of all: without it the next server ends what we have not ended.
         self._launcher.note(_KEY + session.id.encode(), None)
         session.holder = None
+        if keep_detached:
+            self._detach_processes(session)
         await session.table.end_all(grace)
 
     async def end_all(self, grace: float = 0.0) -> None:
         """The server stops."""
-        await asyncio.gather(*(self.end(s, grace) for s in list(self._sessions.values())))
+        ending = [self.end(s, grace, keep_detached=False) for s in self._sessions.values()]
+        detached, self._detached = self._detached, {}
+        ending += [table.end_all(grace) for table in detached.values()]
+        await asyncio.gather(*ending)
         if self._ending:
             await asyncio.wait(self._ending)
 
     def children(self) -> list[Child]:
         """Every process of every session."""
-        return [child for session in self._sessions.values() for child in session.table]
+        tables = [*(s.table for s in self._sessions.values()), *self._detached.values()]
+        return [child for table in tables for child in table]
 
 
 def _digest(secret: str) -> str:

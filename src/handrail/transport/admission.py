@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +44,8 @@ class ListenLimits:
     ping_interval: float = 10.0
     silence_timeout: float = 20.0
     close_timeout: float = CLOSE_TIMEOUT
+    #: Told of each peer that was answered 401; says how long that answer waits.
+    refused: Callable[[str], float] | None = None
 
     def for_connection(self) -> ConnectionLimits:
         return ConnectionLimits(

@@ -106,8 +106,24 @@ class HttpHandshake(asyncio.Protocol):
 
     def _serve(self, request: HttpRequest) -> None:
         response = self._route_or_open(request)
-        if response is not None:
-            self._answer(response, head_only=request.method == "HEAD")
+        if response is None:
+            return
+        head_only = request.method == "HEAD"
+        refused = self._admission.limits.refused
+        wait = refused(self.peer) if refused is not None and response.status == 401 else 0.0
+        if not wait:
+            self._answer(response, head_only=head_only)
+            return
+        # Who guesses waits, holding a place among the unfinished handshakes; nobody else does.
+        self._transport.pause_reading()
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(
+            wait, self._answer_late, response, head_only
+        )
+
+    def _answer_late(self, response: HttpResponse, head_only: bool) -> None:
+        self._transport.resume_reading()
+        self._answer(response, head_only=head_only)
 
     def _route_or_open(self, request: HttpRequest) -> HttpResponse | None:
         problem = upgrade_problem(request)

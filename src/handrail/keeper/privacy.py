@@ -1,0 +1,52 @@
+"""What a child must not see of us: our memory, our environment, a core file.
+
+Children run as the same user.  Unless a process says otherwise, they can read its environment
+and its memory through ``/proc``, and a crash leaves a core file with both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+
+_PR_SET_DUMPABLE = 4
+#: In the environment: leave us open to debuggers and to tests that are not root.
+INSPECT = "HANDRAIL_INSPECT"
+#: In a keeper's environment: the limit on core files that its children get.
+_CORE = "HANDRAIL_CORE"
+
+
+def become_private() -> None:
+    """Close ``/proc`` of this process to other processes of the user, and leave no core file.
+
+    It does not bind children that run as root: for these only a sandbox helps.
+    """
+    core = resource.getrlimit(resource.RLIMIT_CORE)
+    if core[0]:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, core[1]))
+    if os.environ.get(INSPECT) != "1":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def core_limit() -> tuple[int, int]:
+    """What we were started with; remembered over an upgrade, which finds the limit at 0."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    soft = int(os.environ.setdefault(_CORE, str(soft)))
+    return soft, hard
+
+
+def for_keeper(environ: dict[str, str]) -> dict[str, str]:
+    """The part of an environment that a keeper needs: how to load its interpreter, and ours."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _NEEDED or (name.startswith("HANDRAIL_") and not _secret(name))
+    }
+
+
+_NEEDED = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"}
+
+
+def _secret(name: str) -> bool:
+    return any(word in name for word in ("KEY", "SECRET", "TOKEN", "PASSWORD"))
