@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,11 +105,12 @@ class ServerProcess:
         *args: str,
         listen: str = "ws://127.0.0.1:0",
         env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.state = state
         self.stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*SERVE, "--listen", listen, "--state-dir", str(state), *args],
+            [*prefix, *SERVE, "--listen", listen, "--state-dir", str(state), *args],
             stdin=subprocess.PIPE if listen == "stdio" else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self.stderr,

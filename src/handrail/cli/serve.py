@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 
+from handrail import faults
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -139,9 +140,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from handrail.keeper import privacy
+    from handrail.process.keeper_program import KeeperHandle, become_private, start_keeper
+    from handrail.server import upgrade
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
-    from handrail.server.state_dir import claim
+    from handrail.server.state_dir import StateDir, claim, inherit
 
     settings = ServerSettings(
         listen=parse_listen(args.listen),
@@ -171,12 +173,24 @@ def _run(args: argparse.Namespace) -> int:
     check_exposure(settings)
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
     if args.trees != "auto":
         os.environ["HANDRAIL_TREES"] = args.trees
-    state = claim(settings.state_dir)
-    keeper = state.keeper(settings.orphan_ttl)
-    privacy.become_private()
+    heir = upgrade.inherited()
+    state: StateDir | None = None
+    keeper: KeeperHandle | None = None
+    if heir is not None:
+        state = inherit(heir.path, heir.lock)
+    elif settings.listen.kind == "stdio" and settings.state_dir is None:
+        # It lives and ends with whoever holds the other ends of our pipes.
+        keeper = start_keeper()
+    else:
+        state = claim(settings.state_dir)
+        state.begin()
+        keeper = state.keeper(settings.orphan_ttl)
+    if faults.armed:
+        faults.point("server.start")
+    become_private()
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
     from handrail.telemetry import logs
@@ -196,7 +210,7 @@ def _run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
-    return uvloop.run(serve(settings, auth, keeper))
+    return uvloop.run(serve(settings, auth, keeper, state, heir))
 
 
 def _raise_file_limit() -> None:

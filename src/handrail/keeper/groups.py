@@ -139,8 +139,11 @@ class Groups:
     def limit(self, mark: int, limits: dict[bytes, int]) -> None:
         """Set what the child may take; after we have left, for we would be counted too."""
         for name, value in limits.items():
-            for file, optional in _FILES.get(name, {}).get(self._unified(name), ()):
-                path = f"{self.limits[name].path(mark)}/{file}"
+            if name not in _FILES:
+                continue  # one of a process, not of a group
+            place = self.limits[name]
+            for file, optional in _FILES[name][place.unified]:
+                path = f"{place.path(mark)}/{file}"
                 try:
                     _write(path, b"%d" % (0 if file == "memory.swap.max" else value))
                 except OSError:
@@ -192,9 +195,6 @@ class Groups:
     def _places(self) -> set[Hierarchy]:
         places = set(self.limits.values())
         return places | {self.kills} if self.kills is not None else places
-
-    def _unified(self, name: bytes) -> bool:
-        return self.limits[name].unified
 
 
 #: Where a limit is written, by hierarchy (True: version 2), and whether it may be missing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from handrail.keeper.groups import OUT_OF_MEMORY
 
@@ -74,13 +74,13 @@ class ProcessSpec:
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
         small = replace(self, env=_NO_ENV, passed=())
-        size = small.rows, small.cols
-        key = (small.argv, small.cwd, small.tty, small.pipe_stdin, small.name, small.arg0, size)
+        key = tuple(getattr(small, name) for name in _COMPARED)
         if len(_RECENT) >= _RECENT_MOST:
             _RECENT.clear()
         return _RECENT.setdefault(key, small)
 
 
+_COMPARED = [one.name for one in fields(ProcessSpec) if one.name not in ("env", "passed")]
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}
