@@ -33,7 +33,7 @@ def execute(keeper: Keeper, python: bytes, program: bytes, answer: tuple[int, in
             os.set_inheritable(fd, True)
         # What comes meanwhile waits until the new program looks: none is lost, and none kills.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGCHLD))
-        os.execv(python, [python, b"-I", b"-S", program, b"--state", b"%d" % state])
+        os.execv(python, [python, b"-s", b"-P", b"-S", program, b"--state", b"%d" % state])
     except OSError as error:
         return f"the new keeper cannot be executed: {error.strerror}"
     finally:

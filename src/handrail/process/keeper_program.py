@@ -65,7 +65,7 @@ def check_keeper() -> str | None:
     python, main = PROGRAM
     try:
         asked = subprocess.run(
-            [python, "-I", "-S", main, "--check", handover.FORM.decode()],
+            [python, "-s", "-P", "-S", main, "--check", handover.FORM.decode()],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_CHECK_SECONDS,
