@@ -263,6 +263,10 @@ async def test_d15_many_started_and_ended_leave_nothing(server: ServerProcess) -
     def open_files() -> tuple[int, int]:
         return len(os.listdir(f"/proc/{server.pid}/fd")), len(os.listdir(f"/proc/{keeper}/fd"))
 
+    def at_most(before: tuple[int, int]) -> bool:
+        """Fewer is possible: the connection before may have been on its way out."""
+        return all(now <= then for now, then in zip(open_files(), before, strict=True))
+
     async def burst(client: SocketClient, count: int) -> None:
         names = [f"p{number}" for number in range(count)]
         for name in names:
@@ -279,7 +283,7 @@ async def test_d15_many_started_and_ended_leave_nothing(server: ServerProcess) -
         began = time.monotonic()
         await burst(client, 1000)
         spent = time.monotonic() - began
-        await asyncio.to_thread(eventually, lambda: open_files() == before, "as many as before")
+        await asyncio.to_thread(eventually, lambda: at_most(before), "no more than before")
         assert zombies(keeper) == set()
         print(f"\n{1000 / spent:.0f} processes a second; RSS {rss} -> {server.rss()} bytes")
         assert server.rss() < rss * 1.1 + 2_000_000
