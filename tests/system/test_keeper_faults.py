@@ -102,7 +102,7 @@ def test_a_found_keeper_has_room_for_new_children(tmp_path: Path) -> None:
     assert is_gone(old)  # this server stopped with its default, which ends everything
 
 
-def test_output_goes_on_and_exits_are_known_or_lost_when_the_keeper_is_killed(
+def test_output_goes_on_and_exits_are_known_or_lost_without_a_keeper(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path / "state") as (server, url), connect(url, proxy=None) as ws:
