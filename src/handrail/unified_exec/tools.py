@@ -13,9 +13,25 @@ from typing import TypeVar
 
 import msgspec
 
-from handrail.errors import UsageError
+from handrail.errors import HandrailError, UsageError
 
 SANDBOX_PERMISSIONS = ("use_default", "require_escalated", "with_additional_permissions")
+
+
+class ToolFailed(HandrailError):
+    """A call has no answer; the text is for the model.  ``output`` is what came before."""
+
+    def __init__(self, text: str, *, output: bytes = b"") -> None:
+        super().__init__(text)
+        self.output = output
+
+
+class UnknownProcess(ToolFailed):
+    """No process of that id: never started, made room for others, or reported as ended before."""
+
+    def __init__(self, tool: str, process_id: int, more: str = "") -> None:
+        super().__init__(f"{tool} failed: Unknown process id {process_id}{more}")
+        self.process_id = process_id
 
 
 class ExecCommandArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +101,6 @@ class ExecAnswer:
     output_start: int = 0
     output_end: int = 0
     notes: tuple[str, ...] = ()
-    transcript_path: str | None = None
 
     @property
     def wall_time_seconds(self) -> float:
