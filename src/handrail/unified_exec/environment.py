@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handrail.process.env_policy import EnvPolicy, build
-
 #: No colours, no pager, no questions about the terminal, one encoding.  These win over everything.
 FORCED: Mapping[str, str] = {
     "NO_COLOR": "1",
@@ -23,8 +21,6 @@ FORCED: Mapping[str, str] = {
 }
 
 
-def child_environment(
-    policy: EnvPolicy, own: Mapping[str, str], extra: Mapping[str, str]
-) -> dict[str, str]:
-    """The whole environment; secrets of ours never get in, whoever names them."""
-    return build(policy, {**extra, **FORCED}, own)
+def overlay(extra: Mapping[str, str]) -> dict[str, str]:
+    """What is laid over the environment that a policy leaves."""
+    return {**extra, **FORCED}

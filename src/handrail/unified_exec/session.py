@@ -137,6 +137,15 @@ class Process:
         if not self._ended:
             self._listener(Interaction(self.origin.call_id, self.origin.process_id, stdin))
 
+    def fail(self, why: str) -> None:
+        """The way to it is lost: take it as ended."""
+        self.failure = self.failure or why
+        if self.exit is None:
+            self.exited_at = self._clock()
+            self.exit = ExitInfo(ExitKind.LOST, None)
+        self.closed = True
+        self._news()
+
     async def exit_within(self, seconds: float) -> bool:
         """Wait a moment for an exit that is about to be known."""
         limit = self._clock() + seconds
@@ -182,8 +191,10 @@ class Process:
         try:
             ended = await self.session.wait()
         except ExecutorError as error:
-            self.failure = self.failure or str(error)
-            ended = ExitInfo(ExitKind.LOST, None)
+            self.fail(str(error))
+            return
+        if self.exit is not None:
+            return
         self.exited_at = self._clock()
         self.exit = ended
         self._news()

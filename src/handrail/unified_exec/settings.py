@@ -21,16 +21,18 @@ DEFAULT_ENV_POLICY = EnvPolicy(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``cwd`` is absolute.
+    """``cwd`` is absolute, on the executor's machine.
 
-    ``shell`` is the path of the shell to use (None: the user's).  ``base_env`` is what the
-    environment policy starts from (None: this process's own environment); for an executor on
-    another machine give that machine's.  ``env`` is set for every child after the policy.
+    ``shell`` is the path of the shell to use (None: the one that machine names).  ``base_env`` is
+    what the environment policy starts from (None: that machine's own).  ``env`` is set for every
+    child after the policy.  ``remote`` says that the machine is not this one, so that shells are
+    not looked for here.
     """
 
     cwd: str
     shell: str | None = None
     allow_login: bool = True
+    remote: bool = False
     base_env: Mapping[str, str] | None = field(default=None, repr=False)
     env_policy: EnvPolicy = DEFAULT_ENV_POLICY
     env: Mapping[str, str] = field(default_factory=dict, repr=False)

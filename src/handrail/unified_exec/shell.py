@@ -6,9 +6,7 @@ the program is the one of that kind on the PATH.  What is no shell we know becom
 
 from __future__ import annotations
 
-import os
 import posixpath
-import pwd
 import shutil
 
 from handrail.errors import UsageError
@@ -23,26 +21,38 @@ def kind(path: str) -> str | None:
     return name if name in KINDS else None
 
 
-def user_shell() -> str:
-    """The shell in the password database, if it is one we can use."""
-    try:
-        path = pwd.getpwuid(os.geteuid()).pw_shell
-    except KeyError:
-        return FALLBACK
-    return path if kind(path) and os.access(path, os.X_OK) else FALLBACK
-
-
 def shell_argv(
-    cmd: str, *, default: str, shell: str | None, login: bool | None, allow_login: bool
+    cmd: str,
+    *,
+    default: str,
+    shell: str | None,
+    login: bool | None,
+    allow_login: bool,
+    remote: bool,
 ) -> tuple[str, str, str]:
-    """The argv that runs ``cmd``.  Raises UsageError for a login shell where there is none."""
+    """The argv that runs ``cmd``; ``default`` is the shell of the machine.
+
+    Raises UsageError for a login shell where none is allowed, and for another shell than its own
+    on a machine whose files cannot be seen from here.
+    """
     if login and not allow_login:
         raise UsageError(
             "login shells are disabled by configuration: leave `login` out or set it to false"
         )
     if login is None:
         login = allow_login
-    program = default if not shell else _located(shell)
+    if kind(default) is None:
+        default = FALLBACK
+    if not shell:
+        program = default
+    elif not remote:
+        program = _located(shell)
+    elif kind(shell) == kind(default):
+        program = default
+    else:
+        raise UsageError(
+            f"the machine this runs on offers {default} and no other shell: leave `shell` out"
+        )
     return (program, "-lc" if login else "-c", cmd)
 
 

@@ -79,10 +79,12 @@ class Table:
     def bury(self, process: Process, *, pruned: bool = False) -> list[Process]:
         """Note an end; returns the processes that are now forgotten for good."""
         number = process.origin.process_id
+        before = self._ended.get(number)
+        if before is not None and before.process is process:
+            return []
         self.release(number)
-        forgotten = []
-        if (before := self._ended.pop(number, None)) is not None:
-            forgotten.append(before.process)
+        forgotten = [] if before is None else [before.process]
+        self._ended.pop(number, None)
         self._ended[number] = Tombstone(process, pruned)
         while len(self._ended) > self._settings.ended_kept or (
             self._kept_bytes() > self._settings.ended_bytes and len(self._ended) > 1

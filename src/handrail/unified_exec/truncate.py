@@ -70,6 +70,13 @@ def truncate(text: str, budget: Budget) -> str:
     )
 
 
+def kept_prefix(text: str, budget: Budget) -> bytes:
+    """What ``truncate`` leaves standing in front of its marker; all of it if there is none."""
+    data = text.encode("utf-8", "surrogatepass")
+    limit = budget.in_bytes
+    return data if len(data) <= limit else data[: _boundary_before(data, limit // 2)]
+
+
 def formatted(
     text: str, budget: Budget, *, omitted: int = 0, total_bytes: int | None = None
 ) -> str:
@@ -99,14 +106,17 @@ def fit(
     *,
     omitted: int = 0,
     total_bytes: int | None = None,
-) -> str:
-    """``formatted`` so that the whole ``answer`` around it stays near the model's limit, too."""
+) -> tuple[str, Budget]:
+    """``formatted`` so that the whole ``answer`` around it stays near the model's limit, too.
+
+    Also gives the budget that this took.
+    """
     most = -(-model.limit * 6 // 5)
     while True:
         output = formatted(text, budget, omitted=omitted, total_bytes=total_bytes)
         excess = model.cost(len(answer(output).encode("utf-8", "surrogatepass"))) - most
         if excess <= 0 or budget.limit == 0:
-            return output
+            return output, budget
         # The excess is in the model's unit, the budget may be in the other one.
         if budget.unit is model.unit:
             step = excess
