@@ -17,7 +17,7 @@ def response_text(
 ) -> str:
     """What a model reads.  Lines without a value are left out; notes come before the output."""
     lines = []
-    if chunk_id is not None:
+    if chunk_id:
         lines.append(f"Chunk ID: {chunk_id}")
     lines.append(f"Wall time: {wall_time_s:.4f} seconds")
     if exit_code is not None:
