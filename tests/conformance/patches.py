@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from conformance.comparison import difference
-
 from handrail.errors import HandrailError
 from handrail.executor.local import LocalExecutor
 from handrail.patch import report

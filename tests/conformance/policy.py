@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from conformance.comparison import difference
-
 from handrail.policy import check, danger, is_known_safe, plain_commands
 
 #: Where the rule says something else than a case, on purpose: id -> why.

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conformance.run import HERE, MODULES, Case, checker, family, load, main, outcome
 
 CASES = HERE / "cases"

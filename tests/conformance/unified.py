@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.comparison import difference
-
 from handrail.unified_exec.events import emit_boundary
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.prune import Entry, pick
