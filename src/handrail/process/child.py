@@ -165,6 +165,13 @@ class Child:
         spool = self.streams[chunk.stream if chunk.stream != PTY else 0].spool
         return spool.read(chunk.start, chunk.size) if spool is not None else b""
 
+    def drop_output(self) -> None:
+        """Retained output is wanted by nobody: let go of it, and of its descriptors."""
+        for stream in self.streams:
+            if stream.spool is not None:
+                stream.spool.close()
+                stream.spool = None
+
     async def changed(self, timeout: float) -> None:
         """Return when anything happens to this child, or after ``timeout`` seconds."""
         future: asyncio.Future[None] = self._loop.create_future()

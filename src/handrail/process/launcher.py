@@ -65,6 +65,8 @@ class Launcher:
         self._stopped: asyncio.Future[None] | None = None
         self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
         self.alive = True
+        #: Whether the keeper holds copies of what it is given, for a server after this one.
+        self.hands_over = True
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
         loop.add_reader(self._sock.fileno(), self._readable)
@@ -155,6 +157,8 @@ class Launcher:
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server."""
+        if not self.hands_over:
+            return
         try:
             self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
         except OSError:
