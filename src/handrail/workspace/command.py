@@ -15,14 +15,14 @@ Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str]]"
 SHELL = "/bin/sh"
 
 
-def to_argv(command: Command) -> tuple[str | bytes, ...]:
+def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
     """The words to start; raises UsageError for what no program can be given."""
     argv: tuple[str | bytes, ...]
     if isinstance(command, str):
         if not command.strip():
             raise UsageError("the command is empty; give a shell command or a list of words")
         argv = (SHELL, "-c", command)
-    elif isinstance(command, bytes):
+    elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
         raise UsageError("a shell command is given as str; bytes may be words of a list")
     else:
         argv = tuple(os.fspath(word) for word in command)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, cast, overload
 
 from handrail.errors import ExecutorError, StdinClosed, UsageError
 from handrail.executor.base import ExecSession, OutputKind, WaitReason
@@ -32,10 +32,17 @@ class AsyncProcess:
     iteration is a reader of its own.  As an async context manager it ends the process.
     """
 
-    def __init__(self, session: ExecSession, argv: tuple[str | bytes, ...], sandboxed: bool) -> None:
+    def __init__(
+        self,
+        session: ExecSession,
+        argv: tuple[str | bytes, ...],
+        *,
+        sandboxed: bool,
+        started: float,
+    ) -> None:
         self._session = session
         self._sandboxed = sandboxed
-        self._started = time.monotonic()
+        self._started = started  # by time.monotonic, before it was asked for
         self._ended: float | None = None
         self._position = 0
         self._timed_out = False
@@ -171,6 +178,9 @@ class AsyncProcess:
         With ``wait`` what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second.
         """
+        return await self._outcome(wait, text)
+
+    async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
         collected = self._collect()
         info = await self.wait(wait)
         held = False
@@ -188,10 +198,10 @@ class AsyncProcess:
     ) -> Result[Any]:
         until = self._ended if info is not None and self._ended else time.monotonic()
         out, err = bytes(collected.stdout), bytes(collected.stderr)
-        return Result[Any](
+        return Result(
             self.argv,
-            out.decode("utf-8", "replace") if text else out,
-            err.decode("utf-8", "replace") if text else err,
+            cast("Any", out.decode("utf-8", "replace") if text else out),
+            cast("Any", err.decode("utf-8", "replace") if text else err),
             info,
             until - self._started,
             denials,
@@ -283,7 +293,7 @@ class AsyncProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def __aenter__(self) -> AsyncProcess:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import fnmatch
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from handrail.executor.base import SandboxKind
 from handrail.protocol.path_uri import to_uri
 
 _GLOB = frozenset("*?[")
+#: Directly below a writable path these stay read-only, unless they are named themselves.
+PROTECTED = (".git", ".agents", ".codex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,77 @@ def intent(
         "windowsSandboxPrivateDesktop": False,
         "useLegacyLandlock": False,
     }
+
+
+class Access(enum.Enum):
+    """What may be done with a path; the stricter comes first at the same depth."""
+
+    DENY = 0
+    WRITE = 1
+    READ = 2
+
+
+class Rules:
+    """A profile bound to a root, for file calls of the program itself."""
+
+    def __init__(self, profile: Profile, root: str, temporary: str | None) -> None:
+        def bound(paths: tuple[str, ...]) -> list[str]:
+            return [posixpath.normpath(posixpath.join(root, path)) for path in paths]
+
+        writes = bound(profile.write) + ([temporary] if temporary is not None else [])
+        self._paths = [(path, Access.READ) for path in bound(profile.read)]
+        self._paths += [(path, Access.WRITE) for path in writes]
+        self._paths += [
+            (posixpath.join(write, name), Access.READ) for write in writes for name in PROTECTED
+        ]
+        plain = tuple(path for path in profile.deny if not _GLOB & set(path))
+        self._paths += [(path, Access.DENY) for path in bound(plain)]
+        self._globs = [posixpath.join(root, path) for path in profile.deny if _GLOB & set(path)]
+        # A path that is written explicitly is not protected any more.
+        named = set(writes)
+        self._paths = [
+            (path, access)
+            for path, access in self._paths
+            if not (access is Access.READ and path in named)
+        ]
+
+    @property
+    def denies_anything(self) -> bool:
+        return (
+            bool(self._globs)
+            or not any(path == "/" and access is not Access.DENY for path, access in self._paths)
+            or any(access is Access.DENY for _, access in self._paths)
+        )
+
+    def access(self, path: str) -> Access:
+        """For a path without links: the longest entry decides, then the stricter."""
+        if any(_matches(path, glob) for glob in self._globs):
+            return Access.DENY
+        best = max(
+            (
+                (path_length(entry), -access.value, access)
+                for entry, access in self._paths
+                if path == entry or path.startswith(entry.rstrip("/") + "/")
+            ),
+            key=lambda found: found[:2],
+            default=(0, 0, Access.DENY),
+        )
+        return best[2]
+
+
+def path_length(path: str) -> int:
+    """In components."""
+    return len([part for part in path.split("/") if part])
+
+
+def _matches(path: str, glob: str) -> bool:
+    """Whether a pattern covers a path or something above it; ``**/`` may be nothing."""
+    variants = (glob, glob.replace("/**/", "/"))
+    while path != "/":
+        if any(fnmatch.fnmatchcase(path, one) for one in variants):
+            return True
+        path = posixpath.dirname(path)
+    return False
 
 
 def _entry(root: str, path: str, access: str) -> dict[str, object]:

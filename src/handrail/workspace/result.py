@@ -72,9 +72,7 @@ class Result(Generic[Text]):
     @property
     def ok(self) -> bool:
         """Whether it is known to have ended by itself, with 0."""
-        return (
-            self.exit is not None and self.exit.kind is ExitKind.EXITED and self.exit.code == 0
-        )
+        return self.exit is not None and self.exit.kind is ExitKind.EXITED and self.exit.code == 0
 
     @property
     def timed_out(self) -> bool:
