@@ -32,7 +32,7 @@ from handrail.orchestrator.audit import (
     ToolDecision,
 )
 from handrail.orchestrator.calls import Call, Request
-from handrail.orchestrator.denials import Offer, offer
+from handrail.orchestrator.denials import Offer, offer, refused_path
 from handrail.orchestrator.memory import Key
 from handrail.orchestrator.requirement import Need, Requirement
 from handrail.orchestrator.settings import Grants, Settings, permissions
@@ -120,7 +120,7 @@ class Course:
             outcome = Outcome.COMPLETED if len(self._durations) < 2 else Outcome.ESCALATED
             self._finished(outcome)
             return None
-        chance = None if attempt.number > 1 else self._chance(denied, output)
+        chance = None if attempt.number > 1 else await self._chance(denied, output)
         if chance is None:
             self._finished(Outcome.DENIED)
             return None
@@ -181,11 +181,13 @@ class Course:
         self._notice(RETRY_NOTICE)
         return self._go(free=True, grants=Grants())
 
-    def _chance(self, denied: Denied, output: bytes) -> _Chance | None:
+    async def _chance(self, denied: Denied, output: bytes) -> _Chance | None:
         """Whether another run may be offered at all."""
         if not self._requirement.retry:
             return None
-        narrow = offer(denied, output, self.call.cwd, self.settings, self._house.exists)
+        path = refused_path(denied, output, self.call.cwd)
+        there = None if path is None else await self._house.nearest(path)
+        narrow = offer(denied, there, self.settings)
         if narrow is None and not self.settings.sandbox.may_run_free:
             return None
         return _Chance(narrow)

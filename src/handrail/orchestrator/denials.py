@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from handrail.executor.base import Denied
@@ -54,29 +53,29 @@ def refused_network(denied: Denied) -> bool:
     )
 
 
-def offer(
-    denied: Denied,
-    output: bytes,
-    cwd: str,
-    settings: Settings,
-    exists: Callable[[str], bool],
-) -> Offer | None:
+def ancestors(path: str) -> list[str]:
+    """The path and what is above it, without the root."""
+    found = []
+    while path != "/":
+        found.append(path)
+        path = posixpath.dirname(path)
+    return found
+
+
+def offer(denied: Denied, path: str | None, settings: Settings) -> Offer | None:
     """The narrowest opening that would let the command do what it was refused.
 
-    A file that does not exist cannot be opened by itself: then it is the nearest folder that
-    does.  Never the root, and nothing that is writable already, for then it was not the sandbox.
+    ``path`` is what was refused or, since what does not exist cannot be opened, the nearest folder
+    above it.  Never the root, and nothing that is writable already, for then it was not the
+    sandbox.
     """
     if refused_network(denied):
         return Offer(Grants(network=True), "network access")
-    path = refused_path(denied, output, cwd)
-    if path is None:
+    if path is None or path == "/":
         return None
-    while path != "/" and not exists(path):
-        path = posixpath.dirname(path)
-    if path == "/" or is_writable(path, writable_roots(settings), settings.grants.write):
+    if is_writable(path, writable_roots(settings), settings.grants.write):
         return None
-    if any(
-        path == hidden or path.startswith(hidden + "/") for hidden in settings.sandbox.deny_read
-    ):
+    hidden = settings.sandbox.deny_read
+    if any(path == one or path.startswith(one + "/") for one in hidden):
         return None
     return Offer(Grants(write=(path,)), path)

@@ -20,6 +20,7 @@ from handrail.orchestrator.approvals import Approver, Hook, Reviewers
 from handrail.orchestrator.audit import Listener, nobody
 from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
+from handrail.orchestrator.denials import ancestors
 from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.settings import Settings, Table
@@ -48,7 +49,7 @@ class Orchestrator:
         hooks: Sequence[Hook] = (),
         listener: Listener = nobody,
         memory: Memory | None = None,
-        exists: Callable[[str], bool] = os.path.lexists,
+        exists: Callable[[str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
@@ -56,7 +57,7 @@ class Orchestrator:
         self.listener = listener
         self.memory = Memory() if memory is None else memory
         #: Whether a path is there on the executor's machine; only for what is offered.
-        self.exists = exists
+        self._exists = exists or _exists_here
         self.clock = clock
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
@@ -88,6 +89,13 @@ class Orchestrator:
             attempt = await course.after(ran.denied, ran.output)
         return ran.result
 
+    async def nearest(self, path: str) -> str | None:
+        """The path itself or the nearest above it that exists; None: only the root does."""
+        for candidate in ancestors(path):
+            if await self._exists(candidate):
+                return candidate
+        return None
+
     def amend(self, call_id: str, prefix: tuple[str, ...], *, free: bool) -> None:
         """A rule for all that start like this, from now on."""
         rule, event, notice = add_rule(call_id, prefix, self.settings.rules_file, free=free)
@@ -105,3 +113,7 @@ class Orchestrator:
         if lock is None:
             lock = self._turns[keys] = asyncio.Lock()
         return lock
+
+
+async def _exists_here(path: str) -> bool:
+    return await asyncio.to_thread(os.path.lexists, path)

@@ -138,6 +138,15 @@ class AsyncWorkspace:
             )
         return full
 
+    async def executor(self) -> Executor:
+        """What runs the commands here; it ends with the workspace."""
+        return await self._open()
+
+    @property
+    def profile(self) -> Profile | None:
+        """What commands may touch unless they name another sandbox; None: everything."""
+        return self._profile
+
     @property
     def root(self) -> str:
         """The directory on the workspace's machine: absolute, without links."""

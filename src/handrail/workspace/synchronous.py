@@ -78,6 +78,10 @@ class Workspace:
         if self._pid == os.getpid():
             self._call(self._twin.close())
 
+    def asynchronous(self) -> AsyncWorkspace:
+        """The same place for coroutines, as long as nothing was run in this one."""
+        return self._twin
+
     @property
     def root(self) -> str:
         """The directory on the workspace's machine: absolute, without links."""

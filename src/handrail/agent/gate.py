@@ -1,0 +1,130 @@
+"""The orchestrator as the gate of unified exec: decides, asks, chooses the sandbox, tries again."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import OrderedDict
+from dataclasses import replace
+
+from handrail.errors import HandrailError
+from handrail.executor.base import Executor, SpawnRequest
+from handrail.orchestrator.calls import Call, read_request
+from handrail.orchestrator.course import Attempt, Course, RetryRejected
+from handrail.orchestrator.patches import PatchWriter, admit_patch
+from handrail.orchestrator.run import Orchestrator
+from handrail.patch.steps import AsyncFiles
+from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
+from handrail.unified_exec.patching import PatchFiles
+from handrail.unified_exec.tools import ToolFailed
+
+#: Calls whose first answer is still to come; more than can be under way at once.
+_MOST_COURSES = 1024
+#: Scripts look for these to know that there is no way out.
+_OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+
+
+class OrchestratorGate:
+    """``Gate`` on an orchestrator.  ``local``: the executor runs on this machine."""
+
+    def __init__(
+        self, orchestrator: Orchestrator, executor: Executor, *, local: bool = True
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._executor = executor
+        self._local = local
+        self._courses: OrderedDict[str, Course] = OrderedDict()
+        self._writer: dict[str, PatchWriter] = {}
+
+    async def start(self, call: ExecCall) -> Started:
+        """Let it in and start it, or raise what stands against it."""
+        course = self._orchestrator.course(self._call(call))
+        attempt = await course.admit()
+        session = await self._executor.spawn(_sandboxed(call.spawn, attempt))
+        self._courses[call.call_id] = course
+        while len(self._courses) > _MOST_COURSES:
+            self._courses.popitem(last=False)
+        return Started(session, attempt.notes)
+
+    async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
+        """Perhaps once more, with more permissions."""
+        course = self._courses.get(call.call_id)
+        if course is None:
+            return None
+        denied = await ended.session.denied()
+        try:
+            attempt = await course.after(denied, ended.output)
+        except RetryRejected as rejection:
+            del self._courses[call.call_id]
+            raise ToolFailed(_rejected(rejection, ended), output=ended.output) from rejection
+        except BaseException:
+            del self._courses[call.call_id]
+            raise
+        if attempt is None:
+            del self._courses[call.call_id]
+            return None
+        spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
+        session = await self._executor.spawn(_sandboxed(spawn, attempt))
+        return Started(session, (_again(attempt),))
+
+    async def patch(self, request: PatchRequest) -> AsyncFiles | None:
+        """Files to write through, in the sandbox of the settings."""
+        writer = await admit_patch(
+            self._orchestrator,
+            self._executor,
+            PatchFiles(self._executor.files),
+            call_id=request.call_id,
+            cwd=request.cwd,
+            changes=request.changes,
+            local=self._local,
+        )
+        self._writer[request.call_id] = writer
+        return writer
+
+    async def patched(self, call_id: str) -> None:
+        """A call is over: put away what wrote for it."""
+        writer = self._writer.pop(call_id, None)
+        if writer is not None:
+            await writer.close()
+
+    def _call(self, call: ExecCall) -> Call:
+        args, spawn = call.args, call.spawn
+        cwd = posixpath.normpath(spawn.cwd)
+        request, wants = read_request(
+            self._orchestrator.settings,
+            cwd,
+            args.sandbox_permissions,
+            args.justification,
+            args.additional_permissions,
+        )
+        return Call(
+            call.call_id,
+            tuple(str(word) for word in spawn.argv),
+            cwd,
+            tty=args.tty,
+            request=request,
+            justification=args.justification,
+            prefix_rule=args.prefix_rule,
+            wants=wants,
+            environment_id=args.environment_id or "local",
+        )
+
+
+def _sandboxed(spawn: SpawnRequest, attempt: Attempt) -> SpawnRequest:
+    env = spawn.env if attempt.network else {**spawn.env, **_OFFLINE}
+    return replace(spawn, sandbox=attempt.sandbox, env=env)
+
+
+def _again(attempt: Attempt) -> str:
+    how = "in the sandbox, with more opened" if attempt.sandboxed else "without the sandbox"
+    return (
+        f"the sandbox refused the first run, so the whole command was run again {how}; what the"
+        " first run did remains"
+    )
+
+
+def _rejected(rejection: HandrailError, ended: Ended) -> str:
+    text = ended.output.decode("utf-8", "replace")
+    return (
+        f"{rejection} (the sandbox refused something and it was not run again)\n"
+        f"Process exited with code {ended.exit.code}\nOutput:\n{text}"
+    )
