@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from handrail.errors import HandrailError, TerminateFailed
+from handrail.errors import HandrailError, TerminateFailed, UsageError
 from handrail.executor.base import Executor
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
@@ -93,7 +93,7 @@ class UnifiedExec:
     ) -> ExecAnswer:
         """Start a command and give what it printed within the waiting time.
 
-        Raises ToolFailed, UsageError.
+        Raises ToolFailed.
         """
         call_id = call_id or f"call_{secrets.token_hex(8)}"
         number = self._table.reserve()
@@ -114,6 +114,9 @@ class UnifiedExec:
             call = ExecCall(call_id, number, args, spawn)
             origin = Origin(call_id, number, args.cmd, argv, spawn.cwd, args.tty)
             process, notes = await self._start(call, origin, await self._let_in(call))
+        except UsageError as error:
+            self._table.release(number)
+            raise ToolFailed(f"exec_command failed: {error}") from error
         except BaseException:
             self._table.release(number)
             raise
@@ -122,7 +125,7 @@ class UnifiedExec:
     async def write_stdin(self, args: WriteStdinArgs) -> ExecAnswer:
         """Write to a session and give what it printed since the last answer.
 
-        Raises UnknownProcess, ToolFailed, UsageError.
+        Raises UnknownProcess, ToolFailed.
         """
         while (process := self._table.get(args.session_id)) is not None:
             async with process.lock:
