@@ -53,7 +53,7 @@ async def test_only_check_makes_an_exit_an_error(tmp_path: Path) -> None:
     async with open_at(tmp_path) as ws:
         assert (await ws.run("true", check=True)).ok
         with pytest.raises(
-            CommandFailed, match="`echo why >&2; exit 7` exited with 7.*why"
+            CommandFailed, match=r"`echo why >&2; exit 7` exited with 7.*why"
         ) as info:
             await ws.run("echo why >&2; exit 7", check=True)
         assert info.value.result.exit_code == 7

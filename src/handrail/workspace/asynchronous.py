@@ -10,15 +10,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Self, overload
 
-from handrail.errors import ExecutorError, FilesError, UsageError
+from handrail.errors import ExecutorError, FilesError, ProcessUnknown, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.workspace import profile as profiles
+from handrail.workspace import records
 from handrail.workspace.command import Command, Environment, seconds, to_argv, to_bytes
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.finish import to_the_end
 from handrail.workspace.process import AsyncProcess, Listener
 from handrail.workspace.profile import Profile, Sandbox
-from handrail.workspace.reach import Release, reach_local
+from handrail.workspace.reach import Release, reach_local, reach_remote
+from handrail.workspace.records import Claim, Record
 from handrail.workspace.result import Result
 
 Env = Mapping[str, "str | None"]
@@ -32,7 +34,8 @@ class AsyncWorkspace:
     a server asks for.  ``sandbox`` holds for every command unless it names another:
     ``workspace-write`` (writes only below the root, no network), ``read-only``, ``off``, or a
     ``Profile``.  ``env`` is laid over the machine's own variables; None removes one.
-    ``request_timeout`` is how long the other side may take to answer, in seconds.
+    ``request_timeout`` is how long the other side may take to answer, in seconds; ``detach_ttl``
+    how long it keeps the processes without a connection (None: as long as it likes).
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for arguments that make no sense, FilesError when the root is missing,
@@ -48,6 +51,7 @@ class AsyncWorkspace:
         sandbox: Sandbox = "workspace-write",
         env: Env | None = None,
         request_timeout: float | None = 30.0,
+        detach_ttl: float | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._given_root = os.fspath(root)
@@ -61,6 +65,8 @@ class AsyncWorkspace:
         self._env: Env = dict(env or {})
         Environment(self._env)  # refuses bad names now
         self._request_timeout = seconds(request_timeout, "request_timeout")
+        self._detach_ttl = seconds(detach_ttl, "detach_ttl")
+        self._claim: Claim | None = None
         self._executor = executor
         self._release: Release | None = None
         self._opening = asyncio.Lock()
@@ -99,6 +105,9 @@ class AsyncWorkspace:
         if self._release is not None:
             release, self._release = self._release, None
             await release()
+        if self._claim is not None:
+            self._claim.remove()
+            self._claim.release()
 
     async def _open(self) -> Executor:
         executor = self._executor
@@ -120,7 +129,112 @@ class AsyncWorkspace:
             return self._executor
 
     async def _reach(self) -> tuple[Executor, Release]:
-        return await reach_local()
+        if self._at is None:
+            if self._token is not None:
+                raise UsageError("a token is for a server, and without at= there is none")
+            return await reach_local()
+        record = self._claim.record if self._claim is not None else None
+        return await reach_remote(
+            self._at,
+            token=self._token,
+            request_timeout=self._request_timeout,
+            detach_ttl=self._detach_ttl,
+            session=record.session if record is not None else None,
+            secret=record.secret if record is not None else None,
+        )
+
+    # --- leaving and coming back ---------------------------------------------------------
+
+    async def detach(self) -> str:
+        """Leave with everything still running; the id with which ``attach`` finds it again.
+
+        Its server keeps it for ``detach_ttl`` seconds.  Raises UsageError for a workspace on
+        this machine without a server: its processes end with the program.
+        """
+        executor = await self._open()
+        leave = getattr(executor, "detach", None)
+        if leave is None or self._at is None:
+            raise UsageError(
+                "only a workspace at a server can be left running; open it with at=, for"
+                " example at='ssh://localhost'"
+            )
+        for process in self._processes:
+            process._let_go()
+        session, secret = await to_the_end(leave())
+        record = Record(
+            id=self._tag,
+            at=self._at,
+            root=self.root,
+            session=session,
+            secret=secret,
+            profile=self._profile,
+            temporary=self._temporary,
+            processes={
+                p.id: [_text(word) for word in p.argv] for p in self._processes if p.running
+            },
+            count=self._count,
+        )
+        if self._claim is not None:
+            self._claim.save(record)
+            self._claim.release()
+            self._claim = None
+        else:
+            records.create(record)
+        self._closed = True
+        self._processes.clear()
+        self._release = None
+        return self._tag
+
+    @classmethod
+    async def attach(
+        cls,
+        id: str,  # noqa: A002 (the name it has everywhere)
+        *,
+        token: str | None = None,
+        request_timeout: float | None = 30.0,
+    ) -> AsyncWorkspace:
+        """Come back to a workspace that was detached from; its processes are ours again.
+
+        Raises UsageError when there is none of that id, WorkspaceBusy while somebody else is
+        attached, ExecutorTransportFailed when its server does not answer or has ended it.
+        """
+        claim = records.claim(id)
+        record = claim.record
+        workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
+        workspace._claim = claim
+        workspace._tag = record.id
+        workspace._profile = record.profile
+        workspace._temporary = record.temporary
+        workspace._count = record.count
+        try:
+            executor = await workspace._open()
+            for process_id, argv in record.processes.items():
+                try:
+                    session = await executor.attach(process_id)
+                except ProcessUnknown:
+                    continue  # it has ended, longer ago than its server remembers
+                workspace._processes.add(
+                    AsyncProcess(
+                        session,
+                        tuple(argv),
+                        sandboxed=record.profile is not None,
+                        started=time.monotonic(),
+                    )
+                )
+        except BaseException:
+            claim.release()
+            raise
+        return workspace
+
+    @property
+    def id(self) -> str:
+        """Its name, for ``attach`` after a ``detach``."""
+        return self._tag
+
+    @property
+    def processes(self) -> list[AsyncProcess]:
+        """The processes that were started here and have not been seen to end."""
+        return sorted(self._processes, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def _find_root(self, executor: Executor) -> str:
         place = await executor.place()
@@ -359,3 +473,7 @@ class AsyncWorkspace:
             self._temporary = await executor.files.canonical(path)
             self._files = None  # its rules name the directory
         return self._temporary
+
+
+def _text(word: str | bytes) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else word

@@ -279,12 +279,16 @@ class AsyncProcess:
             finally:
                 self._tasks.discard(task)
 
-    async def _end(self, grace: float = GRACE_SECONDS) -> None:
-        """End it and everything that was done beside it; never raises."""
+    def _let_go(self) -> None:
+        """Somebody else follows it from now on."""
         for task in self._tasks:
             task.cancel()
         if self._collected is not None:
             self._collected.stop()
+
+    async def _end(self, grace: float = GRACE_SECONDS) -> None:
+        """End it and everything that was done beside it; never raises."""
+        self._let_go()
         try:
             await self._session.terminate(grace)
             await self._session.wait()

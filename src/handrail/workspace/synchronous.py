@@ -44,6 +44,7 @@ class Workspace:
         sandbox: Sandbox = "workspace-write",
         env: Env | None = None,
         request_timeout: float | None = 30.0,
+        detach_ttl: float | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._twin = AsyncWorkspace(
@@ -53,6 +54,7 @@ class Workspace:
             sandbox=sandbox,
             env=env,
             request_timeout=request_timeout,
+            detach_ttl=detach_ttl,
             executor=executor,
         )
         self._pid = os.getpid()
@@ -81,6 +83,41 @@ class Workspace:
     def asynchronous(self) -> AsyncWorkspace:
         """The same place for coroutines, as long as nothing was run in this one."""
         return self._twin
+
+    def detach(self) -> str:
+        """Leave with everything still running; see ``AsyncWorkspace.detach``.
+
+        Raises UsageError for a workspace without a server.
+        """
+        return self._call(self._twin.detach())
+
+    @classmethod
+    def attach(
+        cls,
+        id: str,  # noqa: A002 (the name it has everywhere)
+        *,
+        token: str | None = None,
+        request_timeout: float | None = 30.0,
+    ) -> Workspace:
+        """Come back to a workspace that was detached from; see ``AsyncWorkspace.attach``.
+
+        Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
+        """
+        twin = bridge.call(AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout))
+        workspace = cls.__new__(cls)
+        workspace._twin = twin
+        workspace._pid = os.getpid()
+        return workspace
+
+    @property
+    def id(self) -> str:
+        """Its name, for ``attach`` after a ``detach``."""
+        return self._twin.id
+
+    @property
+    def processes(self) -> list[Process]:
+        """The processes that were started here and have not been seen to end."""
+        return [Process(twin, self._call) for twin in self._twin.processes]
 
     @property
     def root(self) -> str:
