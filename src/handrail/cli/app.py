@@ -17,6 +17,7 @@ COMMANDS = {
     "kill": "handrail.cli.kill",
     "cp": "handrail.cli.copy",
     "serve": "handrail.cli.serve",
+    "mcp": "handrail.cli.mcp",
     "completion": "handrail.cli.completion",
 }
 
