@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -10,6 +12,7 @@ from typing import Any
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
+from handrail.config import STOP_SIGNALS
 from handrail.errors import UsageError
 from handrail.mcp_server.desk import Desk
 from handrail.mcp_server.server import make_server
@@ -97,15 +100,27 @@ async def serve_http(
         timeout_graceful_shutdown=2,
     )
     server = _Server(config, started)
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, server.stop)
     await server.serve()
 
 
 class _Server(uvicorn.Server):
-    """Tells where it listens."""
+    """Tells where it listens, and leaves signals to us: its own way would end the program before
+    the shell has ended its processes.
+    """
 
     def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
         super().__init__(config)
         self._told = started
+
+    def capture_signals(self) -> Any:
+        return contextlib.nullcontext()
+
+    def stop(self) -> None:
+        """No more requests; those under way get a moment."""
+        self.should_exit = True
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
