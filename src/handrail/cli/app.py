@@ -31,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
         if code is not None:
             return code
     args = build_parser(words[0] if words else None).parse_args(words)
-    code = args.run(args)
-    return code
+    done: int = args.run(args)
+    return done
 
 
 def build_parser(wanted: str | None = None):  # type: ignore[no-untyped-def]

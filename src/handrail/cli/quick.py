@@ -8,14 +8,16 @@ command runs; ``signal`` alone would cost a third of an interpreter's start.
 
 from __future__ import annotations
 
-import _signal
 import os
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from collections.abc import Sequence
+else:
+    import _signal  # the C part: ``signal`` itself would import enum
 
 #: What a command gets between TERM and KILL.
 _GRACE_SECONDS = 0.5
@@ -25,9 +27,11 @@ TIMED_OUT = 124
 #: As a shell says it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
-_PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1)
-_PASSED_ON += (_signal.SIGUSR2,)
-_WATCHED = (*_PASSED_ON, _signal.SIGCHLD)
+#: All but the last are passed on to the command.
+_WATCHED = (
+    *(_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT),
+    *(_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGCHLD),
+)
 
 
 def run(words: Sequence[str]) -> int | None:
@@ -154,9 +158,9 @@ def _become_subreaper() -> None:
     """What the command orphans comes to us, and can be ended with it."""
     try:
         # The module below ctypes: half a millisecond instead of four.
-        from _ctypes import call_function, dlopen, dlsym  # type: ignore[import-not-found]
+        from _ctypes import call_function, dlopen, dlsym
 
-        prctl = dlsym(dlopen(None, 0), "prctl")
+        prctl = dlsym(dlopen(None, 0), "prctl")  # type: ignore[arg-type]
         call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     except ImportError:
         from handrail.keeper.main import become_subreaper

@@ -103,15 +103,13 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
 
 
 async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    import asyncio
     import os
 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
-    stdin = None
-    if not os.isatty(0):
-        with open(0, "rb", closefd=False) as file:
-            stdin = file.read()
+    stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
     result = await workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
     options.print_json(
         {
@@ -130,6 +128,11 @@ async def _collect(args: argparse.Namespace, workspace: object, words: list[str]
     )
     assert result.exit is not None  # noqa: S101 (it was waited for)
     return options.exit_code(result.exit)
+
+
+def _read_all() -> bytes:
+    with open(0, "rb", closefd=False) as file:
+        return file.read()
 
 
 async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
