@@ -17,6 +17,7 @@ COMMANDS = {
     "kill": "handrail.cli.kill",
     "cp": "handrail.cli.copy",
     "serve": "handrail.cli.serve",
+    "proxy": "handrail.cli.proxy",
     "completion": "handrail.cli.completion",
 }
 

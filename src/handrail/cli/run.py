@@ -157,8 +157,9 @@ async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) 
 
 
 def here() -> str:
-    """The address of this machine's own server, which is started if need be."""
-    import shlex
-    import sys
+    """The address of this user's own server on this machine, which is started if need be."""
+    from handrail.cli import proxy
 
-    return "stdio:" + shlex.join([sys.executable, "-m", *options.HERE.split()])
+    path = proxy.default_socket()
+    (proxy._connect(path) or proxy._start(path)).close()
+    return f"unix:{path}"
