@@ -1,0 +1,1 @@
+"""CONTAINING CHILDREN: what a profile means, and what on this machine can hold it."""
