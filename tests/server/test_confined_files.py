@@ -77,7 +77,7 @@ def helpers(served: Served) -> list[int]:
     """The processes of the keeper: the outermost of each helper."""
     found = []
     for keeper in children(os.getpid()):
-        found += [child for child in children(keeper)]
+        found += children(keeper)
     return found
 
 
@@ -155,7 +155,7 @@ async def test_nothing_outside_is_changed_and_nothing_hidden_is_seen(
         )
         assert copied == READ_ONLY
     assert outside.read_text() == "as it was"
-    assert {entry.name for entry in tmp_path.iterdir()} == {"workspace", "outside"}
+    assert set(os.listdir(tmp_path)) == {"workspace", "outside"}
 
 
 async def test_errors_have_the_codes_and_texts_of_plain_calls(workspace: Path) -> None:
@@ -191,8 +191,7 @@ async def test_a_large_file_goes_in_and_out(workspace: Path) -> None:
 
 async def test_names_that_are_no_text_survive(workspace: Path) -> None:
     name = os.fsencode(workspace) + b"/\xff\xfe"
-    with open(name, "w"):
-        pass
+    os.mknod(name)
     async with serving() as served:
         files = Files(await served.client(), workspace)
         found = (await files.call("readDirectory", workspace))["entries"]
