@@ -79,7 +79,8 @@ class ConnectionFiles:
     def helpers(self) -> FileHelpers:
         """The confined helpers; most connections need none."""
         if self._helpers is None:
-            self._helpers = FileHelpers(self._conn.server.launcher, self._conn.server.loop)
+            server = self._conn.server
+            self._helpers = FileHelpers(server.launcher, server.loop, server.ending_helpers)
         return self._helpers
 
     @property

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,15 +20,16 @@ import handrail.filesystem
 from handrail.errors import FilesError
 from handrail.filesystem.confined import THREADS
 from handrail.process.launcher import Launcher, Spawned
-from handrail.process.spec import ProcessSpec
+from handrail.process.spec import Containment, ProcessSpec
+from handrail.server.confinement import interpreter
 from handrail.server.helper_link import HelperLink, Reply
 
 #: Helpers that a connection keeps warm; the one used longest ago makes room.
 MOST_HELPERS = 8
 #: Seconds for one call, the first one included.
 DEADLINE = 60.0
-#: The number under which a helper finds its socket.
-SOCKET_FD = 3
+#: The number under which a helper finds its socket, beyond those that a plan needs.
+SOCKET_FD = 300
 _PROGRAM = os.path.join(os.path.dirname(handrail.filesystem.__file__), "confined.py")
 #: Seconds that a helper has to go by itself after the server hung up.
 GRACE = 1.0
@@ -42,13 +42,13 @@ class Confinement(Protocol):
     def key(self) -> Hashable:
         """The same for plans that confine in the same way."""
 
-    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command inside the plan, and what to call when it has ended."""
+    def confine(self, spec: ProcessSpec) -> ProcessSpec:
+        """The command inside the plan; raises SandboxError."""
 
 
 def helper_command() -> ProcessSpec:
     """The helper as a plain command: nothing of any request is in it."""
-    argv = (sys.executable, "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD))
+    argv = (interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD))
     env = {name: os.environ[name] for name in ("TMPDIR", "TMP", "TEMP") if name in os.environ}
     env["PATH"] = "/usr/bin:/bin"
     return ProcessSpec(
@@ -61,11 +61,14 @@ def helper_command() -> ProcessSpec:
 class FileHelper:
     """One helper, from its start to its end."""
 
-    def __init__(self, launcher: Launcher, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
+    ) -> None:
         self._launcher = launcher
         self._loop = loop
+        self._ending = ending
         self._spawned: Spawned | None = None
-        self._released: Callable[[], None] | None = None
+        self._inside: Containment | None = None
         self.link: HelperLink | None = None
         #: Handles the client has open here.
         self.handles: set[str] = set()
@@ -78,13 +81,11 @@ class FileHelper:
         """Start it and wait until it answers; raises FilesError."""
         ours, theirs = socket.socketpair()
         try:
-            plain = helper_command()
-            spec, self._released = confinement.confine(plain)
-            spec = _with_socket(spec, theirs.fileno())
-            self._spawned = await self._launcher.spawn(spec)
+            spec = _with_socket(confinement.confine(helper_command()), theirs.fileno())
+            self._inside = spec.containment
+            self._spawned = await self._spawn(spec)
         except BaseException:
             ours.close()
-            self._release()
             raise
         finally:
             theirs.close()
@@ -103,6 +104,22 @@ class FileHelper:
                 + (self.words or "it gave no reason")
             ) from None
 
+    async def _spawn(self, spec: ProcessSpec) -> Spawned:
+        inside = spec.containment
+        try:
+            spawning = self._launcher.spawn(spec)
+        except BaseException:
+            if inside is not None:
+                inside.abandon()
+            raise
+        if inside is not None:
+            inside.sent()
+        try:
+            return await spawning
+        except BaseException:
+            self._settle()
+            raise
+
     @property
     def usable(self) -> bool:
         """Whether it may be given another call."""
@@ -112,6 +129,10 @@ class FileHelper:
     def busy(self) -> bool:
         """Whether closing it now would break something."""
         return bool(self.handles) or (self.link is not None and self.link.busy)
+
+    async def ended(self) -> None:
+        """Return when nothing of it is left."""
+        await self._gone.wait()
 
     async def call(self, op: str, *arguments: Any, body: bytes | memoryview = b"") -> Reply:
         """One operation inside."""
@@ -129,6 +150,7 @@ class FileHelper:
     def _hung_up(self) -> None:
         """Nobody talks to it any more: it cleans up and goes, or is made to."""
         if self._spawned is not None and self._timer is None:
+            self._ending.add(self)
             self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
 
     def _exited(self, *_: int) -> None:
@@ -142,7 +164,8 @@ class FileHelper:
         self._launcher.forget(spawned.child)
         if self.link is not None:
             self.link.close()
-        self._release()
+        self._settle()
+        self._ending.discard(self)
         self._gone.set()
 
     def _close_stderr(self) -> None:
@@ -151,18 +174,23 @@ class FileHelper:
             self.words = _last_words(fd)
             os.close(fd)
 
-    def _release(self) -> None:
-        released, self._released = self._released, None
-        if released is not None:
-            released()
+    def _settle(self) -> None:
+        """What was made for the plan is cleared away when nobody is in there."""
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.settle(self._loop, _nothing)
 
 
 class FileHelpers:
     """The helpers of one connection, by plan."""
 
-    def __init__(self, launcher: Launcher, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
+    ) -> None:
+        """``ending`` holds those that are on their way out, for the server's stop."""
         self._launcher = launcher
         self._loop = loop
+        self._ending = ending
         self._helpers: OrderedDict[Hashable, asyncio.Task[FileHelper]] = OrderedDict()
         self._handles: dict[str, FileHelper] = {}
         self._closed = False
@@ -192,7 +220,7 @@ class FileHelpers:
         return await asyncio.shield(task)
 
     async def _start(self, confinement: Confinement) -> FileHelper:
-        helper = FileHelper(self._launcher, self._loop)
+        helper = FileHelper(self._launcher, self._loop, self._ending)
         try:
             await helper.start(confinement)
         except BaseException:
@@ -229,6 +257,10 @@ class FileHelpers:
 
 def _usable(task: asyncio.Task[FileHelper]) -> bool:
     return not task.cancelled() and task.exception() is None and task.result().usable
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _heard(task: asyncio.Task[FileHelper]) -> None:
