@@ -86,7 +86,7 @@ class Launcher:
             self._children += 1
             child = self._children
             mode = (
-                link.MODE_PTY
+                (link.MODE_PTY if spec.containment is None else link.MODE_PTY_LOOSE)
                 if spec.tty
                 else link.MODE_STDIN
                 if spec.pipe_stdin

@@ -33,6 +33,7 @@ from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
 from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
+    from handrail.sandbox.select import Sandbox
     from handrail.server.confinement import Confinements
     from handrail.server.file_helpers import FileHelper
     from handrail.telemetry.otel import Export
@@ -66,6 +67,7 @@ class Server:
         self.http_client = HttpClient(self.own_environment)
         self._confinements: Confinements | None = None
         self.ending_helpers: set[FileHelper] = set()
+        self._sandbox: Sandbox | None = None
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self.draining = False
@@ -89,6 +91,15 @@ class Server:
 
             self._confinements = Confinements(self.sandbox)
         return self._confinements
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """What contains commands here; made, and looked after, when it is first asked for."""
+        if self._sandbox is None:
+            from handrail.sandbox.select import Sandbox
+
+            self._sandbox = Sandbox()
+        return self._sandbox
 
     def admit(self) -> None:
         """Refuse new processes once the server is on its way out."""
@@ -144,6 +155,8 @@ class Server:
         self.pool.close()
         await self.http_client.close()
         await self.launcher.stop()
+        if self._sandbox is not None:
+            self._sandbox.close()
         if self.export is not None:
             await asyncio.to_thread(self.export.shutdown)
 

@@ -81,18 +81,24 @@ class Confinements:
 
 def confinement_of(conn: Connection, given: dict[str, Any]) -> PlanConfinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
-    from handrail.sandbox.profile import Access
     from handrail.server.sandboxing import profile_of
 
     server = conn.server
     profile = profile_of(server.sandbox, given, b"/")
-    if not profile.confined or not any(r.access is not Access.WRITE for r in profile.rules):
-        if profile.rules or not profile.confined:
-            return None  # all files, by the profile's own word
+    if not profile.confined or _all_files(profile):
+        return None
     try:
         return server.confinements.get(profile)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
+
+
+def _all_files(profile: Profile) -> bool:
+    """Files are unrestricted, or the caller looks after them: only the network is confined."""
+    from handrail.sandbox.profile import Access, Rule
+
+    everything = (Rule(b"/", Access.WRITE),)
+    return profile.rules == everything and not profile.protected and not profile.globs
 
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
