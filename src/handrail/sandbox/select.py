@@ -18,7 +18,7 @@ from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.wrap import wrap
+from handrail.sandbox.wrap import forget_filters, wrap
 
 #: What the wire calls it.
 LINUX_SECCOMP = "linuxSeccomp"
@@ -75,6 +75,9 @@ class Sandbox:
         wait_for_all(_LAST_SECONDS)
         if self._planner is not None:
             self._planner.close()
+            self._planner.registry.close()
+            self._planner = None
+        forget_filters()
 
     def _ready(self) -> Planner:
         if self._planner is None:

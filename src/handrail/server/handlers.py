@@ -48,7 +48,7 @@ from handrail.protocol.process import (
 from handrail.protocol.wire import U64_MAX
 from handrail.server.capability_handlers import CAPABILITY_HANDLERS
 from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
-from handrail.server.file_handlers import FILE_HANDLERS
+from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
 from handrail.server.notifier import exit_shape, usage_shape
 from handrail.server.results import Parts
