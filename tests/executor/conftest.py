@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from server.process_kit import nothing_left
 
+from handrail.testing.fixtures import fake_executor
+
 from .places import KINDS, Main, run_in
+
+__all__ = ["fake_executor"]
 
 Run = Callable[[Main], None]
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "cp": "handrail.cli.copy",
     "serve": "handrail.cli.serve",
     "mcp": "handrail.cli.mcp",
+    "proxy": "handrail.cli.proxy",
     "completion": "handrail.cli.completion",
 }
 
@@ -32,8 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         if code is not None:
             return code
     args = build_parser(words[0] if words else None).parse_args(words)
-    code = args.run(args)
-    return code
+    done: int = args.run(args)
+    return done
 
 
 def build_parser(wanted: str | None = None):  # type: ignore[no-untyped-def]

@@ -46,7 +46,8 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
         process = return_to.find(workspace, args.id)
         if raw:
             await _fit(process)
-        info = await Relay(process, raw=raw, detach_key=key if os.isatty(0) else b"").run()
+        relay = Relay(process, raw=raw, leaves=True, detach_key=key if os.isatty(0) else b"")
+        info = await relay.run()
     if args.json:
         options.print_json({"detached": info is None, "exit": options.exit_json(info)})
     elif info is None:

@@ -50,15 +50,18 @@ async def _run(args: argparse.Namespace) -> int:
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     # Copying is what the user does, not a command: no sandbox is meant to hold it back.
-    async with AsyncWorkspace(".", at=args.at, token=options.token(args), sandbox="off") as there:
-        copying = _Copying(there.files, recursive=args.recursive, quiet=args.json)
+    async with (
+        AsyncWorkspace(".", sandbox="off") as here,
+        AsyncWorkspace(".", at=args.at, token=options.token(args), sandbox="off") as there,
+    ):
+        copying = _Copying(here.files, there.files, recursive=args.recursive, quiet=args.json)
         try:
             await copying.copy(args.source, args.destination)
         except FilesError as error:
-            copying.clear()
             print(f"handrail: {error}", file=sys.stderr)
             return 1
-        copying.clear()
+        finally:
+            copying.clear()
     if args.json:
         options.print_json({"files": copying.files, "bytes": copying.bytes})
     return 0
@@ -67,7 +70,10 @@ async def _run(args: argparse.Namespace) -> int:
 class _Copying:
     """One call of the command: what was copied, and the line that says so."""
 
-    def __init__(self, there: AsyncFiles, *, recursive: bool, quiet: bool) -> None:
+    def __init__(
+        self, here: AsyncFiles, there: AsyncFiles, *, recursive: bool, quiet: bool
+    ) -> None:
+        self._here = here
         self._there = there
         self._recursive = recursive
         self._shows = not quiet and os.isatty(2)
@@ -90,57 +96,40 @@ class _Copying:
             await self._copy_file(source, destination)
 
     async def _copy_tree(self, source: str, destination: str) -> None:
-        if destination.startswith(":"):
-            await self._there.mkdir(destination[1:])
-        else:
-            os.makedirs(destination, exist_ok=True)
-        for name in await self._names(source):
-            one, other = posixpath.join(source, name), posixpath.join(destination, name)
-            if await self._is_directory(one):
+        there, where = self._side(destination)
+        await there.mkdir(where)
+        here, directory = self._side(source)
+        for entry in await here.list(directory):
+            one = posixpath.join(source, entry.name)
+            other = posixpath.join(destination, entry.name)
+            if entry.is_directory:
                 await self._copy_tree(one, other)
             else:
                 await self._copy_file(one, other)
 
     async def _copy_file(self, source: str, destination: str) -> None:
         self._name = source
-        if source.startswith(":"):
-            data = await self._there.read(source[1:], text=False, progress=self._progress)
-        else:
-            with _local_errors(source), open(source, "rb") as file:
-                data = file.read()
-        if destination.startswith(":"):
-            await self._there.write(destination[1:], data, progress=self._progress)
-        else:
-            with _local_errors(destination):
-                fresh = f"{destination}.handrail-{os.getpid()}"
-                try:
-                    with open(fresh, "xb") as file:
-                        file.write(data)
-                    os.replace(fresh, destination)
-                except BaseException:
-                    if os.path.exists(fresh):
-                        os.unlink(fresh)
-                    raise
+        here, path = self._side(source)
+        data = await here.read(path, text=False, progress=self._progress)
+        there, where = self._side(destination)
+        await there.write(where, data, progress=self._progress)
         self.files += 1
         self.bytes += len(data)
 
     async def _is_directory(self, path: str, *, missing_ok: bool = False) -> bool:
-        if not path.startswith(":"):
-            if not missing_ok and not os.path.exists(path):
-                raise FilesError(f"{path} does not exist", kind="not_found", path=path)
-            return os.path.isdir(path)
+        files, where = self._side(path)
         try:
-            return (await self._there.stat(path[1:] or ".")).is_directory
+            return (await files.stat(where)).is_directory
         except FilesError as error:
             if missing_ok and error.kind == "not_found":
                 return False
             raise
 
-    async def _names(self, path: str) -> list[str]:
+    def _side(self, path: str) -> tuple[AsyncFiles, str]:
+        """Whose file it is, and its name there."""
         if path.startswith(":"):
-            return [entry.name for entry in await self._there.list(path[1:] or ".")]
-        with _local_errors(path):
-            return sorted(os.listdir(path))
+            return self._there, path[1:] or "."
+        return self._here, path
 
     # --- progress ------------------------------------------------------------------------
 
@@ -156,17 +145,3 @@ class _Copying:
         """Take the line away again."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-class _local_errors:  # noqa: N801 (used like a function)
-    """Failures of this machine's files in the words of the other's."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise FilesError(f"{self._path}: {error.strerror}", path=self._path) from None

@@ -104,11 +104,11 @@ def _line(record: Record, process_id: str, state: str) -> dict[str, object]:
 
 
 def _shown(line: dict[str, object]) -> dict[str, object]:
-    at, argv = str(line["at"]), line["argv"]
+    argv = line["argv"]
     return {
         "id": line["id"],
         "state": line["state"],
-        "at": "here" if at.endswith(options.HERE) else at,
+        "at": line["at"],
         "root": line["root"],
         "command": shlex.join(argv) if isinstance(argv, list) else "",
     }

@@ -16,9 +16,6 @@ from handrail.process.spec import ExitInfo, ExitKind
 OWN_FAILURE = 125
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
 
-#: The server of this machine that outlives whoever uses it.
-HERE = "handrail proxy"
-
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """``--json``, which every command has."""

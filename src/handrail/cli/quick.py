@@ -1,33 +1,34 @@
 """``handrail run`` on this machine, without a terminal: as little as possible before the start.
 
-The command gets our own stdin, stdout and stderr, so nothing has to be copied, and this process
-does for one command what the keeper does for many: it is the parent, it adopts what is orphaned
-and ends all of it at the end.  Only the standard library's C modules are imported before the
-command runs; ``signal`` alone would cost a third of an interpreter's start.
+Reads the few words that are usual without argparse; whatever else was asked for is left to
+``handrail.cli.run``.
 """
 
 from __future__ import annotations
 
-import _signal
 import os
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What a command gets between TERM and KILL.
-_GRACE_SECONDS = 0.5
-_PR_SET_CHILD_SUBREAPER = 36
-#: As timeout(1) says it.
-TIMED_OUT = 124
+    from handrail.process.foreground import Foreground
+
 #: As a shell says it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+OWN_FAILURE = 125
 
-_PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1)
-_PASSED_ON += (_signal.SIGUSR2,)
-_WATCHED = (*_PASSED_ON, _signal.SIGCHLD)
+
+class _Asked:
+    """The words that were read."""
+
+    __slots__ = ("argv", "sandbox", "timeout")
+
+    def __init__(self, argv: list[str], sandbox: str, timeout: float | None) -> None:
+        self.argv = argv
+        self.sandbox = sandbox
+        self.timeout = timeout
 
 
 def run(words: Sequence[str]) -> int | None:
@@ -35,38 +36,38 @@ def run(words: Sequence[str]) -> int | None:
     asked = _read(words)
     if asked is None or (os.isatty(0) and os.isatty(1)):
         return None
-    argv, timeout = asked
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # ignored ones cannot be waited for
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, _WATCHED)
-    _become_subreaper()
-    _keep_to_ourselves()
+    from handrail.process.foreground import Foreground
+
+    foreground = Foreground()
+    if asked.sandbox != "off":
+        return _run_contained(foreground, asked)
     try:
-        pid = os.posix_spawnp(
-            argv[0], argv, os.environ, setsid=True, setsigmask=(), setsigdef=_given_back()
-        )
+        foreground.start(asked.argv, os.environ)
     except OSError as error:
-        return not_started(argv[0], error)
-    return _attend(pid, timeout)
+        return _not_started(asked.argv[0], error)
+    return foreground.attend(asked.timeout)
 
 
-def _read(words: Sequence[str]) -> tuple[list[str], float | None] | None:
-    """The command and its timeout, if nothing else was asked for."""
+def _read(words: Sequence[str]) -> _Asked | None:
+    """What was asked for, if it is usual; a word that is not known is somebody else's."""
     timeout: float | None = None
-    open_ = False
+    sandbox = "workspace-write"
     at = 0
     while at < len(words):
         word = words[at]
         name, mark, value = word.partition("=")
         if word == "--":
             rest = list(words[at + 1 :])
-            return (rest, timeout) if rest and rest[0] and open_ else None
+            return _Asked(rest, sandbox, timeout) if rest and rest[0] else None
         if name not in ("--sandbox", "--timeout"):
             return None
         if not mark:
             at += 1
             value = words[at] if at < len(words) else ""
         if name == "--sandbox":
-            open_ = value == "off"
+            if value not in ("workspace-write", "read-only", "off"):
+                return None
+            sandbox = value
         else:
             try:
                 timeout = float(value)
@@ -78,104 +79,79 @@ def _read(words: Sequence[str]) -> tuple[list[str], float | None] | None:
     return None
 
 
-def not_started(program: str, error: OSError) -> int:
-    """Say why, and what a shell would exit with."""
+def _run_contained(foreground: Foreground, asked: _Asked) -> int:
+    """The same inside a sandbox; 125 when there can be none, for then nothing is run."""
+    from handrail.errors import SandboxError
+    from handrail.process.spec import ProcessSpec
+    from handrail.sandbox.profile import Access, Entry, Intent
+    from handrail.sandbox.select import Sandbox
+
+    missing = _missing(asked.argv[0])
+    if missing is not None:
+        return _not_started(asked.argv[0], missing)
+    cwd = os.getcwdb()
+    env = dict(os.environb)
+    entries = [Entry(Access.READ, special="root")]
+    temporary = b""
+    if asked.sandbox == "workspace-write":
+        entries.append(Entry(Access.WRITE, special="project_roots"))
+        temporary = _make_temporary()
+        entries.append(Entry(Access.WRITE, path=temporary))
+        env[b"TMPDIR"] = temporary
+    argv = tuple(map(os.fsencode, asked.argv))
+    sandbox = Sandbox()
+    try:
+        profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
+        foreground.start_contained(
+            sandbox.contain(ProcessSpec(argv=argv, cwd=cwd, env=env), profile)
+        )
+        return foreground.attend(asked.timeout)
+    except (SandboxError, OSError) as error:
+        print(f"handrail: nothing was run: {error}", file=sys.stderr)
+        return OWN_FAILURE
+    finally:
+        sandbox.close()
+        if temporary:
+            _remove(temporary)
+
+
+def _make_temporary() -> bytes:
+    """A directory for temporary files, which goes away with the command."""
+    base = os.environb.get(b"TMPDIR") or b"/tmp"
+    while True:
+        path = os.path.realpath(base) + b"/handrail-" + os.urandom(4).hex().encode()
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        return path
+
+
+def _remove(path: bytes) -> None:
+    try:
+        os.rmdir(path)  # nearly always empty
+    except OSError:
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _missing(program: str) -> OSError | None:
+    """Why a program cannot be run, as exec would say it; None for one that is there."""
+    import errno
+
+    places = [""] if "/" in program else os.get_exec_path()
+    found = False
+    for place in places:
+        path = os.path.join(place, program)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return None
+            found = True
+    number = errno.EACCES if found else errno.ENOENT
+    return OSError(number, os.strerror(number))
+
+
+def _not_started(program: str, error: OSError) -> int:
     print(f"handrail: cannot run {program}: {error.strerror}", file=sys.stderr)
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-
-
-def _attend(pid: int, timeout: float | None) -> int:
-    """Pass signals on until it ends, then end what it has left."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    timed_out = False
-    while True:
-        left = 3600.0 if deadline is None else deadline - time.monotonic()
-        told = _signal.sigtimedwait(_WATCHED, left) if left > 0 else None
-        if told is None:
-            if deadline is not None and time.monotonic() >= deadline:
-                _end(_signal.SIGKILL if timed_out else _signal.SIGTERM)
-                deadline = None if timed_out else time.monotonic() + _GRACE_SECONDS
-                timed_out = True
-        elif told.si_signo != _signal.SIGCHLD:
-            try:
-                os.killpg(pid, told.si_signo)
-            except OSError:
-                pass  # it is gone, as we shall hear
-        status = _reap(pid)
-        if status is not None:
-            _bury()
-            if timed_out:
-                return TIMED_OUT
-            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def _reap(pid: int) -> int | None:
-    """The status of our command, if it has ended; orphans that came to us are buried."""
-    found = None
-    while True:
-        try:
-            ended, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if ended == 0:
-            return found
-        if ended == pid:
-            found = status
-
-
-def _end(number: int) -> None:
-    """Signal the whole family: the command, and what was orphaned to us."""
-    from handrail.keeper import tree
-
-    family = _children()
-    for one in family:
-        if number == _signal.SIGKILL:
-            tree.kill(one, 0, set(family) - {one})
-        else:
-            tree.send(one, 0, set(), number)
-
-
-def _bury() -> None:
-    """The command has ended: nothing of it stays."""
-    while _children():
-        _end(_signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def _children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-        return [int(word) for word in file.read().split()]
-
-
-def _become_subreaper() -> None:
-    """What the command orphans comes to us, and can be ended with it."""
-    try:
-        # The module below ctypes: half a millisecond instead of four.
-        from _ctypes import call_function, dlopen, dlsym  # type: ignore[import-not-found]
-
-        prctl = dlsym(dlopen(None, 0), "prctl")
-        call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
-    except ImportError:
-        from handrail.keeper.main import become_subreaper
-
-        become_subreaper()
-
-
-def _keep_to_ourselves() -> None:
-    """The command gets 0, 1 and 2 and nothing else we were given."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2:
-            try:
-                os.set_inheritable(fd, False)
-            except OSError:
-                pass  # the listing itself
-
-
-def _given_back() -> list[int]:
-    """Signals that the interpreter ignores or catches, and that a command is to find as usual."""
-    ours = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
-    return [int(number) for number in ours]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from handrail.cli import terminal
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """One process at our streams.  ``detach_key`` (a byte) makes ``run`` return None."""
+    """One process at our streams.
+
+    With ``leaves`` it goes on without us: ``detach_key`` (a byte), a hang-up or a TERM make
+    ``run`` return None.  Otherwise they end it.
+    """
 
     def __init__(
-        self, process: AsyncProcess, *, raw: bool, stdin: bool = True, detach_key: bytes = b""
+        self, process: AsyncProcess, *, raw: bool, leaves: bool = False, detach_key: bytes = b""
     ) -> None:
         self._process = process
         self._raw = raw
-        self._stdin = stdin
+        self._leaves = leaves
         self._key = detach_key
         self._left = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -42,9 +47,8 @@ class Relay:
             for number, action in self._signals().items():
                 self._loop.add_signal_handler(number, action)
                 stack.callback(self._loop.remove_signal_handler, number)
-            if self._stdin:
-                # A thread: stdin may be a file, which no event loop can wait for.
-                threading.Thread(target=self._read, name="stdin", daemon=True).start()
+            # A thread: stdin may be a file, which no event loop can wait for.
+            threading.Thread(target=self._read, name="stdin", daemon=True).start()
             following = self._loop.create_task(self._follow())
             leaving = self._loop.create_task(self._left.wait())
             try:
@@ -65,11 +69,17 @@ class Relay:
             await asyncio.to_thread(write_all, 1 if event.stream == "stdout" else 2, event.data)
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
-    def _signals(self) -> dict[int, object]:
-        found: dict[int, object] = {
+    def _signals(self) -> dict[int, Callable[[], None]]:
+        def end() -> None:
+            if self._leaves:
+                self._left.set()
+            else:
+                self._do(self._process.terminate())
+
+        found: dict[int, Callable[[], None]] = {
             signal.SIGINT: lambda: self._do(self._process.interrupt()),
-            signal.SIGTERM: lambda: self._do(self._process.terminate()),
-            signal.SIGHUP: lambda: self._do(self._process.terminate()),
+            signal.SIGTERM: end,
+            signal.SIGHUP: end,
         }
         if self._raw:
             found[signal.SIGWINCH] = lambda: self._do(self._process.resize(*terminal.size()))

@@ -103,15 +103,13 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
 
 
 async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    import asyncio
     import os
 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
-    stdin = None
-    if not os.isatty(0):
-        with open(0, "rb", closefd=False) as file:
-            stdin = file.read()
+    stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
     result = await workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
     options.print_json(
         {
@@ -130,6 +128,11 @@ async def _collect(args: argparse.Namespace, workspace: object, words: list[str]
     )
     assert result.exit is not None  # noqa: S101 (it was waited for)
     return options.exit_code(result.exit)
+
+
+def _read_all() -> bytes:
+    with open(0, "rb", closefd=False) as file:
+        return file.read()
 
 
 async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
@@ -154,8 +157,9 @@ async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) 
 
 
 def here() -> str:
-    """The address of this machine's own server, which is started if need be."""
-    import shlex
-    import sys
+    """The address of this user's own server on this machine, which is started if need be."""
+    from handrail.cli import proxy
 
-    return "stdio:" + shlex.join([sys.executable, "-m", *options.HERE.split()])
+    path = proxy.default_socket()
+    (proxy._connect(path) or proxy._start(path)).close()
+    return f"unix:{path}"

@@ -136,7 +136,7 @@ class RemoteSession:
         for _ in range(_READ_TRIES):
             asked = self._order.last
             params = {"processId": self.process_id, "afterSeq": asked, "waitMs": 0}
-            raw = await rpc.call("process/read", params, timeout=_READ_TIMEOUT)
+            raw = await self._read(rpc, params)
             try:
                 result = msgspec.convert(raw, ReadResult)
             except msgspec.ValidationError as error:
@@ -151,6 +151,17 @@ class RemoteSession:
             if self._order.last >= result.next_seq - 1 or self._history.ended:
                 return
         raise RemoteProtocolError("what is missing of a process cannot be read")
+
+    async def _read(self, rpc: RpcConnection, params: dict[str, Any]) -> Any:
+        deadline = time.monotonic() + _READ_TIMEOUT
+        while True:
+            try:
+                return await rpc.call("process/read", params, timeout=_READ_TIMEOUT)
+            except RpcError as error:
+                # A start that was cut may still be under way at the other end.
+                if not error.message.endswith(" is starting") or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_STARTING_SECONDS)
 
     def _give_up(self, rpc: RpcConnection, error: Exception) -> None:
         """This process cannot be followed any more: it is ended, others go on."""

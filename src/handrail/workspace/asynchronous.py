@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, overload
 
 from handrail.errors import ExecutorError, FilesError, ProcessUnknown, UsageError
-from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.base import Executor, SandboxKind, SpawnRequest
 from handrail.workspace import profile as profiles
 from handrail.workspace import records
 from handrail.workspace.command import Command, Environment, seconds, to_argv, to_bytes
@@ -73,6 +73,7 @@ class AsyncWorkspace:
         self._root: str | None = None
         self._files: AsyncFiles | None = None
         self._temporary: str | None = None
+        self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
         self._processes: set[AsyncProcess] = set()
         self._tag = secrets.token_hex(4)
         self._count = 0
@@ -449,7 +450,7 @@ class AsyncWorkspace:
             env_policy=variables.policy,
             tty=tty,
             size=size,
-            sandbox=profiles.intent(profile, root, temporary),
+            sandbox=self._intent(profile, root, temporary),
             pipe_stdin=pipe_stdin,
             name=name,
         )
@@ -461,6 +462,15 @@ class AsyncWorkspace:
             await to_the_end(process._end(0.0))
             raise UsageError("the workspace was closed while the command was being started")
         return process
+
+    def _intent(
+        self, profile: Profile | None, root: str, temporary: str | None
+    ) -> SandboxKind | Mapping[str, object]:
+        """The same object for the same profile, so that an executor can know it again."""
+        found = self._intents.get(profile)
+        if found is None:
+            found = self._intents[profile] = profiles.intent(profile, root, temporary)
+        return found
 
     async def _temporary_for(self, profile: Profile | None, executor: Executor) -> str | None:
         """A directory for temporary files that commands may write to, made when first needed."""
