@@ -18,6 +18,8 @@ COMMANDS = {
     "cp": "handrail.cli.copy",
     "serve": "handrail.cli.serve",
     "mcp": "handrail.cli.mcp",
+    "policy": "handrail.cli.policy",
+    "apply-patch": "handrail.cli.patch",
     "proxy": "handrail.cli.proxy",
     "completion": "handrail.cli.completion",
 }
