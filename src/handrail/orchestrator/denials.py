@@ -36,7 +36,7 @@ def refused_path(denied: Denied, output: bytes, cwd: str) -> str | None:
     """The path that was refused, absolute, if anything tells."""
     for evidence in denied.evidence:
         path = evidence.get("path")
-        if isinstance(path, str) and path:
+        if isinstance(path, str) and path and evidence.get("kind") != "network":
             return posixpath.normpath(posixpath.join(cwd, path))
     text = output[-_LOOKED_AT:].decode("utf-8", "replace")
     for pattern in (_QUOTED, _BEHIND, _COLON):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import handrail
+from handrail import version
 from handrail.errors import ExecutorError, FilesError
 from handrail.executor.base import ExecSession, Executor, OutputEvent, OutputKind, SpawnRequest
 from handrail.patch.file_helper import PIECE
@@ -22,7 +22,7 @@ from handrail.patch.file_helper import PIECE
 #: Seconds after which an idle helper ends.
 IDLE = 1.0
 _TAIL = 2000
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(handrail.__file__)))
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
 #: Isolated (-I), so that neither the workspace nor variables lend it modules.
 _PROGRAM = (
     f"import sys; sys.path.append({_ROOT!r}); from handrail.patch.file_helper import main; main()"
