@@ -10,7 +10,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Self, overload
 
-from handrail.errors import ExecutorError, FilesError, ProcessUnknown, UsageError
+from handrail.errors import (
+    ExecutorError,
+    ExecutorSpawnFailed,
+    FilesError,
+    ProcessUnknown,
+    UsageError,
+)
 from handrail.executor.base import Executor, SandboxKind, SpawnRequest
 from handrail.workspace import profile as profiles
 from handrail.workspace import records
@@ -479,10 +485,32 @@ class AsyncWorkspace:
         if self._temporary is None:
             place = await executor.place()
             path = posixpath.join(place.temp_dir, f"handrail-{self._tag}")
-            await executor.files.mkdir(path, parents=False)
+            await self._make_private(executor, path)
             self._temporary = await executor.files.canonical(path)
             self._files = None  # its rules name the directory
         return self._temporary
+
+    async def _make_private(self, executor: Executor, path: str) -> None:
+        """A directory that nobody else on its machine can look into."""
+        if self._at is None and self._release is not None:
+            os.mkdir(path, 0o700)
+            return
+        # The file calls of the wire know no modes.
+        self._count += 1
+        request = SpawnRequest(
+            process_id=f"{self._tag}-{self._count}",
+            argv=("mkdir", "-m", "700", "--", path),
+            cwd="/",
+            env={},
+            env_policy=Environment().policy,
+            pipe_stdin=False,
+        )
+        info = await (await executor.spawn(request)).wait()
+        if info.code != 0:
+            raise ExecutorSpawnFailed(
+                f"the directory for temporary files, {path}, cannot be made (mkdir exited with"
+                f" {info.code}); use a Profile with temporary=False"
+            )
 
 
 def _text(word: str | bytes) -> str:

@@ -21,8 +21,8 @@ Text = TypeVar("Text", str, bytes)
 class Denial:
     """One thing the sandbox refused.
 
-    ``kind`` is ``file``, ``network`` or ``unknown``; ``op`` and ``path`` say what was tried, as
-    far as it is known.  ``certain`` is false when only the output looks like it.
+    ``kind`` is ``file``, ``network``, ``process`` or ``unknown``; ``op`` and ``path`` say what
+    was tried, as far as it is known.  ``certain`` is false when only the output looks like it.
     """
 
     kind: str
