@@ -35,7 +35,7 @@ from handrail.orchestrator.calls import Call, Request
 from handrail.orchestrator.denials import Offer, offer, refused_path
 from handrail.orchestrator.memory import Key
 from handrail.orchestrator.requirement import Need, Requirement
-from handrail.orchestrator.settings import Grants, Settings, permissions
+from handrail.orchestrator.settings import Grants, Settings
 
 if TYPE_CHECKING:
     from handrail.orchestrator.run import Orchestrator
@@ -211,7 +211,7 @@ class Course:
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1
-        intent = None if free else permissions(self.settings, grants)
+        intent = None if free else self._house.intent(self.settings, grants)
         mode = self.settings.sandbox
         online = intent is None or not mode.restricted or mode.network_access
         online = online or grants.network or self.settings.grants.network

@@ -23,7 +23,7 @@ from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.denials import ancestors
 from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
-from handrail.orchestrator.settings import Settings, Table
+from handrail.orchestrator.settings import Grants, Settings, Table, permissions
 from handrail.policy.rules import Policy
 
 T = TypeVar("T")
@@ -59,6 +59,7 @@ class Orchestrator:
         #: Whether a path is there on the executor's machine; only for what is offered.
         self._exists = exists or _exists_here
         self.clock = clock
+        self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
     def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
@@ -88,6 +89,12 @@ class Orchestrator:
             ran = await runner(attempt)
             attempt = await course.after(ran.denied, ran.output)
         return ran.result
+
+    def intent(self, settings: Settings, grants: Grants) -> dict[str, object] | None:
+        """The intent of a run; the same object for the same settings, as executors like it."""
+        if self._intent is None or self._intent[0] is not settings or self._intent[1] != grants:
+            self._intent = (settings, grants, permissions(settings, grants))
+        return self._intent[2]
 
     async def nearest(self, path: str) -> str | None:
         """The path itself or the nearest above it that exists; None: only the root does."""
