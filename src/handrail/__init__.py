@@ -9,6 +9,7 @@ The layers, from the floor up (``docs/architecture.md`` has the picture):
   server / executor               one machine for many clients / the same hands near and far
   policy, patch, orchestrator, unified_exec    what an agent calls
   workspace                       the front door: ``Workspace``, ``AsyncWorkspace``, ``run``
+  agent                           the front door of an agent: ``AgentShell``
   cli                             the surfaces
 """
 
@@ -20,6 +21,7 @@ from handrail.version import __version__
 # ``import handrail`` costs next to nothing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from handrail.agent.shell import AgentShell
     from handrail.errors import (
         ExecutorError,
         ExecutorSpawnFailed,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from handrail.workspace.synchronous import Process, Workspace, WorkspaceFiles, run
 
 __all__ = [
+    "AgentShell",
     "AsyncFiles",
     "AsyncProcess",
     "AsyncWorkspace",
@@ -83,6 +86,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "handrail.agent.shell": ("AgentShell",),
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata"),
     "handrail.process.spec": ("ExitInfo", "ExitKind", "Usage"),

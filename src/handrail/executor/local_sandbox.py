@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from handrail.errors import ExecutorSpawnFailed, SandboxError
@@ -20,6 +21,11 @@ class LocalSandbox:
 
     def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
         """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
+        if not os.path.isdir(spec.cwd):
+            # Inside it would only be a failed program, with an exit code like any other.
+            raise ExecutorSpawnFailed(
+                f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
+            )
         try:
             return self._sandbox.contain(spec, self._profile(spec, given))
         except SandboxError as error:
