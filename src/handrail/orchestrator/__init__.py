@@ -5,5 +5,6 @@ memory, denials, result             what is remembered, offered, handed back    
 approvals, approvers                who is asked
 audit, amendments                   what is recorded; rules that are added
 course, run                         the order of things
-one_shot, patches, gate             commands to their end, patches, unified exec
+one_shot, backends, patches         commands to their end, as a shell's or a patch; patches
+sandboxed_files, network            files inside the sandbox; hosts
 """

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from handrail.errors import ExecutorError
 from handrail.executor.base import (
     Denied,
     ExecSession,
@@ -20,7 +21,7 @@ from handrail.executor.base import (
 )
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call
-from handrail.orchestrator.course import Attempt
+from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.result import (
     TIMEOUT_EXIT_CODE,
     UNKNOWN_EXIT_CODE,
@@ -53,6 +54,8 @@ class Command:
     env: Mapping[str, str] = field(repr=False)
     timeout: float | None = DEFAULT_TIMEOUT
     on_output: OnOutput | None = None
+    #: The whole of its standard input; None: it is at its end at once.
+    stdin: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -82,7 +85,13 @@ async def run_command(
 
     Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
     """
-    course = orchestrator.course(command.call)
+    return await run_course(orchestrator, executor, command, orchestrator.course(command.call))
+
+
+async def run_course(
+    orchestrator: Orchestrator, executor: Executor, command: Command, course: Course
+) -> ExecOutput:
+    """The same on a course that was made before."""
 
     async def runner(attempt: Attempt) -> Ran[ExecOutput]:
         try:
@@ -110,11 +119,12 @@ async def capture(
         call.cwd,
         command.env,
         sandbox=attempt.sandbox,
-        pipe_stdin=False,
+        pipe_stdin=command.stdin is not None,
     )
     session = await executor.spawn(request)
     kept = _Kept()
     reader = asyncio.create_task(_read(session, kept, command.on_output))
+    feeder = asyncio.create_task(_feed(session, command.stdin))
     try:
         end = await _end(session, command.timeout)
         if end is not None:
@@ -124,7 +134,8 @@ async def capture(
         raise
     finally:
         reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        feeder.cancel()
+        await asyncio.gather(reader, feeder, return_exceptions=True)
     duration = time.monotonic() - start
     if end is None:
         limit = command.timeout or 0.0
@@ -147,6 +158,16 @@ async def _end(session: ExecSession, timeout: float | None) -> ExitInfo | None:
         await session.terminate()
         await session.wait()
         return None
+
+
+async def _feed(session: ExecSession, data: bytes | None) -> None:
+    if data is None:
+        return
+    try:
+        await session.write(data)
+        await session.close_stdin()
+    except ExecutorError:
+        pass  # it has ended without reading, and its exit says how
 
 
 async def _read(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:

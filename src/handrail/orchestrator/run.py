@@ -66,6 +66,11 @@ class Orchestrator:
         """New settings for later runs; those on their way keep theirs."""
         self.settings = self.settings.moved(policy=policy, cwd=cwd)
 
+    def grant(self, grants: Grants) -> None:
+        """More than the mode allows, for the rest of the session."""
+        given = self.settings.grants.with_(grants)
+        self.settings = replace(self.settings, grants=given)
+
     def course(self, call: Call) -> Course:
         """The way of one command, with the settings of this moment."""
         settings = self.settings
