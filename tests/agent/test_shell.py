@@ -138,6 +138,23 @@ def test_a_denial_is_asked_about_however_long_it_took(base: Path, work: Path, sl
     assert any(isinstance(event, Notice) for event in trail.events)
 
 
+def test_a_late_denial_is_named_with_the_way_out(base: Path, work: Path) -> None:
+    async def main() -> None:
+        scribe = Scribe(Choice.APPROVE)
+        async with AgentShell(str(work), approver=scribe, policy="on-failure") as shell:
+            started = await shell.exec_command(
+                f"read x; touch {base}/out", tty=True, yield_time_ms=250
+            )
+            assert started.process_id is not None
+            answer = await shell.write_stdin(started.process_id, "\n", yield_time_ms=30_000)
+            assert answer.exit_code == 1
+            assert "require_escalated" in answer.notes[-1]
+            assert "\nNote: the sandbox" in answer.text
+            assert scribe.questions == []
+
+    played(main())
+
+
 def test_a_declined_retry_shows_the_model_what_happened(base: Path, work: Path) -> None:
     async def main() -> None:
         scribe = Scribe(Answer(Choice.DENY, "not there"))

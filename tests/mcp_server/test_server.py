@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,12 @@ def transport(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["legacy", "2026-07-28"])
 def host(request: pytest.FixtureRequest, transport: str) -> Host:
     return Host(transport, request.param)
+
+
+@pytest.fixture(params=[("stdio", "legacy"), ("http", "2026-07-28")], ids=["stdio", "http"])
+def one_host(request: pytest.FixtureRequest) -> Host:
+    """One era for each transport, where the era makes no difference."""
+    return Host(*request.param)
 
 
 def decide(choice: str, seen: list[Any], comment: str = "") -> Any:
@@ -83,9 +92,9 @@ def test_every_tool(host: Host, tmp_path: Path) -> None:
     played(main())
 
 
-def test_mistakes_are_errors_with_a_sentence(host: Host, tmp_path: Path) -> None:
+def test_mistakes_are_errors_with_a_sentence(one_host: Host, tmp_path: Path) -> None:
     async def main() -> None:
-        async with host.client(tmp_path, *FREE) as client:
+        async with one_host.client(tmp_path, *FREE) as client:
             for tool, arguments in (
                 ("exec_command", {"workdir": "/"}),
                 ("write_stdin", {"session_id": 12}),
@@ -119,10 +128,10 @@ def test_approvals_are_asked_where_the_host_offers_it(host: Host, tmp_path: Path
     assert "approved_for_session" in schema["properties"]["decision"]["enum"]
 
 
-def test_a_no_and_its_comment_reach_the_model(host: Host, tmp_path: Path) -> None:
+def test_a_no_and_its_comment_reach_the_model(one_host: Host, tmp_path: Path) -> None:
     async def main() -> None:
         deny = decide("denied", [], "keep it")
-        async with host.client(tmp_path, *FREE, elicit=deny) as client:
+        async with one_host.client(tmp_path, *FREE, elicit=deny) as client:
             (tmp_path / "x").mkdir()
             result = await client.call_tool("exec_command", {"cmd": "rm -rf x"})
             assert result.is_error
@@ -147,14 +156,14 @@ def test_without_elicitation_the_setting_decides(
     played(main())
 
 
-def test_progress_is_told_while_a_call_waits(host: Host, tmp_path: Path) -> None:
+def test_progress_is_told_while_a_call_waits(one_host: Host, tmp_path: Path) -> None:
     beats: list[tuple[float, str | None]] = []
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:
         beats.append((progress, message))
 
     async def main() -> None:
-        async with host.client(tmp_path, *FREE) as client:
+        async with one_host.client(tmp_path, *FREE) as client:
             started = {"cmd": "sleep 1000", "yield_time_ms": 2500}
             await client.call_tool("exec_command", started, progress_callback=heard)
 
@@ -163,9 +172,9 @@ def test_progress_is_told_while_a_call_waits(host: Host, tmp_path: Path) -> None
     assert beats[0][1] == "Still running"
 
 
-def test_nothing_is_left_when_the_host_goes(host: Host, tmp_path: Path) -> None:
+def test_nothing_is_left_when_the_host_goes(one_host: Host, tmp_path: Path) -> None:
     async def main() -> None:
-        async with host.client(tmp_path, *FREE) as client:
+        async with one_host.client(tmp_path, *FREE) as client:
             started = {"cmd": "echo $$ > pid; exec sleep 1000", "yield_time_ms": 250}
             await client.call_tool("exec_command", started)
 
@@ -175,9 +184,9 @@ def test_nothing_is_left_when_the_host_goes(host: Host, tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
-def test_calls_run_side_by_side(host: Host, tmp_path: Path) -> None:
+def test_calls_run_side_by_side(one_host: Host, tmp_path: Path) -> None:
     async def main() -> None:
-        async with host.client(tmp_path, *FREE) as client:
+        async with one_host.client(tmp_path, *FREE) as client:
             os.mkfifo(tmp_path / "pipe")
             reader, writer = await asyncio.gather(
                 client.call_tool("exec_command", {"cmd": "cat pipe"}),
@@ -187,3 +196,20 @@ def test_calls_run_side_by_side(host: Host, tmp_path: Path) -> None:
             assert writer.structured_content["exit_code"] == 0
 
     played(main())
+
+
+def test_the_structured_answer_is_no_longer_than_the_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host("stdio", "legacy").client(tmp_path, *FREE) as client:
+            result = await client.call_tool("exec_command", {"cmd": "seq 200000"})
+            assert len(result.structured_content["output"]) < 50_000
+            assert "truncated" in text(result)
+
+    played(main())
+
+
+def test_the_package_itself_imports_none_of_it() -> None:
+    source = "import sys, handrail, handrail.agent.shell; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
+    modules = set(ast.literal_eval(done.stdout.decode()))
+    assert not modules & {"mcp", "mcp_types", "starlette", "uvicorn", "pydantic", "anyio"}

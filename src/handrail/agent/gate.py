@@ -7,7 +7,8 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from handrail.errors import HandrailError
-from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.base import ExecSession, Executor, SpawnRequest
+from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call, read_request
 from handrail.orchestrator.course import Attempt, Course, RetryRejected
 from handrail.orchestrator.patches import PatchWriter, admit_patch
@@ -17,8 +18,12 @@ from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.patching import PatchFiles
 from handrail.unified_exec.tools import ToolFailed
 
-#: Calls whose first answer is still to come; more than can be under way at once.
+#: Calls whose process has not been seen to end; more than can be open at once.
 _MOST_COURSES = 1024
+LATE = (
+    "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
+    " again with sandbox_permissions require_escalated and a justification"
+)
 #: Scripts look for these to know that there is no way out.
 _OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
 
@@ -32,7 +37,7 @@ class OrchestratorGate:
         self._orchestrator = orchestrator
         self._executor = executor
         self._local = local
-        self._courses: OrderedDict[str, Course] = OrderedDict()
+        self._courses: OrderedDict[str, tuple[Course, ExecSession]] = OrderedDict()
         self._writer: dict[str, PatchWriter] = {}
 
     async def start(self, call: ExecCall) -> Started:
@@ -40,31 +45,43 @@ class OrchestratorGate:
         course = self._orchestrator.course(self._call(call))
         attempt = await course.admit()
         session = await self._executor.spawn(_sandboxed(call.spawn, attempt))
-        self._courses[call.call_id] = course
+        self._courses[call.call_id] = (course, session)
         while len(self._courses) > _MOST_COURSES:
             self._courses.popitem(last=False)
         return Started(session, attempt.notes)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps once more, with more permissions."""
-        course = self._courses.get(call.call_id)
+        course, _ = self._courses.pop(call.call_id, (None, None))
         if course is None:
             return None
         denied = await ended.session.denied()
         try:
             attempt = await course.after(denied, ended.output)
         except RetryRejected as rejection:
-            del self._courses[call.call_id]
             raise ToolFailed(_rejected(rejection, ended), output=ended.output) from rejection
-        except BaseException:
-            del self._courses[call.call_id]
-            raise
         if attempt is None:
-            del self._courses[call.call_id]
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
-        session = await self._executor.spawn(_sandboxed(spawn, attempt))
+        try:
+            session = await self._executor.spawn(_sandboxed(spawn, attempt))
+        except HandrailError as error:
+            text = f"exec_command failed: it was to be run again, and {error}"
+            raise ToolFailed(text, output=ended.output) from error
+        self._courses[call.call_id] = (course, session)
         return Started(session, (_again(attempt),))
+
+    async def late(self, call_id: str) -> str | None:
+        """A process ended after its first answer: what is to be said if its sandbox refused it.
+
+        Nobody is asked then, for the model has gone on since; it can ask by calling again.
+        """
+        course, session = self._courses.pop(call_id, (None, None))
+        if course is None or session is None:
+            return None
+        denied = await session.denied()
+        course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
+        return LATE if denied.likely else None
 
     async def patch(self, request: PatchRequest) -> AsyncFiles | None:
         """Files to write through, in the sandbox of the settings."""

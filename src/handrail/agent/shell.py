@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail.agent.gate import OrchestratorGate
@@ -37,6 +37,7 @@ from handrail.unified_exec.tools import (
     ExecAnswer,
     OutputRange,
     ToolFailed,
+    WriteStdinArgs,
     exec_command_args,
     read_output_args,
     write_stdin_args,
@@ -150,7 +151,7 @@ class AgentShell:
     async def write_stdin(self, session_id: int, chars: str = "", **more: Any) -> ExecAnswer:
         """Write to a session, or wait for it; raises UnknownProcess, ToolFailed, UsageError."""
         args = write_stdin_args({"session_id": session_id, "chars": chars, **more})
-        return await self._now.manager.write_stdin(args)
+        return await self._written(args)
 
     async def apply_patch(
         self, patch: str, *, workdir: str | None = None, call_id: str | None = None
@@ -205,8 +206,7 @@ class AgentShell:
                     given = {n: getattr(args, n) for n in args.__struct_fields__ if n != "cmd"}
                     answer = await self.exec_command(args.cmd, call_id=call_id, **given)
                 case "write_stdin":
-                    written = write_stdin_args(arguments)
-                    answer = await self._now.manager.write_stdin(written)
+                    answer = await self._written(write_stdin_args(arguments))
                 case "apply_patch":
                     patch = arguments.get("patch", arguments.get("input"))
                     if not isinstance(patch, str):
@@ -236,6 +236,17 @@ class AgentShell:
         if self._open is None:
             raise UsageError("the shell is not open: use it in `async with`")
         return self._open
+
+    async def _written(self, args: WriteStdinArgs) -> ExecAnswer:
+        answer = await self._now.manager.write_stdin(args)
+        if answer.exit_code is None:
+            return answer
+        note = await self._now.gate.late(answer.call_id)
+        if note is None:
+            return answer
+        head, mark, output = answer.text.partition("\nOutput:\n")
+        text = f"{head}\nNote: {note}{mark}{output}"
+        return replace(answer, text=text, notes=(*answer.notes, note))
 
     @contextmanager
     def asking(self) -> Iterator[None]:

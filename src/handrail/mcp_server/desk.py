@@ -17,6 +17,7 @@ from handrail.errors import HandrailError, UsageError
 from handrail.mcp_server.tickets import PREFIX, Ticket, Tickets
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.unified_exec.tools import read_output_args
+from handrail.unified_exec.wait import DEFAULT_TOKENS
 
 #: Hosts give up after a minute; an answer comes within this many seconds.
 ANSWER_WITHIN = 45.0
@@ -178,12 +179,18 @@ class Desk:
         return await self.resume(str(arguments["session_id"]), None, channel)
 
     def _patient(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """No wait beyond the time there is for an answer."""
-        wanted = arguments.get("yield_time_ms")
+        """No wait beyond the time there is for an answer, and no more text than fits a model."""
+        if name not in ("exec_command", "write_stdin"):
+            return arguments
+        given = dict(arguments)
+        wanted = given.get("yield_time_ms")
         most = int((self._within - 1) * 1000)
-        if name == "write_stdin" and isinstance(wanted, int) and wanted > most:
-            return {**arguments, "yield_time_ms": most}
-        return arguments
+        if isinstance(wanted, int) and wanted > most:
+            given["yield_time_ms"] = most
+        if given.get("max_output_tokens") is None:
+            # Without a wish the structured answer would be whole, and hosts show models that one.
+            given["max_output_tokens"] = DEFAULT_TOKENS
+        return given
 
     def _list(self) -> Reply:
         found = self._shell.background()

@@ -13,6 +13,8 @@ from handrail.agent.shell import ToolAnswer
 from handrail.orchestrator.approvals import Answer, Question
 
 PREFIX = "call-"
+#: Beyond so many, answers that nobody fetched are forgotten.
+_MOST = 256
 
 
 class Ticket:
@@ -59,6 +61,8 @@ class Tickets:
         self._open: dict[str, Ticket] = {}
 
     def new(self) -> Ticket:
+        if len(self._open) >= _MOST:
+            self._forget_one()
         ticket = Ticket()
         self._open[ticket.name] = ticket
         return ticket
@@ -68,6 +72,13 @@ class Tickets:
 
     def forget(self, ticket: Ticket) -> None:
         self._open.pop(ticket.name, None)
+
+    def _forget_one(self) -> None:
+        """The oldest answer nobody has fetched; if all are still to come, nothing."""
+        for ticket in self._open.values():
+            if ticket.done:
+                self.forget(ticket)
+                return
 
     async def ask(self, question: Question) -> Answer:
         """``Approver``: the call's own ticket carries the question."""
