@@ -11,7 +11,7 @@ from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call, read_request
 from handrail.orchestrator.course import Attempt, Course, RetryRejected
-from handrail.orchestrator.patches import PatchWriter, admit_patch
+from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.steps import AsyncFiles
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
@@ -93,6 +93,7 @@ class OrchestratorGate:
             cwd=request.cwd,
             changes=request.changes,
             local=self._local,
+            confine=None if self._local else self._confine(),
         )
         self._writer[request.call_id] = writer
         return writer
@@ -102,6 +103,11 @@ class OrchestratorGate:
         writer = self._writer.pop(call_id, None)
         if writer is not None:
             await writer.close()
+
+    def _confine(self) -> Confine | None:
+        """Files under an intent, on machines that have them."""
+        confined = getattr(self._executor.files, "confined", None)
+        return None if confined is None else lambda intent: PatchFiles(confined(intent))
 
     def _call(self, call: ExecCall) -> Call:
         args, spawn = call.args, call.spawn

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -34,10 +35,22 @@ _BLOCK = 1024 * 1024
 class RemoteFiles:
     """``Files`` of a server."""
 
-    def __init__(self, client: ExecServerClient, timeout: float | None) -> None:
+    def __init__(
+        self,
+        client: ExecServerClient,
+        timeout: float | None,
+        sandbox: Mapping[str, object] | None = None,
+    ) -> None:
         self._client = client
         self._timeout = timeout
+        self._sandbox = sandbox
         self._handles = itertools.count(1)
+
+    def confined(self, sandbox: Mapping[str, object]) -> RemoteFiles:
+        """The same files as a process in that sandbox sees them (a portable intent)."""
+        confined = RemoteFiles(self._client, self._timeout, sandbox)
+        confined._handles = self._handles
+        return confined
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         size = (await self.metadata(path)).size
@@ -159,6 +172,8 @@ class RemoteFiles:
         repeat: bool,
         reserved: bool = False,
     ) -> T:
+        if self._sandbox is not None and not params.keys().isdisjoint(("path", "sourcePath")):
+            params = {**params, "sandbox": self._sandbox}
         try:
             raw = await self._client.call(
                 method, params, timeout=self._timeout, repeat=repeat, reserved=reserved
@@ -179,7 +194,8 @@ def _files_error(error: RpcError, path: str) -> FilesError:
     elif error.code == NOT_FOUND:
         kind = "not_found"
     elif error.code == INVALID_REQUEST:
-        denied = "permission denied" in error.message.lower()
+        said = error.message.lower()
+        denied = "permission denied" in said or "read-only file system" in said
         kind = "permission_denied" if denied else "invalid_input"
     return FilesError(error.message, kind=kind, path=path)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden
-from handrail.executor.base import Denied, Executor
+from handrail.executor.base import Denied, Executor, SandboxKind
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call
@@ -27,6 +27,8 @@ from handrail.patch.plan import Change
 from handrail.patch.steps import AsyncFiles
 
 T = TypeVar("T")
+#: From an intent to files under it.
+Confine = Callable[[Mapping[str, object]], AsyncFiles]
 TOOL = "apply_patch"
 _FOLLOWS_NONE = "{} is a link, and a patch outside the sandbox follows none: name the real path"
 
@@ -47,10 +49,12 @@ async def admit_patch(
     changes: Iterable[Change],
     environment_id: str = "local",
     local: bool = True,
+    confine: Confine | None = None,
 ) -> PatchWriter:
     """Let a patch through; raises Forbidden or ApprovalRejected.
 
     ``free_files`` are used where no sandbox is needed; ``local``: they are of this machine.
+    ``confine`` gives those of another machine under an intent.
     """
     paths = changed_paths(changes)
     settings = orchestrator.settings
@@ -59,12 +63,16 @@ async def admit_patch(
     keys = tuple(FileKey(environment_id, path) for path in paths)
     course = Course(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
     attempt = await course.admit()
+    if attempt.sandboxed and not local and confine is None:
+        raise Forbidden(
+            "files of that machine cannot be written under its sandbox: change them by a command"
+        )
     if local and settings.sandbox.restricted and not attempt.sandboxed:
         for path in paths:
             link = first_link(path)
             if link is not None:
                 raise Forbidden(_FOLLOWS_NONE.format(link))
-    return PatchWriter(course, attempt, executor, free_files, local=local)
+    return PatchWriter(course, attempt, executor, free_files, local=local, confine=confine)
 
 
 class PatchWriter:
@@ -78,11 +86,14 @@ class PatchWriter:
         free_files: AsyncFiles,
         *,
         local: bool,
+        confine: Confine | None = None,
     ) -> None:
         self._course = course
         self._executor = executor
         self._free_files = free_files
         self._local = local
+        self._confine = confine
+        self._sandboxed = False
         self._over = False
         #: The answer, if more was asked for and not given.
         self.rejection: ApprovalRejected | None = None
@@ -140,12 +151,11 @@ class PatchWriter:
         if isinstance(self._files, SandboxedFiles):
             await self._files.close()
 
-    @property
-    def _sandboxed(self) -> bool:
-        return isinstance(self._files, SandboxedFiles)
-
     def _through(self, attempt: Attempt) -> AsyncFiles:
-        if isinstance(attempt.sandbox, dict):
+        self._sandboxed = attempt.sandboxed
+        if not isinstance(attempt.sandbox, SandboxKind):
+            if self._confine is not None:
+                return self._confine(attempt.sandbox)
             call = self._course.call
             name = f"{call.call_id}-{attempt.number}"
             return SandboxedFiles(self._executor, name, call.cwd, attempt.sandbox)
