@@ -14,16 +14,10 @@ from dataclasses import dataclass
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, FIRST_FD = 3, 4, 5, 6, 7
 #: bwrap itself refuses more than 9000 arguments.
 MOST_ARGUMENTS = 8900
-#: What of /proc belongs to the host and could be written by its root.
-PROC_COVERS = (
-    b"/proc/sys",
-    b"/proc/sysrq-trigger",
-    b"/proc/irq",
-    b"/proc/bus",
-    b"/proc/fs",
-    b"/proc/acpi",
-    b"/proc/scsi",
-)
+#: What of /proc belongs to the host and could be written by its root: the settings stay readable,
+PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
+#: of the others nothing is left.  An empty directory is also the cheaper mount by far.
+PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +31,14 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """An empty directory of its own at ``path``; sealed later if something is to go into it."""
+    """An empty directory of its own at ``path``.
+
+    Its mode closes it.  The command may change that, and then has a directory that nobody else
+    ever sees: no reason to pay for a second mount that makes it read-only.
+    """
 
     path: bytes
     mode: int
-    sealed: bool = True
-    writable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +107,8 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
                 out += [b"--bind" if writable else b"--ro-bind", path, path]
             case Bind(path, number, writable):
                 out += [b"--bind-fd" if writable else b"--ro-bind-fd", b"%d" % number, path]
-            case Empty(path, mode, sealed, writable):
+            case Empty(path, mode):
                 out += [b"--perms", b"%04o" % mode, b"--tmpfs", path]
-                if sealed and not writable:
-                    out += [b"--remount-ro", path]
             case Directory(path, mode):
                 out += [b"--perms", b"%04o" % mode, b"--dir", path]
             case EmptyFile(path, number, mode):

@@ -119,9 +119,13 @@ class Inside:
         return self.pid != 0
 
     def _first_process(self) -> int:
-        """A descriptor of the first process if it lives, else -1."""
+        """A descriptor of the first process if it lives and is not alone, else -1."""
         if not self._know():
             return -1  # bwrap ended before it made one
+        # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
+        # Its own way out through all its mounts takes a while, and harms nobody.
+        if not _children(self.pid):
+            return -1
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:

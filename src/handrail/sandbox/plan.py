@@ -20,7 +20,8 @@ from handrail.sandbox import globs, sockets
 from handrail.sandbox.bubblewrap import (
     FIRST_FD,
     MOST_ARGUMENTS,
-    PROC_COVERS,
+    PROC_HIDDEN,
+    PROC_READABLE,
     Bind,
     Devices,
     Directory,
@@ -363,7 +364,7 @@ class _Builder:
         steps = self.plan.steps
         base = self.rules.get(b"/", Access.DENY)
         if base is Access.DENY:
-            steps.append(Empty(b"/", 0o755, sealed=False))
+            steps.append(Empty(b"/", 0o755))
             self._recreate_links()
         else:
             steps.append(Bind(b"/", 0, base is Access.WRITE))
@@ -374,8 +375,12 @@ class _Builder:
             places[path] = lambda path=path: self._mount(path)  # type: ignore[misc]
         for path, mask in self.masks.items():
             places[path] = lambda mask=mask: self._mount_mask(mask)  # type: ignore[misc]
+        # bwrap reads the whole table of mounts for each bind, so those that make it long come last.
+        late = [path for path in places if within(path, b"/dev") or within(path, b"/proc")]
+        for path in sorted(places.keys() - set(late), key=_order):
+            places[path]()
         self._devices_and_processes()
-        for path in sorted(places, key=lambda p: (depth(p), p)):
+        for path in sorted(late, key=_order):
             places[path]()
         if base is Access.DENY:
             steps.append(Seal(b"/"))
@@ -391,9 +396,12 @@ class _Builder:
         self.plan.steps.append(Devices())
         if self.fresh_proc:
             self.plan.steps.append(Processes())
-            for path in PROC_COVERS:
+            for path in PROC_READABLE:
                 if os.path.exists(path):
                     self.plan.steps.append(Bind(path, 0, writable=False))
+            for path in PROC_HIDDEN:
+                if os.path.isdir(path):
+                    self.plan.steps.append(Empty(path, 0o555))
         else:
             self.plan.steps.append(Empty(b"/proc", 0o555))
 
@@ -439,7 +447,7 @@ class _Builder:
         if not reopened:
             self.plan.steps.append(Empty(path, 0o000))
             return
-        self.plan.steps.append(Empty(path, 0o111, sealed=False))
+        self.plan.steps.append(Empty(path, 0o111))
         made = {path}
         for inner in sorted(reopened):
             for between in reversed(parents(inner)):
@@ -520,6 +528,10 @@ class _Builder:
 
     def _note_missing(self, path: bytes) -> None:
         self.plan.facts[path, False] = None
+
+
+def _order(path: bytes) -> tuple[int, bytes]:
+    return depth(path), path
 
 
 def _shown(path: bytes) -> str:

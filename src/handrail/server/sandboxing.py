@@ -97,12 +97,16 @@ def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
 
     ``cwd`` is where relative patterns start from when the intent names no directory.
     """
-    params = codec.convert(given, SandboxParams)
-    intent, base = _intent(params, cwd)
+    intent, base = _intent(codec.convert(given, SandboxParams), cwd)
     try:
         return sandbox.resolve(intent, base)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"invalid sandbox permissions: {error}") from None
+
+
+def read_intent(given: dict[str, Any], cwd: bytes) -> Intent:
+    """A ``sandbox`` member as it stands, not bound to this machine; raises RpcError -32602."""
+    return _intent(codec.convert(given, SandboxParams), cwd)[0]
 
 
 def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:
