@@ -148,6 +148,10 @@ class Launcher:
         """Signal the leader, its group or its whole tree."""
         return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
+    def kill(self, child: int) -> None:
+        """SIGKILL to the whole tree, without waiting for the answer."""
+        self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
+
     async def orphans(self) -> dict[int, int]:
         """How many descendants have outlived their parents, by child."""
         fields = (await self._ask(link.ORPHANS, [])).fields

@@ -126,6 +126,10 @@ class Registry:
         with self._locked():
             return self._living().get(path) == identity
 
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self._lock)
+
     def sweep(self) -> None:
         """Take away what sandboxes have left behind that were killed with everything around."""
         with self._locked():

@@ -17,7 +17,7 @@ from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.wrap import Wrapped, wrap, wrap_command
+from handrail.sandbox.wrap import Wrapped, forget_filters, wrap, wrap_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class Sandbox:
         wait_for_all(_LAST_SECONDS)
         if self._planner is not None:
             self._planner.close()
+            self._planner.registry.close()
+            self._planner = None
+        forget_filters()
 
     @property
     def _bwrap(self) -> probe.Bubblewrap:

@@ -149,6 +149,12 @@ def _filter(*, unix_sockets: bool) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def forget_filters() -> None:
+    """Let go of the programs that are kept for the next command."""
+    while _filters:
+        os.close(_filters.popitem()[1])
+
+
 def _memory(text: bytes) -> int:
     fd = os.memfd_create("handrail-sandbox", os.MFD_CLOEXEC)
     view = memoryview(text)

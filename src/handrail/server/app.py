@@ -34,6 +34,8 @@ from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.sandbox.select import Sandbox
+    from handrail.server.confinement import Confinements
+    from handrail.server.file_helpers import FileHelper
     from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class Server:
         self.own_environment = dict(os.environ)
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
+        self._confinements: Confinements | None = None
+        self.ending_helpers: set[FileHelper] = set()
         self._sandbox: Sandbox | None = None
         self.stopping = asyncio.Event()
         self.exit_code = 0
@@ -78,6 +82,15 @@ class Server:
                 self.own_environment, header_env=bool(self.settings.http_header_env)
             )
         return self._info
+
+    @property
+    def confinements(self) -> Confinements:
+        """The plans of file calls under a sandbox."""
+        if self._confinements is None:
+            from handrail.server.confinement import Confinements
+
+            self._confinements = Confinements(self.sandbox)
+        return self._confinements
 
     @property
     def sandbox(self) -> Sandbox:
@@ -137,6 +150,8 @@ class Server:
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
         for task in list(self._tasks):
             task.cancel()
+        for helper in list(self.ending_helpers):
+            await helper.ended()
         self.pool.close()
         await self.http_client.close()
         await self.launcher.stop()
