@@ -124,6 +124,10 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     held: Contained | None = None
+    if params.watch_denials and params.sandbox is None:
+        raise RpcError(
+            INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
+        )
     if params.sandbox is not None:
         from handrail.server.sandboxing import contain  # only when one is asked for
 
