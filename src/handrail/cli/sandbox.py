@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.process.spec import ProcessSpec
+    from typing import Any
+
     from handrail.sandbox.profile import Intent
+    from handrail.sandbox.wrap import Wrapped
 
 #: The sandbox's own failures, apart from the command's: as timeout, env and their like have it.
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
@@ -92,14 +94,16 @@ def main(words: list[str]) -> int:
     from handrail.errors import HandrailError
 
     try:
-        return _run(options)
+        code = _run(options)
+        # Nothing is left to be done, and taking an interpreter down takes a while.
+        sys.stdout.flush()
+        os._exit(code)
     except HandrailError as error:
         print(f"handrail sandbox: {error}", file=sys.stderr)
         return FAILED
 
 
 def _run(options: Options) -> int:
-    from handrail.process.spec import ProcessSpec
     from handrail.sandbox.select import Sandbox
 
     cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
@@ -114,9 +118,6 @@ def _run(options: Options) -> int:
         return code
     sandbox = Sandbox()
     profile = sandbox.resolve(_intent(options, cwd), os.fsencode(cwd))
-    spec = ProcessSpec(
-        tuple(map(os.fsencode, options.command)), os.fsencode(cwd), dict(os.environb)
-    )
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2:
             try:
@@ -127,7 +128,8 @@ def _run(options: Options) -> int:
         os.chdir(cwd)
         os.execvpe(program, options.command, os.environ)
     sandbox.sweep()
-    return _shoot(sandbox.contain(spec, profile))
+    words = tuple(map(os.fsencode, options.command))
+    return _shoot(sandbox.contain_command(words, os.fsencode(cwd), dict(os.environb), profile))
 
 
 def _lookup(program: str, cwd: str) -> int:
@@ -144,8 +146,6 @@ def _lookup(program: str, cwd: str) -> int:
 
 
 def _intent(options: Options, cwd: str) -> Intent:
-    from dataclasses import replace
-
     from handrail.sandbox import profile
 
     roots = tuple(os.fsencode(root) for root in options.roots or [cwd])
@@ -163,22 +163,19 @@ def _intent(options: Options, cwd: str) -> Intent:
 
         intent = read_permissions(options.profile, roots)
         if options.network:
-            intent = replace(intent, network=True)
-    return replace(intent, entries=intent.entries + extra, workspace_roots=roots)
+            intent = intent._replace(network=True)
+    return intent._replace(entries=intent.entries + extra, workspace_roots=roots)
 
 
 # --- running it -------------------------------------------------------------------------------
 
 
-def _shoot(spec: ProcessSpec) -> int:
+def _shoot(held: Wrapped) -> int:
     """Start it, stay until nobody inside is left, and pass the exit code on."""
     import select
     import signal
 
-    from handrail.sandbox.inside import Inside
-
-    inside = spec.containment
-    assert isinstance(inside, Inside)  # noqa: S101 (what wrap gives)
+    inside = held.inside
     wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     waiting: list[int] = []
     forwarded = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -186,7 +183,7 @@ def _shoot(spec: ProcessSpec) -> int:
         signal.signal(number, lambda number, _: waiting.append(number))
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     try:
-        pid = _spawn(spec)
+        pid = _spawn(held)
     except OSError as error:
         inside.abandon()
         print(f"handrail sandbox: cannot start bubblewrap: {error.strerror}", file=sys.stderr)
@@ -208,20 +205,20 @@ def _shoot(spec: ProcessSpec) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _spawn(spec: ProcessSpec) -> int:
+def _spawn(held: Wrapped) -> int:
     import fcntl
 
     actions: list[Any] = []
     copies = []
     # First out of the way of the numbers that are being given.
-    top = max(number for number, _ in spec.passed) + 1
+    top = max(number for number, _ in held.passed) + 1
     try:
-        for number, fd in spec.passed:
+        for number, fd in held.passed:
             copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top))
             actions.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
         os.chdir("/")
         # A session of its own: the terminal's keys reach us, and through us the command.
-        return os.posix_spawn(spec.argv[0], spec.argv, spec.env, file_actions=actions, setsid=True)
+        return os.posix_spawn(held.argv[0], held.argv, held.env, file_actions=actions, setsid=True)
     finally:
         for fd in copies:
             os.close(fd)

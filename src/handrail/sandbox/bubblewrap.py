@@ -7,8 +7,12 @@ in bwrap's own environment or in the list of processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 
 #: Numbers of descriptors in the child.
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, FIRST_FD = 3, 4, 5, 6, 7
@@ -20,8 +24,7 @@ PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
 PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Record):
     """Mount what descriptor ``number`` is at ``path``; 0: the host's own path."""
 
     path: bytes
@@ -29,8 +32,7 @@ class Bind:
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
+class Empty(Record):
     """An empty directory of its own at ``path``.
 
     Its mode closes it.  The command may change that, and then has a directory that nobody else
@@ -41,16 +43,14 @@ class Empty:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Record):
     """A directory inside an empty one."""
 
     path: bytes
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyFile:
+class EmptyFile(Record):
     """An empty file mounted at ``path``, read from descriptor ``number`` (the null device)."""
 
     path: bytes
@@ -58,38 +58,33 @@ class EmptyFile:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class MountPoint:
+class MountPoint(Record):
     """An empty file inside an empty directory, for something to be mounted on."""
 
     path: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Record):
     """No more changes to this mount."""
 
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Record):
     """A symbolic link in an empty root."""
 
     path: bytes
     target: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Record):
     """The harmless devices, terminals of its own and shared memory of its own."""
 
     path: bytes = b"/dev"
 
 
-@dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(Record):
     """The processes of the new namespace, and no others."""
 
     path: bytes = b"/proc"
