@@ -20,6 +20,8 @@ COMMANDS = {
     "mcp": "handrail.cli.mcp",
     "policy": "handrail.cli.policy",
     "apply-patch": "handrail.cli.patch",
+    "sandbox": "handrail.cli.sandbox",
+    "doctor": "handrail.cli.doctor",
     "proxy": "handrail.cli.proxy",
     "completion": "handrail.cli.completion",
 }
@@ -28,6 +30,10 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit code (2 for a usage error, by argparse)."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["sandbox"]:  # around argparse: its start is what people wait for
+        from handrail.cli import sandbox
+
+        return sandbox.main(words[1:])
     if words[:1] == ["run"]:
         from handrail.cli import quick
 

@@ -44,6 +44,9 @@ EXTENSIONS = {
     "exitInfo": True,
     "omitted": True,
     "sessionClose": True,
+    "sandboxBackend": True,
+    "denials": True,
+    "watchDenials": True,
     "keeper": True,
 }
 
