@@ -1,8 +1,11 @@
 """From the ``sandbox`` of a file call to the plan its helper runs in.
 
-The plan is the one that a command with the same profile would get, with two differences: there is
-never a network, and what the helper itself is made of (interpreter, standard library, this
-package) is readable also where the profile hides it.  Imported when the first call asks.
+The plan is the one that a command with the same profile would get, with these differences: there
+is never a network; what the helper itself is made of (interpreter, standard library, this package)
+is readable also where the profile hides it; and a call that changes nothing gets a plan in which
+nothing can be changed.  Such a plan covers no missing names, so its helper can stay for as long as
+it likes: what a plan covers has to be there on the host meanwhile.  Imported when the first call
+asks.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class PlanConfinement:
         self._profile = profile
         self.plan = plan
         self.key: Hashable = _key(profile, plan)
+        #: Whether the host has to hold something for as long as a helper lives.
+        self.passing = bool(plan.masks)
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
         """The command inside; raises SandboxError."""
@@ -57,6 +62,7 @@ class LandlockConfinement:
 
         self._profile = profile
         self._why = why
+        self.passing = False
         self.key: Hashable = ("landlock", profile, landlock.abi_version())
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
@@ -78,9 +84,11 @@ class Confinements:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
 
-    def get(self, profile: Profile) -> Confinement:
-        """The confinement for a profile; raises SandboxError."""
+    def get(self, profile: Profile, *, writes: bool) -> Confinement:
+        """The confinement for a profile and a kind of call; raises SandboxError."""
         profile = profile._replace(network=False)
+        if not writes:
+            profile = _reading(profile)
         try:
             return self._planned(profile)
         except SandboxUnavailable as why:
@@ -110,7 +118,7 @@ class Confinements:
         return profile, self._sandbox.plan(profile)
 
 
-def confinement_of(conn: Connection, given: dict[str, Any]) -> Confinement | None:
+def confinement_of(conn: Connection, given: dict[str, Any], *, writes: bool) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
     from handrail.server.sandboxing import profile_of
 
@@ -119,7 +127,7 @@ def confinement_of(conn: Connection, given: dict[str, Any]) -> Confinement | Non
     if not profile.confined or _all_files(profile):
         return None
     try:
-        return server.confinements.get(profile)
+        return server.confinements.get(profile, writes=writes)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
 
@@ -130,6 +138,17 @@ def _all_files(profile: Profile) -> bool:
 
     everything = (Rule(b"/", Access.WRITE),)
     return profile.rules == everything and not profile.protected and not profile.globs
+
+
+def _reading(profile: Profile) -> Profile:
+    """The same profile for a call that changes nothing."""
+    from handrail.sandbox.profile import Access, Rule
+
+    rules = tuple(
+        Rule(rule.path, Access.READ) if rule.access is Access.WRITE else rule
+        for rule in profile.rules
+    )
+    return profile._replace(rules=rules)
 
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
