@@ -89,6 +89,10 @@ class History:
             if future in self._waiters:
                 self._waiters.remove(future)
 
+    def retained(self) -> list[OutputEvent]:
+        """Everything that is still here."""
+        return list(self._events)
+
     def follow(self) -> Follower:
         """A reader from the first retained byte on."""
         return Follower(self)

@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -28,6 +29,9 @@ from handrail.process.keeper_program import start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
+
+if TYPE_CHECKING:
+    from handrail.executor.local_sandbox import LocalSandbox
 
 #: How long a closed process keeps its id; its output is kept by its session.
 RETENTION_SECONDS = 0.5
@@ -48,6 +52,7 @@ class LocalExecutor:
         )
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._sandbox: LocalSandbox | None = None
         self._files = LocalFiles()
 
     @property
@@ -57,7 +62,7 @@ class LocalExecutor:
 
     async def spawn(self, request: SpawnRequest) -> LocalSession:
         """Start one process; raises ExecutorSpawnFailed."""
-        spec = _spec(request)
+        spec = self._contained(request, _spec(request))
         try:
             table = self._table
             if table is None or self._loop is not asyncio.get_running_loop():
@@ -103,6 +108,7 @@ class LocalExecutor:
             self._files.close()
             launcher, table = self._launcher, self._table
             self._launcher = self._table = None
+            sandbox, self._sandbox = self._sandbox, None
             if launcher is None or table is None:
                 return
             if self._loop is not asyncio.get_running_loop():
@@ -116,6 +122,8 @@ class LocalExecutor:
             sessions = list(self._sessions.values())
             await table.end_all()
             await launcher.stop()
+            if sandbox is not None:
+                sandbox.close()
             for session in sessions:
                 session.lost()
 
@@ -146,6 +154,18 @@ class LocalExecutor:
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
             return self._table
 
+    def _contained(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
+        """The spec to start: inside a sandbox, if one is asked for."""
+        if isinstance(request.sandbox, SandboxKind):
+            return spec
+        if self._closed:
+            raise ExecutorSpawnFailed("this executor is closed; make a new one")
+        if self._sandbox is None:
+            from handrail.executor.local_sandbox import LocalSandbox
+
+            self._sandbox = LocalSandbox()
+        return self._sandbox.contain(spec, request.sandbox)
+
     def _keeper_lost(self) -> None:
         """It was killed: its children are ended, and the next spawn starts another."""
         table, self._table, self._launcher = self._table, None, None
@@ -171,14 +191,9 @@ async def _ended(child: Child) -> None:
 
 def _spec(request: SpawnRequest) -> ProcessSpec:
     """Check a request before anything is started."""
-    if isinstance(request.sandbox, SandboxKind):
-        if request.sandbox is not SandboxKind.NONE:
-            raise ExecutorSpawnFailed(
-                f"sandbox policy {request.sandbox.value} is not supported by this executor"
-            )
-    else:
+    if isinstance(request.sandbox, SandboxKind) and request.sandbox is not SandboxKind.NONE:
         raise ExecutorSpawnFailed(
-            "sandbox intent cannot be enforced on this executor; nothing was run"
+            f"sandbox policy {request.sandbox.value} is not supported by this executor"
         )
     if not request.argv:
         raise ExecutorSpawnFailed("argv must not be empty")

@@ -157,7 +157,21 @@ class LocalSession:
         )
 
     async def denied(self) -> Denied:
-        return Denied(likely=False)
+        child, info = self._child, self._exit
+        if child is None or info is None or child.spec.containment is None:
+            return Denied(likely=False)
+        from dataclasses import asdict
+
+        from handrail.sandbox import denial
+
+        texts = [
+            b"".join(event.data for event in self._history.retained() if event.kind in kinds)
+            for kinds in ((OutputKind.STDERR,), (OutputKind.STDOUT,), tuple(OutputKind))
+        ]
+        if not denial.likely_denied("linuxSeccomp", info.code, *texts):
+            return Denied(likely=False)
+        found = denial.from_text(*texts[:2])
+        return Denied(likely=True, evidence=tuple(asdict(record) for record in found))
 
 
 def _always() -> bool:

@@ -27,7 +27,14 @@ from handrail.errors import StdinClosed
 from handrail.keeper import link
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
-from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
+from handrail.process.spec import (
+    Containment,
+    ExitInfo,
+    ExitKind,
+    ProcessSpec,
+    Usage,
+    exit_from_status,
+)
 from handrail.process.spool import STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_pump import StdinPump
@@ -39,6 +46,9 @@ STREAM_NAMES = ("stdout", "stderr", "pty")
 _LAST_STEPS = 18
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
+#: How long a signal waits for a sandbox that is being set up, and how often it looks.
+_SETUP_SECONDS = 2.0
+_SETUP_PAUSE = 0.005
 
 
 class Sink(Protocol):
@@ -225,9 +235,22 @@ class Child:
         """Signal the process group, or every descendant; how many were reached."""
         if not self.running and not tree:
             return 0
+        inside = self.spec.containment
+        if inside is not None and self.running and number != signal.SIGKILL:
+            return await self._signal_inside(inside, number, tree)
         scope = link.SCOPE_TREE if tree else link.SCOPE_GROUP
         answer = await self._launcher.signal(self.number, number, scope)
         return int(answer.fields[0])
+
+    async def _signal_inside(self, inside: Containment, number: int, tree: bool) -> int:
+        """What holds the command would die of the signal, and everybody inside with it."""
+        deadline = self._loop.time() + _SETUP_SECONDS
+        while self.running:
+            reached = inside.signal(number, tree=tree)
+            if reached or self._loop.time() > deadline:
+                return reached
+            await self.changed(_SETUP_PAUSE)  # it is being set up
+        return 0
 
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
@@ -351,13 +374,29 @@ class Child:
     # --- the end -------------------------------------------------------------------------
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+        inside = self.spec.containment
+        if inside is None:
+            self._reaped(status, user_ms, system_ms, rss)
+            return
+        # The end of a sandbox is the end of everybody in it.
+        inside.settle(self._loop, lambda: self._reaped(status, user_ms, system_ms, rss))
+
+    def _reaped(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+        if self._pidfd < 0:
+            return  # discarded meanwhile
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
         if self.sink is None or self.sink.ready:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
                     if stream.ended or not self._take(stream):
                         break
-        self._note_exit(exit_from_status(status, terminated=self.terminated, usage=usage))
+        self._note_exit(self._exit_info(status, usage))
+
+    def _exit_info(self, status: int, usage: Usage) -> ExitInfo:
+        contained = self.spec.containment is not None
+        return exit_from_status(
+            status, terminated=self.terminated, usage=usage, contained=contained
+        )
 
     def _note_exit(self, info: ExitInfo) -> None:
         self.exit = info
@@ -407,6 +446,9 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)  # the leader is dead or dying, not reused yet
         except OSError:
             pass
+        inside = self.spec.containment
+        if inside is not None:
+            inside.settle(self._loop, _nothing)
         self._note_exit(ExitInfo(ExitKind.LOST, None))
 
     def _counted(self) -> None:
@@ -419,6 +461,8 @@ class Child:
 
         Without ``forget`` the keeper goes on knowing its family, so that it can be ended.
         """
+        if self.running and self.spec.containment is not None:
+            self.spec.containment.settle(self._loop, _nothing)
         for stream in self.streams:
             if not stream.ended:
                 self._ended(stream)
@@ -451,6 +495,10 @@ def _wake(future: asyncio.Future[None]) -> None:
 def _heard(turn: asyncio.Future[None]) -> None:
     if not turn.cancelled():
         turn.exception()
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _always() -> bool:

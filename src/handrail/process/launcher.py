@@ -88,7 +88,7 @@ class Launcher:
             self._children += 1
             child = self._children
             mode = (
-                link.MODE_PTY
+                (link.MODE_PTY if spec.containment is None else link.MODE_PTY_LOOSE)
                 if spec.tty
                 else link.MODE_STDIN
                 if spec.pipe_stdin
@@ -149,6 +149,10 @@ class Launcher:
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[link.Message]:
         """Signal the leader, its group or its whole tree."""
         return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
+
+    def kill(self, child: int) -> None:
+        """SIGKILL to the whole tree, without waiting for the answer."""
+        self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
 
     async def orphans(self) -> dict[int, int]:
         """How many descendants have outlived their parents, by child."""

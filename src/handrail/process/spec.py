@@ -5,10 +5,31 @@ from __future__ import annotations
 import enum
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
+
+
+class Containment(Protocol):
+    """What is around a command that runs in a sandbox."""
+
+    def sent(self) -> None:
+        """The keeper has been given its own copies of the descriptors that are passed."""
+
+    def abandon(self) -> None:
+        """The command was not started."""
+
+    def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
+        """The leader has exited: call back when nobody inside is left."""
+
+    def signal(self, number: int, *, tree: bool) -> int:
+        """Signal the command's group or everybody inside; how many were reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +47,8 @@ class ProcessSpec:
     name: str | None = None
     #: (number in the child, descriptor here); the descriptors stay the caller's.
     passed: tuple[tuple[int, int], ...] = ()
+    #: Of a command in a sandbox: ``argv`` is then what holds it.
+    containment: Containment | None = field(default=None, repr=False, compare=False)
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
@@ -68,8 +91,16 @@ class ExitInfo:
     usage: Usage | None = None
 
 
-def exit_from_status(status: int, *, terminated: bool, usage: Usage | None = None) -> ExitInfo:
-    """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes."""
+def exit_from_status(
+    status: int, *, terminated: bool, usage: Usage | None = None, contained: bool = False
+) -> ExitInfo:
+    """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes.
+
+    ``contained``: what holds a command in a sandbox exits with 128+N for a command that was
+    killed by N, so that is read back.
+    """
+    if contained and os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in _SIGNALS:
+        status = os.WEXITSTATUS(status) - 128
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ExitInfo(
@@ -90,6 +121,7 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
+_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _NUMBERS = {s.name.removeprefix("SIG").lower(): int(s) for s in signal.Signals}
 
 

@@ -84,8 +84,18 @@ class ProcessTable:
         owner may have gone meanwhile.  A caller that may be cancelled shields the task.
         """
         if key in self._entries:
+            if spec.containment is not None:
+                spec.containment.abandon()
             raise ProcessExists(f"process {key} already exists")
-        spawning = self._launcher.spawn(spec)
+        inside = spec.containment
+        try:
+            spawning = self._launcher.spawn(spec)
+        except BaseException:
+            if inside is not None:
+                inside.abandon()
+            raise
+        if inside is not None:
+            inside.sent()
         place = self._entries[key] = Starting()
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
@@ -103,6 +113,8 @@ class ProcessTable:
             spawned = await spawning
         except BaseException:
             del self._entries[key]
+            if spec.containment is not None:
+                spec.containment.settle(self._loop, _nothing)
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         if place.cancelled:
@@ -201,6 +213,10 @@ class ProcessTable:
                 children.clear()
                 gc.collect()
                 memory.give_back()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of what never began."""
 
 
 def _heard(task: asyncio.Task[Child]) -> None:

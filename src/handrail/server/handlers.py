@@ -48,7 +48,7 @@ from handrail.protocol.process import (
 from handrail.protocol.wire import U64_MAX
 from handrail.server.capability_handlers import CAPABILITY_HANDLERS
 from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
-from handrail.server.file_handlers import FILE_HANDLERS
+from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
 from handrail.server.notifier import exit_shape, usage_shape
 from handrail.server.results import Parts
@@ -123,6 +123,12 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     conn.server.admit()
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
+    held = "none"
+    if params.sandbox is not None:
+        from handrail.server.sandboxing import contain  # only when one is asked for
+
+        if session.table.get(key) is None:
+            spec, held = contain(conn.server.sandbox, params.sandbox, spec)
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -130,10 +136,10 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _started(key, starting)
+    return _started(key, starting, held)
 
 
-async def _started(key: str, starting: asyncio.Task[Child]) -> StartResult:
+async def _started(key: str, starting: asyncio.Task[Child], held: str) -> StartResult:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -141,7 +147,7 @@ async def _started(key: str, starting: asyncio.Task[Child]) -> StartResult:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return StartResult(process_id=key, sandbox_type="none")
+    return StartResult(process_id=key, sandbox_type=held)
 
 
 def _spawn_error(error: SpawnFailed) -> RpcError:
@@ -158,9 +164,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         ) from None
     except path_uri.BadUri as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-    if params.sandbox is not None:
-        raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
-    if params.network_proxy is not None:
+    if params.network_proxy is not None or (params.enforce_managed_network and params.sandbox):
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
     for field in ("timeout_ms", "limits", "on_lag", "detach"):
         if getattr(params, field) not in (None, False):

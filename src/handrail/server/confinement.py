@@ -1,0 +1,157 @@
+"""From the ``sandbox`` of a file call to the plan its helper runs in.
+
+The plan is the one that a command with the same profile would get, with two differences: there is
+never a network, and what the helper itself is made of (interpreter, standard library, this
+package) is readable also where the profile hides it.  Imported when the first call asks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import handrail
+from handrail.errors import RpcError, SandboxError
+from handrail.process.spec import ProcessSpec
+from handrail.protocol.envelope import INVALID_PARAMS
+
+if TYPE_CHECKING:
+    from handrail.sandbox.plan import Plan
+    from handrail.sandbox.profile import Profile
+    from handrail.sandbox.select import Sandbox
+    from handrail.server.connection import Connection
+
+#: A plan is looked at again when this many times the cost of looking has passed: large trees take
+#: a while to look at, and then a call may be up to that much behind what a new command would get.
+PATIENCE = 20
+#: Profiles whose last plan is remembered.
+_MOST_KNOWN = 64
+
+
+class PlanConfinement:
+    """One plan, for as many helpers as there are connections that use it."""
+
+    def __init__(self, sandbox: Sandbox, profile: Profile, plan: Plan) -> None:
+        self._sandbox = sandbox
+        self._profile = profile
+        self.plan = plan
+        self.key: Hashable = _key(profile, plan)
+
+    def confine(self, spec: ProcessSpec) -> ProcessSpec:
+        """The command inside; raises SandboxError."""
+        return self._sandbox.contain(spec, self._profile)
+
+
+class Confinements:
+    """The plans of a server's file calls, looked at again when it is time."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
+
+    def get(self, profile: Profile) -> PlanConfinement:
+        """The confinement for a profile; raises SandboxError."""
+        profile = replace(profile, network=False)
+        now = time.monotonic()
+        until, known = self._known.get(profile, (0.0, None))
+        if known is not None and now < until:
+            return known
+        fitting, plan = self._plan(profile)
+        if known is None or known.plan is not plan:
+            known = PlanConfinement(self._sandbox, fitting, plan)
+        after = time.monotonic()
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[profile] = (after + PATIENCE * (after - now), known)
+        return known
+
+    def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
+        plan = self._sandbox.plan(profile)
+        hidden = _hidden(plan)
+        if not hidden:
+            return profile, plan
+        profile = _with_readable(profile, hidden)
+        return profile, self._sandbox.plan(profile)
+
+
+def confinement_of(conn: Connection, given: dict[str, Any]) -> PlanConfinement | None:
+    """The plan; None when the profile confines no file.  Raises the wire's errors."""
+    from handrail.server.sandboxing import profile_of
+
+    server = conn.server
+    profile = profile_of(server.sandbox, given, b"/")
+    if not profile.confined or _all_files(profile):
+        return None
+    try:
+        return server.confinements.get(profile)
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
+
+
+def _all_files(profile: Profile) -> bool:
+    """Files are unrestricted, or the caller looks after them: only the network is confined."""
+    from handrail.sandbox.profile import Access, Rule
+
+    everything = (Rule(b"/", Access.WRITE),)
+    return profile.rules == everything and not profile.protected and not profile.globs
+
+
+def _key(profile: Profile, plan: Plan) -> Hashable:
+    """Equal for plans that show the same files: sockets come and go and are no matter here."""
+    sockets = set(plan.sockets)
+    rules = frozenset(item for item in plan.rules.items() if item[0] not in sockets)
+    facts = frozenset(item for item in plan.facts.items() if item[0][0] not in sockets)
+    return profile, rules, facts, plan.masks
+
+
+# --- what a helper is made of -------------------------------------------------------------------
+
+
+@cache
+def interpreter() -> str:
+    """The program itself: not a link in a virtual environment, of which nothing is needed."""
+    return os.path.realpath(sys.executable)
+
+
+@cache
+def _runtime() -> tuple[bytes, ...]:
+    """Files and directories that the helper reads before it can do anything."""
+    import ctypes  # noqa: F401  (so that its library is among those below)
+
+    found = {interpreter(), os.path.realpath(os.path.dirname(os.__file__))}
+    found.add(os.path.realpath(os.path.dirname(handrail.__file__)))
+    found.add("/etc/ld.so.cache")
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if path and ".so" in path and "site-packages" not in path:
+                found.add("/" + path)
+                # The loader asks for it by this name, which is a link on most systems.
+                found.update(_names_of("/" + path))
+    return tuple(sorted(os.fsencode(path) for path in found if os.path.exists(path)))
+
+
+def _names_of(path: str) -> list[str]:
+    real = os.path.realpath(path)
+    return [real] if real != path else []
+
+
+def _hidden(plan: Plan) -> list[bytes]:
+    from handrail.sandbox.profile import Access
+
+    return [path for path in _runtime() if plan.access(os.path.realpath(path)) is Access.DENY]
+
+
+def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:
+    from handrail.sandbox.profile import Access, Rule, depth
+
+    rules = {rule.path: rule for rule in profile.rules}
+    for path in paths:
+        rules[path] = Rule(path, Access.READ)
+    ordered = sorted(rules.values(), key=lambda rule: (depth(rule.path), rule.path))
+    return replace(profile, rules=tuple(ordered))
