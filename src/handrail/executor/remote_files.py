@@ -194,8 +194,7 @@ def _files_error(error: RpcError, path: str) -> FilesError:
     elif error.code == NOT_FOUND:
         kind = "not_found"
     elif error.code == INVALID_REQUEST:
-        said = error.message.lower()
-        denied = "permission denied" in said or "read-only file system" in said
+        denied = "permission denied" in error.message.lower()
         kind = "permission_denied" if denied else "invalid_input"
     return FilesError(error.message, kind=kind, path=path)
 

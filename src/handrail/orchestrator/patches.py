@@ -128,7 +128,7 @@ class PatchWriter:
             self._check(path)
             return await work(self._files)
         except FilesError as error:
-            if self._over or error.kind != "permission_denied" or not self._sandboxed:
+            if self._over or not self._sandboxed or not _is_refusal(error):
                 raise
             evidence = {"kind": "file", "path": path, "source": "errno", "certain": True}
             denied = Denied(likely=True, evidence=(evidence,))
@@ -168,6 +168,11 @@ class PatchWriter:
             if link is not None:
                 sentence = _FOLLOWS_NONE.format(link)
                 raise FilesError(sentence, kind="invalid_input", path=path)
+
+
+def _is_refusal(error: FilesError) -> bool:
+    """Whether a sandbox would fail a call like this; the wire has no kind for a read-only disk."""
+    return error.kind == "permission_denied" or "read-only file system" in str(error).lower()
 
 
 def first_link(path: str) -> str | None:
