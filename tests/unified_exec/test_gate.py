@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from handrail.errors import ApprovalRejected, HandrailError
 from handrail.executor.local import LocalExecutor
 from handrail.unified_exec.events import Begin, End, PatchBegin, PatchEnd
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
-from handrail.unified_exec.tools import ToolFailed
+from handrail.unified_exec.tools import ToolFailed, UnknownProcess
 
 from .agent import Agent, with_agent
 
@@ -28,6 +29,9 @@ class Orchestrator:
         self.ends: list[Ended] = []
         self.patches: list[PatchRequest] = []
         self.executor: LocalExecutor | None = None
+        self.no_retry: HandrailError | None = None
+        self.question: asyncio.Event | None = None
+        self.asked = asyncio.Event()
 
     async def start(self, call: ExecCall) -> Started:
         self.calls.append(call)
@@ -38,6 +42,11 @@ class Orchestrator:
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         self.ends.append(ended)
+        if self.no_retry is not None:
+            raise self.no_retry
+        if self.question is not None:
+            self.asked.set()
+            await self.question.wait()
         if self.retry is None or call.attempt > 1 or not ended.exit.code:
             return None
         assert self.executor is not None
@@ -125,6 +134,37 @@ def test_a_second_start_can_go_on_as_a_session() -> None:
         assert answer.output == "up\n"
         ended = await agent.write(answer.process_id, "\x03", yield_time_ms=30_000)
         assert ended.exit_code == 130
+
+    run(gate, scenario)
+
+
+def test_a_refused_second_start_is_the_answer_and_leaves_no_session() -> None:
+    gate = Orchestrator()
+    gate.no_retry = ApprovalRejected("no second time")
+
+    async def scenario(agent: Agent) -> None:
+        with pytest.raises(ApprovalRejected, match="no second time"):
+            await agent.exec("sleep 0.3; exit 1")
+        assert agent.tools.background() == []
+        number = gate.calls[0].process_id
+        with pytest.raises(UnknownProcess):
+            await agent.write(number)
+
+    run(gate, scenario)
+
+
+def test_a_call_broken_off_while_the_user_is_asked_loses_nothing() -> None:
+    gate = Orchestrator()
+    gate.question = asyncio.Event()
+
+    async def scenario(agent: Agent) -> None:
+        call = asyncio.create_task(agent.exec("sleep 0.3; echo a; exit 1"))
+        await gate.asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        answer = await agent.write(gate.calls[0].process_id)
+        assert (answer.output, answer.exit_code) == ("a\n", 1)
 
     run(gate, scenario)
 

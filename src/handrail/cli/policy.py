@@ -38,7 +38,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what do rules files say about a command?",
         description="Print as JSON which rules match a command, and what they decide.",
         epilog="Exit codes: 0 answered, 1 a rules file cannot be used, 2 wrong usage. With"
-        " --explain or --exit-code: 0 allow, 3 ask, 4 forbid; with --exit-code also 5: no rule matches.",
+        " --explain or --exit-code: 0 allow, 3 ask, 4 forbid; 5 no rule matches (--exit-code).",
         allow_abbrev=False,
     )
     add = parser.add_argument

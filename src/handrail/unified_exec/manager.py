@@ -238,16 +238,13 @@ class UnifiedExec:
                 collection = Collection(
                     process.started + exec_yield(requested) / 1000, self._pauses
                 )
-                again = None
                 try:
                     taken = await process.collect(collection)
-                    if process.exit is not None and not process.failure and self._gate is not None:
-                        ended = Ended(process.session, process.exit, taken.rendered())
-                        again = await self._gate.ended(call, ended)
                 except BaseException:
                     if self._table.get(call.process_id) is not process:
                         self._bury(process)
                     raise
+                again = await self._again(call, process, taken)
                 if again is None:
                     return self._answer(
                         "exec_command",
@@ -266,6 +263,25 @@ class UnifiedExec:
                 spawn=replace(call.spawn, process_id=spawn_id(call.process_id)),
             )
             process, notes = await self._start(call, process.origin, again)
+
+    async def _again(self, call: ExecCall, process: Process, taken: HeadTail) -> Started | None:
+        """Ask the gate about a process that ended within its first call."""
+        if process.exit is None or process.failure or self._gate is None:
+            return None
+        ended = Ended(process.session, process.exit, taken.rendered())
+        try:
+            return await self._gate.ended(call, ended)
+        except asyncio.CancelledError:
+            if self._table.get(call.process_id) is process:
+                process.give_back(taken)  # the next call tells its end
+            else:
+                self._bury(process)
+            raise
+        except BaseException:
+            # What the gate says instead is the answer.
+            self._table.remove(process)
+            self._bury(process)
+            raise
 
     async def _prune(self, process: Process) -> str:
         self._bury(process, pruned=True)

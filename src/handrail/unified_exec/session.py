@@ -119,11 +119,19 @@ class Process:
                     # A flood must not keep everybody else from their turn.
                     await asyncio.sleep(0)
         except BaseException:
-            result.extend(self._unread)
-            self._unread = result
+            self._put_in_front(result)
             raise
         self.reported += result.total
         return result
+
+    def give_back(self, taken: HeadTail) -> None:
+        """Undo a ``collect`` whose result reached nobody."""
+        self.reported -= taken.total
+        self._put_in_front(taken)
+
+    def _put_in_front(self, taken: HeadTail) -> None:
+        taken.extend(self._unread)
+        self._unread = taken
 
     def touch(self) -> None:
         self.last_used = self._clock()
