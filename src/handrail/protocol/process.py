@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from handrail.protocol.wire import U16, Unsigned, Wire
 
@@ -184,6 +184,38 @@ class ResizeParams(Wire):
     process_id: str
     rows: Rows
     cols: Rows
+
+
+class WaitParams(Wire):
+    """Ours: wait for any of several things; each is optional."""
+
+    process_id: str
+    #: Regular expressions; the syntax of Python's ``re`` without back references and
+    #: look-around, ``^`` and ``$`` at lines, over the bytes of UTF-8.
+    patterns: list[str] = field(default_factory=list)
+    #: Where to look for them: the position of a byte in all output of the process, both streams
+    #: in the order of their numbers.  Absent: output from now on.
+    from_byte: Unsigned | None = None
+    #: Nothing was written for this long.
+    idle_ms: Unsigned | None = None
+    #: The exit of the process, after all output before it was looked at.
+    exit: bool = True
+    #: How long to wait in all; absent or too long: as long as the server likes.
+    timeout_ms: Unsigned | None = None
+
+
+class WaitResult(Wire, omit_defaults=True):
+    """Ours: which of them it was."""
+
+    reason: Literal["pattern", "idle", "exit", "deadline"]
+    #: Where to go on: behind the match that ended first, or behind all that was looked at.
+    position: int
+    exited: bool
+    next_seq: int
+    #: Which pattern matched, from 0.
+    pattern: int | None = None
+    #: Bytes after ``fromByte`` that were no longer to be had.
+    omitted_bytes: int = 0
 
 
 class ProcessInfo(Wire):

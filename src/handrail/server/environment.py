@@ -40,6 +40,7 @@ EXTENSIONS = {
     "processCloseStdin": True,
     "processList": True,
     "processSignals": True,
+    "processWait": True,
     "terminateGrace": True,
     "exitInfo": True,
     "omitted": True,

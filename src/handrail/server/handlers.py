@@ -52,6 +52,7 @@ from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
 from handrail.server.notifier import exit_shape, usage_shape
 from handrail.server.results import Parts
+from handrail.server.waiting import process_wait
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -487,6 +488,9 @@ HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
     "process/signal": process_signal,
     "process/terminate": process_terminate,
     "process/list": process_list,
+    "process/wait": lambda conn, params: process_wait(
+        conn, params, _child(conn, params.process_id)
+    ),
     **FILE_HANDLERS,
     **HTTP_HANDLERS,
     **CAPABILITY_HANDLERS,
