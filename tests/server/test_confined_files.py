@@ -282,3 +282,56 @@ async def test_a_helper_ends_with_its_connection(workspace: Path) -> None:
         one.client.abort()
         await spin(lambda: len(helpers(served)) == 1)
         assert (await other.call("getMetadata", workspace))["isDirectory"]
+
+
+async def test_a_profile_without_any_program_still_serves_files(workspace: Path) -> None:
+    """No shell could run there; the helper brings what it needs, to be read and no more."""
+    entries = [{"path": {"type": "path", "path": uri(workspace)}, "access": "write"}]
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        files.sandbox["permissions"]["file_system"]["entries"] = entries
+        assert (await files.call("getMetadata", workspace / "file"))["size"] == 7
+        await files.call("writeFile", workspace / "new", dataBase64=b64(b"new"))
+        assert (workspace / "new").read_bytes() == b"new"
+        for place in ("/etc/passwd", "/usr/bin/env", "/root/.profile"):
+            assert (await files.refused("readFile", place))[0] in (-32004, -32600)
+        code, _ = await files.refused("remove", os.__file__)
+        assert code in (-32603, -32600)
+
+
+async def test_a_profile_that_is_not_understood_is_refused(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        good = files.sandbox
+        for bad in (
+            {**good, "permissions": {"type": "nosuch"}},
+            {**good, "workspaceRoots": ["http://x"]},
+            {k: v for k, v in good.items() if k != "windowsSandboxLevel"},
+        ):
+            files.sandbox = bad
+            assert (await files.refused("readFile", workspace / "file"))[0] == -32602
+        files.sandbox = {**good, "permissions": {"type": "disabled"}}
+        assert (await files.call("getMetadata", workspace / "hidden" / "secret"))["size"] == 9
+        assert helpers(served) == []
+
+
+async def test_a_repository_made_meanwhile_is_protected(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        made = workspace / "sub" / ".git"
+        await files.call("createDirectory", made.parent)
+        made.mkdir()
+        hook = made / "hooks"
+
+        async def refused() -> bool:
+            try:
+                await files.call("createDirectory", hook)
+            except Exception:  # noqa: BLE001  (any refusal is right)
+                return True
+            hook.rmdir()
+            return False
+
+        async with asyncio.timeout(30):
+            while not await refused():  # a large tree is looked at now and then only
+                pass
+        assert await files.refused("createDirectory", hook) == READ_ONLY

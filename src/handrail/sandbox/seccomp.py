@@ -9,7 +9,6 @@ type, and socket families that are not bound to a network namespace.
 from __future__ import annotations
 
 import errno
-import functools
 import struct
 
 _LD_W_ABS = 0x20
@@ -119,7 +118,6 @@ class _Program:
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.code)
 
 
-@functools.cache
 def program(arch: str, *, unix_sockets: bool) -> bytes:
     """The program for one kind of machine; raises KeyError for one we have no numbers for.
 

@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import FilesError, RpcError
+from handrail.errors import FilesError, RpcError, SandboxError
 from handrail.filesystem import directories, local, walk
 from handrail.filesystem.frames import path_bytes, path_text
 from handrail.filesystem.handles import MAX_BLOCK, MAX_HANDLES, MAX_ID_BYTES
 from handrail.protocol import codec, path_uri
+from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.environment import Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
@@ -69,6 +70,9 @@ def _either(plain_handler: Plain, inside: Inside) -> Plain:
                 return await inside(conn, helper, params)
             except FilesError as error:
                 raise rpc_error(error) from None
+            except SandboxError as error:
+                text = f"failed to prepare file sandbox: {error}"
+                raise RpcError(INVALID_PARAMS, text) from None
 
         return confined()
 

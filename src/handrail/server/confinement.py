@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import handrail
-from handrail.errors import RpcError, SandboxError
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.protocol.envelope import INVALID_PARAMS
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.select import Sandbox
     from handrail.server.connection import Connection
+    from handrail.server.file_helpers import Confinement
 
 #: A plan is looked at again when this many times the cost of looking has passed: large trees take
 #: a while to look at, and then a call may be up to that much behind what a new command would get.
@@ -42,9 +43,33 @@ class PlanConfinement:
         self.plan = plan
         self.key: Hashable = _key(profile, plan)
 
-    def confine(self, spec: ProcessSpec) -> ProcessSpec:
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
         """The command inside; raises SandboxError."""
-        return self._sandbox.contain(spec, self._profile)
+        held = self._sandbox.contain(spec, self._profile)
+        inside = held.containment
+        return held, _nothing if inside is None else inside.sent
+
+
+class LandlockConfinement:
+    """The same where bubblewrap cannot work, for profiles that Landlock can hold."""
+
+    def __init__(self, profile: Profile, why: SandboxUnavailable) -> None:
+        from handrail.sandbox import landlock
+
+        self._profile = profile
+        self._why = why
+        self.key: Hashable = ("landlock", profile, landlock.abi_version())
+
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command behind Landlock; raises SandboxError."""
+        from handrail.sandbox import fallback
+
+        held, fd = fallback.contain(spec, self._profile, self._why)
+        return held, lambda: os.close(fd)
+
+
+def _nothing() -> None:
+    """There is nothing to let go of."""
 
 
 class Confinements:
@@ -54,9 +79,16 @@ class Confinements:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
 
-    def get(self, profile: Profile) -> PlanConfinement:
+    def get(self, profile: Profile) -> Confinement:
         """The confinement for a profile; raises SandboxError."""
         profile = replace(profile, network=False)
+        try:
+            return self._planned(profile)
+        except SandboxUnavailable as why:
+            hidden = [path for path in _runtime() if not _readable(profile, path)]
+            return LandlockConfinement(_with_readable(profile, hidden), why)
+
+    def _planned(self, profile: Profile) -> PlanConfinement:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
@@ -79,7 +111,7 @@ class Confinements:
         return profile, self._sandbox.plan(profile)
 
 
-def confinement_of(conn: Connection, given: dict[str, Any]) -> PlanConfinement | None:
+def confinement_of(conn: Connection, given: dict[str, Any]) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
     from handrail.server.sandboxing import profile_of
 
@@ -123,28 +155,41 @@ def _runtime() -> tuple[bytes, ...]:
     """Files and directories that the helper reads before it can do anything."""
     import ctypes  # noqa: F401  (so that its library is among those below)
 
-    found = {interpreter(), os.path.realpath(os.path.dirname(os.__file__))}
-    found.add(os.path.realpath(os.path.dirname(handrail.__file__)))
-    found.add("/etc/ld.so.cache")
+    found = {interpreter(), os.path.dirname(os.__file__), os.path.dirname(handrail.__file__)}
+    found = {os.path.realpath(path) for path in found} | {"/etc/ld.so.cache"}
+    libraries = {os.path.dirname(_loader())}
     with open("/proc/self/maps") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if path and ".so" in path and "site-packages" not in path:
-                found.add("/" + path)
-                # The loader asks for it by this name, which is a link on most systems.
-                found.update(_names_of("/" + path))
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if ".so" in path and "site-packages" not in path:
+                libraries.add(os.path.dirname(path))
+    for place in list(libraries):
+        # The loader may ask by the older name, which is a link on most systems.
+        older = place.removeprefix("/usr")
+        if os.path.realpath(older) == place:
+            libraries.add(older)
+    found |= libraries
     return tuple(sorted(os.fsencode(path) for path in found if os.path.exists(path)))
 
 
-def _names_of(path: str) -> list[str]:
-    real = os.path.realpath(path)
-    return [real] if real != path else []
+def _loader() -> str:
+    """The program that the kernel starts to load the interpreter."""
+    with open(interpreter(), "rb") as file:
+        head = file.read(4096)
+    start = head.find(b"/lib")
+    return os.fsdecode(head[start : head.index(b"\0", start)]) if start > 0 else "/lib/ld.so"
 
 
 def _hidden(plan: Plan) -> list[bytes]:
     from handrail.sandbox.profile import Access
 
     return [path for path in _runtime() if plan.access(os.path.realpath(path)) is Access.DENY]
+
+
+def _readable(profile: Profile, path: bytes) -> bool:
+    from handrail.sandbox.profile import Access
+
+    return profile.access(os.path.realpath(path)) is not Access.DENY
 
 
 def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:

@@ -45,6 +45,9 @@ EXTENSIONS = {
     "exitInfo": True,
     "omitted": True,
     "sessionClose": True,
+    "sandboxBackend": True,
+    "denials": True,
+    "watchDenials": True,
     "keeper": True,
 }
 

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -30,7 +30,9 @@ MOST_HELPERS = 8
 DEADLINE = 60.0
 #: The number under which a helper finds its socket, beyond those that a plan needs.
 SOCKET_FD = 300
-_PROGRAM = os.path.join(os.path.dirname(handrail.filesystem.__file__), "confined.py")
+_PROGRAM = os.path.realpath(
+    os.path.join(os.path.dirname(handrail.filesystem.__file__), "confined.py")
+)
 #: Seconds that a helper has to go by itself after the server hung up.
 GRACE = 1.0
 
@@ -42,8 +44,8 @@ class Confinement(Protocol):
     def key(self) -> Hashable:
         """The same for plans that confine in the same way."""
 
-    def confine(self, spec: ProcessSpec) -> ProcessSpec:
-        """The command inside the plan; raises SandboxError."""
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command inside the plan, and what to call when it was sent; raises SandboxError."""
 
 
 def helper_command() -> ProcessSpec:
@@ -53,7 +55,7 @@ def helper_command() -> ProcessSpec:
     env["PATH"] = "/usr/bin:/bin"
     return ProcessSpec(
         argv=tuple(os.fsencode(word) for word in argv),
-        cwd=b"/",
+        cwd=os.fsencode(os.path.dirname(_PROGRAM)),  # readable in every plan of a helper
         env={os.fsencode(k): os.fsencode(v) for k, v in env.items()},
     )
 
@@ -81,9 +83,9 @@ class FileHelper:
         """Start it and wait until it answers; raises FilesError."""
         ours, theirs = socket.socketpair()
         try:
-            spec = _with_socket(confinement.confine(helper_command()), theirs.fileno())
+            spec, sent = confinement.confine(helper_command())
             self._inside = spec.containment
-            self._spawned = await self._spawn(spec)
+            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()), sent)
         except BaseException:
             ours.close()
             raise
@@ -104,16 +106,15 @@ class FileHelper:
                 + (self.words or "it gave no reason")
             ) from None
 
-    async def _spawn(self, spec: ProcessSpec) -> Spawned:
-        inside = spec.containment
+    async def _spawn(self, spec: ProcessSpec, sent: Callable[[], None]) -> Spawned:
         try:
             spawning = self._launcher.spawn(spec)
         except BaseException:
-            if inside is not None:
-                inside.abandon()
+            if spec.containment is not None:
+                spec.containment.abandon()
             raise
-        if inside is not None:
-            inside.sent()
+        finally:
+            sent()
         try:
             return await spawning
         except BaseException:

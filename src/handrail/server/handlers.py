@@ -50,12 +50,13 @@ from handrail.server.capability_handlers import CAPABILITY_HANDLERS
 from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
 from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
-from handrail.server.notifier import exit_shape, usage_shape
+from handrail.server.notifier import denial_shapes, denied, exit_shape, usage_shape
 from handrail.server.results import Parts
 from handrail.server.waiting import process_wait
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
+    from handrail.server.sandboxing import Contained
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +124,14 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     conn.server.admit()
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
-    held = "none"
+    held: Contained | None = None
     if params.sandbox is not None:
         from handrail.server.sandboxing import contain  # only when one is asked for
 
         if session.table.get(key) is None:
-            spec, held = contain(conn.server.sandbox, params.sandbox, spec)
+            watch = params.watch_denials
+            held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
+            spec = held.spec
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -136,10 +139,13 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
+    finally:
+        if held is not None:
+            held.sent()
     return _started(key, starting, held)
 
 
-async def _started(key: str, starting: asyncio.Task[Child], held: str) -> StartResult:
+async def _started(key: str, starting: asyncio.Task[Child], held: Contained | None) -> StartResult:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -147,7 +153,9 @@ async def _started(key: str, starting: asyncio.Task[Child], held: str) -> StartR
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return StartResult(process_id=key, sandbox_type=held)
+    if held is None or held.backend is None:
+        return StartResult(process_id=key, sandbox_type="none")
+    return StartResult(process_id=key, sandbox_type=held.type, sandbox_backend=held.backend)
 
 
 def _spawn_error(error: SpawnFailed) -> RpcError:
@@ -290,13 +298,15 @@ def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) 
         "exitCode": child.exit.code if child.exit is not None else None,
         "closed": child.closed,
         "failure": None,
-        "sandboxDenied": False,
+        "sandboxDenied": denied(child),
         "exit": exit_shape(child),
         "usage": usage_shape(child),
     }
     lost_bytes, lost_chunks = child.log.omitted(after)
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
+    if child.verdict is not None:
+        tail["denials"] = denial_shapes(child)
     parts.append(b"]," + codec.encode(tail)[1:])
     return Parts(parts)
 
