@@ -69,7 +69,8 @@ class StartResult(Wire):
 
     process_id: str
     sandbox_type: str
-    #: Ours: what held it; absent when nothing did.
+    #: Ours: what held it; absent when nothing did, and for bubblewrap unless the client named one
+    #: of our members in ``initialize``.
     sandbox_backend: str | UnsetType = UNSET
 
 

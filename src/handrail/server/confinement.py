@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ class Confinements:
 
     def get(self, profile: Profile) -> Confinement:
         """The confinement for a profile; raises SandboxError."""
-        profile = replace(profile, network=False)
+        profile = profile._replace(network=False)
         try:
             return self._planned(profile)
         except SandboxUnavailable as why:
@@ -199,4 +198,4 @@ def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:
     for path in paths:
         rules[path] = Rule(path, Access.READ)
     ordered = sorted(rules.values(), key=lambda rule: (depth(rule.path), rule.path))
-    return replace(profile, rules=tuple(ordered))
+    return profile._replace(rules=tuple(ordered))

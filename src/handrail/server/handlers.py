@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
@@ -66,6 +66,8 @@ LONGEST_ID = 4096
 LONGEST_WRITE_ID = 128
 #: A longer wait than this is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
+#: Named to our own clients alone: recorded exchanges compare this answer member by member.
+USUAL_BACKEND = "bubblewrap"
 
 _NOTHING = Nothing()
 _ACCEPTED = WriteResult(status="accepted")
@@ -125,6 +127,10 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     held: Contained | None = None
+    if params.watch_denials and params.sandbox is None:
+        raise RpcError(
+            INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
+        )
     if params.sandbox is not None:
         from handrail.server.sandboxing import contain  # only when one is asked for
 
@@ -142,10 +148,15 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     finally:
         if held is not None:
             held.sent()
-    return _started(key, starting, held)
+    backend = None if held is None else held.backend
+    if backend == USUAL_BACKEND and not conn.notifier.extended:
+        backend = None
+    return _started(key, starting, "none" if held is None else held.type, backend)
 
 
-async def _started(key: str, starting: asyncio.Task[Child], held: Contained | None) -> StartResult:
+async def _started(
+    key: str, starting: asyncio.Task[Child], held: str, backend: str | None
+) -> StartResult:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -153,9 +164,9 @@ async def _started(key: str, starting: asyncio.Task[Child], held: Contained | No
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    if held is None or held.backend is None:
-        return StartResult(process_id=key, sandbox_type="none")
-    return StartResult(process_id=key, sandbox_type=held.type, sandbox_backend=held.backend)
+    return StartResult(
+        process_id=key, sandbox_type=held, sandbox_backend=UNSET if backend is None else backend
+    )
 
 
 def _spawn_error(error: SpawnFailed) -> RpcError:

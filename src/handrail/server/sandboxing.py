@@ -80,6 +80,8 @@ def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: boo
     except SandboxUnavailable as why:
         from handrail.sandbox import fallback  # machines without user namespaces
 
+        if watch:
+            raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
         held, fd = fallback.contain(spec, profile, why)
         held = replace(held, judge=judge)
         return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
