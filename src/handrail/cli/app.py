@@ -1,7 +1,7 @@
 """The commands of ``handrail`` and how they are found.
 
 A command's module is imported when it is the one that was asked for; all of them only to print
-the list.  ``run`` and ``sandbox`` have a way around argparse, because their start is what people feel.
+the list.  ``run`` and ``sandbox`` go around argparse: their start is what people feel.
 """
 
 from __future__ import annotations
