@@ -86,7 +86,10 @@ class AsyncWorkspace:
         await self.close()
 
     async def close(self) -> None:
-        """End every process of this workspace, and let go of its machine.  Can be repeated."""
+        """End every process of this workspace, and let go of its machine.
+
+        Can be repeated; raises nothing but a cancellation, when all is done.
+        """
         if not self._ground.closed:
             self._ground.closed = True
             await to_the_end(self._close())
@@ -137,7 +140,7 @@ class AsyncWorkspace:
     ) -> AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
-        Raises UsageError when there is none of that id, WorkspaceBusy while somebody else is
+        ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError when there is none of that id, WorkspaceBusy while somebody else is
         attached, ExecutorTransportFailed when its server does not answer or has ended it.
         """
         claim = records.claim(id)

@@ -149,12 +149,15 @@ class Ground:
         """A directory for temporary files that commands may write to, made when first needed."""
         if profile is None or not profile.temporary:
             return None
-        if self.temporary is None:
-            executor = self.executor
-            place = await executor.place()
-            path = posixpath.join(place.temp_dir, f"handrail-{self._tag}")
-            await self._make_private(executor, path)
-            self.temporary = await executor.files.canonical(path)
+        if self.temporary is not None:
+            return self.temporary
+        async with self._opening:
+            if self.temporary is None:
+                executor = self.executor
+                place = await executor.place()
+                path = posixpath.join(place.temp_dir, f"handrail-{self._tag}")
+                await self._make_private(executor, path)
+                self.temporary = await executor.files.canonical(path)
         return self.temporary
 
     async def _make_private(self, executor: Executor, path: str) -> None:

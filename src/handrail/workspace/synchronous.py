@@ -72,7 +72,10 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """End every process of this workspace, and let go of its machine.  Can be repeated."""
+        """End every process of this workspace, and let go of its machine.
+
+        Can be repeated; raises nothing but an interrupt, when all is done.
+        """
         if self._pid == os.getpid():
             self._call(self._twin.close())
 

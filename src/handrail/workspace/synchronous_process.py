@@ -50,7 +50,7 @@ class Process:
         self._call(self._twin.send(data))
 
     def close_stdin(self) -> None:
-        """Tell it that no more input will come."""
+        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
         self._call(self._twin.close_stdin())
 
     def resize(self, rows: int, cols: int) -> None:
@@ -58,11 +58,11 @@ class Process:
         self._call(self._twin.resize(rows, cols))
 
     def signal(self, name: str) -> None:
-        """Send a signal by its lower-case name (``term``, ``usr1``) to its process group."""
+        """Send a signal by its lower-case name to its group; see ``AsyncProcess.signal``."""
         self._call(self._twin.signal(name))
 
     def interrupt(self) -> None:
-        """As Ctrl-C would."""
+        """As Ctrl-C would; raises ExecutorTransportFailed."""
         self._call(self._twin.interrupt())
 
     def terminate(self, grace: float = GRACE_SECONDS) -> None:
@@ -73,7 +73,10 @@ class Process:
         self._call(self._twin.terminate(grace))
 
     def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """How it ended; None if it still runs after ``wait`` seconds."""
+        """How it ended; None if it still runs after ``wait`` seconds.
+
+        Raises ExecutorTransportFailed when the way to it is lost for good.
+        """
         found: ExitInfo | None = self._call(self._twin.wait(wait))
         return found
 
