@@ -81,8 +81,7 @@ def _read(words: Sequence[str]) -> _Asked | None:
 
 def _run_contained(foreground: Foreground, asked: _Asked) -> int:
     """The same inside a sandbox; 125 when there can be none, for then nothing is run."""
-    from handrail.errors import SandboxError
-    from handrail.process.spec import ProcessSpec
+    from handrail.errors import HandrailError
     from handrail.sandbox.profile import Access, Entry, Intent
     from handrail.sandbox.select import Sandbox
 
@@ -98,15 +97,14 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         temporary = _make_temporary()
         entries.append(Entry(Access.WRITE, path=temporary))
         env[b"TMPDIR"] = temporary
-    argv = tuple(map(os.fsencode, asked.argv))
     sandbox = Sandbox()
     try:
         profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
-        foreground.start_contained(
-            sandbox.contain(ProcessSpec(argv=argv, cwd=cwd, env=env), profile)
-        )
+        argv = tuple(map(os.fsencode, asked.argv))
+        held = sandbox.contain_command(argv, cwd, env, profile)
+        foreground.start_held(held.argv, held.env, held.passed, held.inside)
         return foreground.attend(asked.timeout)
-    except (SandboxError, OSError) as error:
+    except (HandrailError, OSError) as error:
         print(f"handrail: nothing was run: {error}", file=sys.stderr)
         return OWN_FAILURE
     finally:
