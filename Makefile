@@ -1,4 +1,4 @@
-.PHONY: setup demo test interop lint bench fuzz clean
+.PHONY: setup demo test conformance interop lint bench fuzz clean
 
 setup:
 	@scripts/setup
@@ -8,6 +8,10 @@ demo: setup
 
 test: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
+
+# Recorded cases against our code; FILES="x.jsonl ..." runs others of the same names.
+conformance: setup
+	@.venv/bin/python tests/conformance/run.py $(FILES)
 
 interop: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 tests/interop $(ARGS)

@@ -8,9 +8,120 @@ The layers, from the floor up (``docs/architecture.md`` has the picture):
   protocol, transport             what travels, and what moves it
   server / executor               one machine for many clients / the same hands near and far
   policy, patch, orchestrator, unified_exec    what an agent calls
+  workspace                       the front door: ``Workspace``, ``AsyncWorkspace``, ``run``
+  agent                           the front door of an agent: ``AgentShell``
   cli                             the surfaces
 """
 
+from __future__ import annotations
+
 from handrail.version import __version__
 
-__all__ = ["__version__"]
+# What a type checker sees; at run time a name is imported when it is first used, so that
+# ``import handrail`` costs next to nothing.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.agent.shell import AgentShell
+    from handrail.errors import (
+        ExecutorError,
+        ExecutorSpawnFailed,
+        ExecutorTransportFailed,
+        FilesError,
+        HandrailError,
+        ProcessError,
+        ProcessUnknown,
+        ResizeFailed,
+        SandboxError,
+        SandboxUnavailable,
+        TerminateFailed,
+        UsageError,
+        WriteFailed,
+    )
+    from handrail.executor.base import WaitReason
+    from handrail.executor.files import FileEntry, FileMetadata
+    from handrail.process.spec import ExitInfo, ExitKind, Usage
+    from handrail.workspace.asynchronous import AsyncWorkspace
+    from handrail.workspace.files import AsyncFiles
+    from handrail.workspace.one_shot import run
+    from handrail.workspace.process import AsyncProcess
+    from handrail.workspace.profile import Profile
+    from handrail.workspace.records import WorkspaceBusy
+    from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
+    from handrail.workspace.synchronous import Workspace
+    from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+
+__all__ = [
+    "AgentShell",
+    "AsyncFiles",
+    "AsyncProcess",
+    "AsyncWorkspace",
+    "CommandFailed",
+    "Denial",
+    "ExecutorError",
+    "ExecutorSpawnFailed",
+    "ExecutorTransportFailed",
+    "ExitInfo",
+    "ExitKind",
+    "Exited",
+    "FileEntry",
+    "FileMetadata",
+    "FilesError",
+    "HandrailError",
+    "Output",
+    "Process",
+    "ProcessError",
+    "ProcessUnknown",
+    "Profile",
+    "ResizeFailed",
+    "Result",
+    "SandboxError",
+    "SandboxUnavailable",
+    "TerminateFailed",
+    "Usage",
+    "UsageError",
+    "WaitReason",
+    "Waited",
+    "Workspace",
+    "WorkspaceBusy",
+    "WorkspaceFiles",
+    "WriteFailed",
+    "__version__",
+    "run",
+]
+
+_HOMES = {
+    "handrail.agent.shell": ("AgentShell",),
+    "handrail.executor.base": ("WaitReason",),
+    "handrail.executor.files": ("FileEntry", "FileMetadata"),
+    "handrail.process.spec": ("ExitInfo", "ExitKind", "Usage"),
+    "handrail.workspace.asynchronous": ("AsyncWorkspace",),
+    "handrail.workspace.files": ("AsyncFiles",),
+    "handrail.workspace.process": ("AsyncProcess",),
+    "handrail.workspace.profile": ("Profile",),
+    "handrail.workspace.result": (
+        "CommandFailed",
+        "Denial",
+        "Exited",
+        "Output",
+        "Result",
+        "Waited",
+    ),
+    "handrail.workspace.one_shot": ("run",),
+    "handrail.workspace.records": ("WorkspaceBusy",),
+    "handrail.workspace.synchronous": ("Workspace",),
+    "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+    from importlib import import_module
+
+    home = next((home for home, names in _HOMES.items() if name in names), "handrail.errors")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -76,10 +76,11 @@ class Look:
 
 @dataclass(frozen=True)
 class Use:
-    """A tool of a tool server; without arguments."""
+    """A tool of a tool server."""
 
     server: str
     tool: str
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ class Script:
             case Look():
                 return function_call(name, "view_image", {"path": call.path})
             case Use():
-                return {**function_call(name, call.tool, {}), "namespace": f"mcp__{call.server}"}
+                called = function_call(name, call.tool, call.arguments)
+                return {**called, "namespace": f"mcp__{call.server}"}
             case Patch():
                 return custom_call(name, "apply_patch", call.text)
             case Code():

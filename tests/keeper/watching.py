@@ -79,8 +79,13 @@ def children(pid: int | str = "self") -> set[int]:
     """Direct children, zombies too."""
     found: set[int] = set()
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as file:
-            found.update(map(int, file.read().split()))
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found.update(map(int, file.read().split()))
+        except FileNotFoundError:
+            if pid != "self":
+                raise
+            # A thread of ours that has just ended.
     return found
 
 

@@ -37,7 +37,7 @@ def test_a_command_is_seen_however_it_is_wrapped(script: str) -> None:
     [
         ("P $X y", ["P ? y"]),
         ("P *.c", ["P ?"]),
-        ("P {a,b}", ["P ?"]),
+        ("P {a,b}", ["P ?", "P a b"]),
         ("P {}", ["P {}"]),
         ('P "$X"y', ["P ?"]),
         ('P "a\\"b\\$c"', ['P a"b$c']),

@@ -224,7 +224,7 @@ class MemoryClient(Client):
     def connected(self, transport: Transport) -> None:
         self.transport = transport
 
-    def message(self, data: str | bytes) -> None:
+    def message(self, data: str | bytes | bytearray) -> None:
         self.take(data)
 
     def pause_writing(self) -> None: ...

@@ -229,7 +229,7 @@ def test_a_receiver_that_fails_is_closed_with_1011(
             if where == "connected":
                 raise ValueError("mine")
 
-        def message(self, data: str | bytes) -> None:
+        def message(self, data: str | bytes | bytearray) -> None:
             super().message(data)
             raise ValueError("mine")
 

@@ -11,7 +11,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from handrail.executor.files import Files
+from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo
+
+__all__ = [
+    "Denied",
+    "ExecSession",
+    "Executor",
+    "Files",
+    "OutputEvent",
+    "OutputKind",
+    "Place",
+    "SandboxKind",
+    "SpawnRequest",
+    "WaitOutcome",
+    "WaitReason",
+]
 
 
 class SandboxKind(enum.Enum):
@@ -51,6 +67,11 @@ class SpawnRequest:
     inherited_fds: tuple[tuple[int, int], ...] = ()
     #: Pipes only: a stdin that can be written to; a terminal always has one.
     pipe_stdin: bool = True
+    #: What the child inherits of the executor's own environment before ``env`` is laid over it;
+    #: None: nothing.
+    env_policy: EnvPolicy | None = None
+    #: A name for people, in listings of processes.
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,45 @@ class Denied:
 
     likely: bool
     evidence: tuple[Mapping[str, object], ...] = ()
+
+
+class WaitReason(enum.Enum):
+    """Why a wait is over."""
+
+    PATTERN = "pattern"
+    IDLE = "idle"
+    EXIT = "exit"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOutcome:
+    """What ended a wait.
+
+    ``position`` is where to go on: behind the match, or behind all output looked at.  It counts
+    the bytes of all output of the process, both streams in the order of their numbers.
+    """
+
+    reason: WaitReason
+    position: int
+    #: Which of the patterns matched.
+    pattern: int | None = None
+    match: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The machine of an executor, as far as a caller needs to know it.  Paths are native."""
+
+    shell: str
+    cwd: str
+    home: str | None
+    temp_dir: str
+    platform: str
+    #: Version of the other side's software; "" when it does not say.
+    version: str = ""
+    #: Names of our extensions that are offered there.
+    extensions: frozenset[str] = frozenset()
 
 
 class ExecSession(Protocol):
@@ -105,6 +165,21 @@ class ExecSession(Protocol):
     def try_exit_status(self) -> ExitInfo | None:
         """How it ended, if that is known here; never blocks."""
 
+    async def wait_closed(self) -> None:
+        """Until it has exited and every stream has ended: nothing more will come."""
+
+    async def wait_for(
+        self,
+        *patterns: str | bytes,
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+        start: int = 0,
+    ) -> WaitOutcome:
+        """Wait for any of: a pattern in the output from ``start`` on, ``idle`` seconds without
+        output, the exit, ``timeout`` seconds.  Patterns are regular expressions of ``re``.
+        """
+
     async def denied(self) -> Denied:
         """Whether its end looks like the sandbox's doing; to be asked after the exit."""
 
@@ -114,6 +189,16 @@ class Executor(Protocol):
 
     async def spawn(self, request: SpawnRequest) -> ExecSession:
         """Start one.  Raises ExecutorSpawnFailed, also for what cannot be honoured here."""
+
+    async def attach(self, process_id: str) -> ExecSession:
+        """A process that was started here before; raises ProcessUnknown."""
+
+    async def place(self) -> Place:
+        """Which machine this is."""
+
+    @property
+    def files(self) -> Files:
+        """The files of that machine."""
 
     async def close(self) -> None:
         """Let go.  A local executor's processes end with it."""

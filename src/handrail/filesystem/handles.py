@@ -83,6 +83,9 @@ class HandleTable:
     def __len__(self) -> int:
         return len(self._handles)
 
+    def __contains__(self, handle_id: str) -> bool:
+        return handle_id in self._handles
+
     def open(
         self, handle_id: str, path: NativePath, mode: Mode = Mode.READ, *, follow: bool = True
     ) -> None:

@@ -55,6 +55,7 @@ ASKED = 40  # to the holder: are you there
 MODE_PIPES = b"pipes"  # stdin is the null device
 MODE_STDIN = b"stdin"  # pipes, and a writable stdin
 MODE_PTY = b"pty"
+MODE_PTY_LOOSE = b"pty-loose"  # a terminal that controls nobody: it is taken inside a sandbox
 
 # Whom a signal reaches.
 SCOPE_LEADER = b"leader"
@@ -65,7 +66,8 @@ _HEAD = struct.Struct("<BI")
 _BIG = 0x80  # flag in the first byte: the body is in the last descriptor
 #: Bodies above this travel in a memfd: well under the default socket buffer of 208 KiB.
 PACKET_LIMIT = 60_000
-_MAX_FDS = 16
+#: As many as the kernel takes: a sandbox needs one for every mount.
+_MAX_FDS = 253
 _FD_SIZE = array.array("i").itemsize
 _ANCILLARY = socket.CMSG_SPACE(_MAX_FDS * _FD_SIZE)
 

@@ -104,12 +104,13 @@ def start(
     ours: list[int] = []
     theirs: list[int] = []
     try:
-        if mode == link.MODE_PTY:
+        if mode in (link.MODE_PTY, link.MODE_PTY_LOOSE):
             names = PTY_NAMES
             master, path = _terminal(size)
             ours.append(master)
+            flags = os.O_RDWR if mode == link.MODE_PTY else os.O_RDWR | os.O_NOCTTY
             actions = [
-                (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
+                (os.POSIX_SPAWN_OPEN, 0, path, flags, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
                 (os.POSIX_SPAWN_DUP2, 0, 2),
             ]

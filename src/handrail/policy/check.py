@@ -2,11 +2,13 @@
 
 The JSON is the peer's, key by key and byte by byte, so scripts around its ``execpolicy check`` go
 on working; like there the exit code is 0 whatever the decision, and 1 for files that cannot be
-used.  Two additions, off unless asked for:
+used.  Three additions, off unless asked for:
 
 ``shell``    takes a shell script apart first and reports each command of it.
 ``explain``  says in words what would happen under an approval setting, why, and by which line of
              which file, and gives the decision as exit code.
+
+``exit_code`` gives the decision as exit code without the words.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from handrail.policy.wrappers import sightings
 #: Exit codes of ``explain``; 1 and 2 are taken by broken files and wrong usage.
 EXIT_CODES = {Action.ALLOW: 0, Action.ASK: 3, Action.FORBID: 4}
 UNUSABLE = 1
+#: The same for ``exit_code``, by the word in the JSON.
+_DECISION_CODES = {"allow": 0, "prompt": 3, "forbidden": 4}
+NO_MATCH = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ def check(
     pretty: bool = False,
     shell: bool = False,
     explain: Situation | None = None,
+    exit_code: bool = False,
 ) -> CheckResult:
     """Judge ``command`` by these rules files."""
     try:
@@ -62,7 +68,8 @@ def check(
         report = _shell_report(command, policy, resolve)
     else:
         report = _report(policy.matches(command, resolve))
-    return CheckResult(0, _as_json(report, pretty=pretty) + "\n")
+    code = _DECISION_CODES.get(str(report.get("decision")), NO_MATCH) if exit_code else 0
+    return CheckResult(code, _as_json(report, pretty=pretty) + "\n")
 
 
 def _report(matches: Sequence[Match]) -> dict[str, object]:

@@ -11,35 +11,22 @@ words.  Nothing found here ever allows anything.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import node_text, syntax_tree
+from handrail.policy.expansions import Expansions, Variables
+from handrail.policy.literals import ARGUMENTS, REDIRECTS, fed_text, literal_value
 from handrail.policy.rules import Words
-from handrail.policy.shell_words import walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _BUILTINS = frozenset({"declaration_command", "unset_command"})
-_ARGUMENTS = frozenset({
-    "word", "number", "string", "raw_string", "ansi_c_string", "translated_string",
-    "concatenation", "expansion", "simple_expansion", "command_substitution",
-    "process_substitution", "arithmetic_expansion", "brace_expression",
-})  # fmt: skip
-_REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
-#: Unquoted characters that make a word something else at run time.
-_PATTERN = re.compile(r"[*?\[$`]|\{[^}]")
-_ESCAPE = re.compile(r"\\(\n|.)", re.DOTALL)
-_QUOTED_ESCAPE = re.compile(r'\\(\n|[$`"\\])')
-_ANSI_ESCAPE = re.compile(
-    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL
-)
-_ANSI_LETTERS = {
-    "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
-    "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?",
-}  # fmt: skip
+_NO_VARIABLES: Variables = {}
+#: So many parts of a pipe before a command are looked at.
+_MOST_SOURCES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,83 +35,151 @@ class Glimpse:
 
     words: Words
     stdin: str | None = None
+    #: What it is given as files made on the spot: ``<(echo x)``.
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpses:
-    """The commands of a script; ``clear`` is False if there may be others."""
+    """The commands of a script; ``clear`` is False if there may be others.
+
+    ``variables`` are the values that its own scripts may find.
+    """
 
     commands: tuple[Glimpse, ...]
     clear: bool
+    variables: Variables = field(default_factory=dict)
 
 
-def glimpses(script: str) -> Glimpses:
-    """Every command that can be seen in the script, in source order."""
+def glimpses(script: str, given: Variables = _NO_VARIABLES) -> Glimpses:
+    """Every command that can be seen in the script, in source order.
+
+    Behind them come the same commands with other readings of their words, where the script
+    itself says what a variable or a substitution is.  ``given`` are values from outside.
+    """
     tree = syntax_tree(script)
     if tree is None:
         return Glimpses((), clear=False)
     root, data = tree
-    seen = [found for node in walk(root) if (found := _glimpse(node, data)) is not None]
+    values = Expansions(root, data, given)
+    seen: list[Glimpse] = []
+    more: list[Glimpse] = []
+    for place in _places(root):
+        node = place.node
+        if node.type == "command":
+            first, *others = _command(place, data, values)
+            seen.append(first)
+            more += others
+        elif (found := _glimpse(node, data)) is not None:
+            seen.append(found)
+            if node.type == "command_name":
+                more += [Glimpse(words) for words in values.readings([node])]
     clear = not root.has_error and all(found.words[0] is not None for found in seen)
-    return Glimpses(tuple(seen), clear)
+    return Glimpses((*seen, *more), clear, values.variables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node, the redirections around it, and the parts of the script that are piped into it."""
+
+    node: Node
+    redirects: tuple[Node, ...] = ()
+    sources: tuple[Node, ...] = ()
+
+
+def _places(root: Node) -> Iterator[_Place]:
+    """All nodes in source order.  Every list of children is made once: scripts may be wide."""
+    stack = [_Place(root)]
+    while stack:
+        place = stack.pop()
+        yield place
+        stack.extend(reversed(list(_below(place))))
+
+
+def _below(place: _Place) -> Iterator[_Place]:
+    children = place.node.children
+    kind = place.node.type
+    sources = place.sources
+    if kind in ("program", "command_substitution", "process_substitution"):
+        sources = ()
+    if kind == "redirected_statement":
+        mine = tuple(child for child in children if child.type in REDIRECTS)
+        for child in children:
+            if child.type == "heredoc_redirect":
+                # ``cat <<E | sh``: the grammar counts the rest of the line to the redirection.
+                body = [part for part in child.children if part.type == "heredoc_body"]
+                before = [part for part in children if part.type not in REDIRECTS]
+                yield _Place(child, (), (*body, *before)[:_MOST_SOURCES])
+            else:
+                around = (*mine, *place.redirects) if child.type not in REDIRECTS else ()
+                yield _Place(child, around, sources)
+        return
+    for at, child in enumerate(children):
+        ends_it = kind in ("pipeline", "list") and at == len(children) - 1
+        around = place.redirects if ends_it else ()
+        if kind == "pipeline":
+            before = children[max(at - _MOST_SOURCES, 0) : at]
+            yield _Place(child, around, (*before, *sources)[:_MOST_SOURCES])
+        else:
+            yield _Place(child, around, sources)
 
 
 def _glimpse(node: Node, data: bytes) -> Glimpse | None:
-    """The command this very node stands for, if it is one."""
-    if node.type == "command":
-        return _command(node, data)
+    """The command this very node stands for, if it is one of the odd ones."""
     if node.type in _BUILTINS and node.children:
         name = node_text(node.children[0], data)
-        arguments = [_value(child, data) for child in node.children[1:] if child.is_named]
+        arguments = [literal_value(child, data) for child in node.children[1:] if child.is_named]
         return Glimpse((name, *arguments))
     if node.type == "test_command" and node.children:
         return Glimpse((node_text(node.children[0], data), None))
     stray = node.type == "command_name" and node.parent is not None
     if stray and node.parent is not None and node.parent.type != "command":
-        return Glimpse((_value(node, data), None))
+        return Glimpse((literal_value(node, data), None))
     return None
 
 
-def _command(node: Node, data: bytes) -> Glimpse:
-    redirects = [child for child in node.children if child.type in _REDIRECTS]
-    redirects += _redirects_around(node)
+def _command(place: _Place, data: bytes, values: Expansions) -> list[Glimpse]:
+    """A command as it stands there, and its other readings."""
+    children = place.node.children
+    redirects = [child for child in children if child.type in REDIRECTS]
+    redirects += place.redirects
     arguments = [
-        child for child in node.children if child.type == "command_name" or child.type in _ARGUMENTS
+        child for child in children if child.type == "command_name" or child.type in ARGUMENTS
     ]
     # The grammar counts words behind a redirection to the redirection, bash to the command.
     for redirect in redirects:
         arguments.extend(_arguments_behind(redirect))
     stdin = None
     for redirect in redirects:
-        stdin = _fed_text(redirect, data) or stdin
-    return Glimpse(_joined(arguments, data) or (None,), stdin)
+        stdin = _fed(redirect, data, values) or stdin
+    if stdin is None:
+        stdin = values.output(place.sources)
+    made = (
+        values.output(part.named_children)
+        for part in arguments
+        if part.type == "process_substitution"
+    )
+    files = tuple(text for text in made if text is not None)
+    words = [_joined(arguments, data) or (None,), *values.readings(arguments)]
+    return [Glimpse(one, stdin, files) for one in words]
 
 
-def _redirects_around(node: Node) -> list[Node]:
-    """Redirections of the statement that ends in this command."""
-    found: list[Node] = []
-    inner, outer = node, node.parent
-    while outer is not None and outer.type in ("redirected_statement", "pipeline", "list"):
-        if outer.type == "redirected_statement":
-            found.extend(child for child in outer.children if child.type in _REDIRECTS)
-        elif outer.children[-1].id != inner.id:
-            break
-        inner, outer = outer, outer.parent
-    return found
+def _fed(redirect: Node, data: bytes, values: Expansions) -> str | None:
+    text = fed_text(redirect, data)
+    if text is None and redirect.type == "herestring_redirect":
+        texts = next(iter(values.readings([redirect.children[-1]])), ())
+        return " ".join(word for word in texts if word is not None) or None
+    if text is None and redirect.type == "file_redirect":
+        made = [part for part in redirect.children if part.type == "process_substitution"]
+        return values.output(made[0].named_children) if made else None
+    return text
 
 
 def _arguments_behind(redirect: Node) -> list[Node]:
-    words = [child for child in redirect.children if child.type in _ARGUMENTS]
+    words = [child for child in redirect.children if child.type in ARGUMENTS]
     if redirect.type == "heredoc_redirect":
         return words
     return words[1:]
-
-
-def _fed_text(redirect: Node, data: bytes) -> str | None:
-    if redirect.type == "herestring_redirect":
-        return _value(redirect.children[-1], data)
-    body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
-    return None if body is None else node_text(body, data)
 
 
 def _joined(nodes: list[Node], data: bytes) -> Words:
@@ -132,7 +187,7 @@ def _joined(nodes: list[Node], data: bytes) -> Words:
     words: list[str | None] = []
     end = -1
     for node in nodes:
-        value = _value(node, data)
+        value = literal_value(node, data)
         continued = 0 <= end < node.start_byte and not data[end : node.start_byte].replace(
             b"\\\n", b""
         )
@@ -142,43 +197,3 @@ def _joined(nodes: list[Node], data: bytes) -> Words:
         words.append(value)
         end = node.end_byte
     return tuple(words)
-
-
-def _value(node: Node, data: bytes) -> str | None:
-    """What the word will be when the command starts; None if only the run can tell."""
-    text = node_text(node, data)
-    if node.type in ("word", "number"):
-        bare = _ESCAPE.sub("", text)
-        return None if _PATTERN.search(bare) else _ESCAPE.sub(_unescaped, text)
-    if node.type == "raw_string":
-        return text[1:-1]
-    if node.type == "ansi_c_string":
-        return _ANSI_ESCAPE.sub(_ansi, text[2:-1])
-    if node.type == "string":
-        if any(child.type not in ('"', "string_content", "$") for child in node.children):
-            return None
-        return _QUOTED_ESCAPE.sub(_unescaped, text[1:-1])
-    if node.type in ("concatenation", "command_name", "translated_string", "variable_assignment"):
-        return _concatenated(node, data)
-    return text if node.type in ("variable_name", "=", "+=") else None
-
-
-def _concatenated(node: Node, data: bytes) -> str | None:
-    parts = node.children
-    if [child.type for child in parts[:2]] == ["word", "word"] and "," in node_text(node, data):
-        return None  # {a,b}: the grammar has no node for it
-    values = [_value(child, data) for child in parts if child.type != "$"]
-    return None if None in values else "".join(value for value in values if value is not None)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "" if found.group(1) == "\n" else found.group(1)
-
-
-def _ansi(found: re.Match[str]) -> str:
-    hexadecimal = found.group(1) or found.group(2) or found.group(3)
-    if hexadecimal:
-        return chr(min(int(hexadecimal, 16), 0x10FFFF))
-    if found.group(4):
-        return chr(int(found.group(4), 8) & 0xFF)
-    return _ANSI_LETTERS.get(found.group(5), "\\" + found.group(5))

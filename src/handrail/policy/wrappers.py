@@ -4,135 +4,45 @@
 of any nesting (bounded).  Like ``glimpses.py`` it serves forbid and ask only; what it misses is
 caught by the sandbox, what it sees too much costs a question.
 
-The wrappers are data: which options take a value, how many words come before the command.
+The programs themselves are data, in ``programs.py``.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from handrail.policy.glimpses import glimpses
+from handrail.policy.expansions import Variables, positional
+from handrail.policy.glimpses import Glimpse, glimpses
+from handrail.policy.programs import (
+    ASSIGNMENT,
+    CODE_OPTIONS,
+    FIND_ACTIONS,
+    GIT_PROGRAMS,
+    LOADER,
+    LOADER_OPTIONS,
+    READS_SCRIPT,
+    SCRIPT_OPTIONS,
+    SHELL_VALUE_FLAGS,
+    SHELLS,
+    SOURCES,
+    SSH,
+    STDIN_FILES,
+    STDIN_NAMES,
+    STRING,
+    VERB_PROGRAMS,
+    VERB_WRAPPERS,
+    WRAPPERS,
+    Wrapper,
+    wrapper_of,
+)
 from handrail.policy.rules import Words
 
 #: Wrappers inside wrappers are followed this far; deeper ones leave the picture unclear.
 DEPTH_LIMIT = 32
 #: So many different commands are noted for one argv.
 SIGHTING_LIMIT = 5000
-#: Shells by file name; more than the strict reader takes apart, since seeing is free here.
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh", "mksh", "ash", "rbash", "fish"})
-#: Letters that may stand in one word with ``-c`` before a script.
-_SHELL_VALUE_FLAGS = frozenset("oO")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
-
-
-@dataclass(frozen=True, slots=True)
-class Wrapper:
-    """How a program's own words end and the command's begin."""
-
-    #: Options whose value is the next word: single letters, and long names with their dashes.
-    values: frozenset[str] = frozenset()
-    #: Words of its own before the command, options apart.
-    skip: int = 0
-    #: NAME=VALUE words may stand before the command.
-    assignments: bool = False
-    #: These options mean that nothing is run.
-    inert: frozenset[str] = frozenset()
-    #: The program adds words of its own behind the command.
-    appends: bool = False
-
-
-def _wrapper(values: str = "", skip: int = 0, inert: str = "", **more: bool) -> Wrapper:
-    return Wrapper(frozenset(values.split()), skip, inert=frozenset(inert.split()), **more)
-
-
-WRAPPERS: dict[str, Wrapper] = {
-    # what the shell itself offers; the reserved words turn up here around syntax errors
-    **dict.fromkeys(("!", "{", "if", "then", "else", "elif", "while", "until", "do"), _wrapper()),
-    "builtin": _wrapper(),
-    "command": _wrapper(inert="-v -V"),
-    "coproc": _wrapper(),
-    "exec": _wrapper("a"),
-    "time": _wrapper("f o --format --output"),
-    # another user, another environment, another root
-    "sudo": _wrapper(
-        "u g h p C r t T U D R --user --group --chdir --host --prompt", assignments=True
-    ),
-    "doas": _wrapper("u C"),
-    "pkexec": _wrapper("--user"),
-    "runuser": _wrapper("u g G --user --group"),
-    "env": _wrapper("u C --unset --chdir", assignments=True),
-    "chroot": _wrapper(skip=1),
-    "unshare": _wrapper("S G --setuid --setgid --root --wd"),
-    "nsenter": _wrapper("t S G --target --setuid --setgid"),
-    "fakeroot": _wrapper("l s i b"),
-    # scheduling, limits, tracing
-    "nice": _wrapper("n --adjustment"),
-    "ionice": _wrapper("c n --class --classdata"),
-    "chrt": _wrapper("T P D", skip=1),
-    "taskset": _wrapper(skip=1),
-    "numactl": _wrapper("i N m C p"),
-    "timeout": _wrapper("k s --kill-after --signal", skip=1),
-    "stdbuf": _wrapper("i o e --input --output --error"),
-    "nohup": _wrapper(),
-    "setsid": _wrapper(),
-    "prlimit": _wrapper(),
-    "flock": _wrapper("w E --timeout --wait --conflict-exit-code", skip=1),
-    "systemd-run": _wrapper("p u E t --property --unit --setenv"),
-    "strace": _wrapper("e o p s a b E I O P S u X"),
-    "ltrace": _wrapper("e o p s a n u"),
-    "busybox": _wrapper(),
-    "toybox": _wrapper(),
-    # one command for many arguments
-    "xargs": _wrapper(
-        "I n P L s d E a --max-args --max-procs --delimiter --arg-file", appends=True
-    ),
-    "parallel": _wrapper("j I n N a S --jobs --colsep", appends=True),
-    "watch": _wrapper("n --interval"),
-    "entr": _wrapper(),
-    # project runners
-    "npx": _wrapper("p c --package"),
-}
-#: The same with a verb: ``uv run X``.
-VERB_WRAPPERS: dict[tuple[str, str], Wrapper] = {
-    ("uv", "run"): _wrapper("p --with --python --project --directory --env-file --extra --group"),
-    ("poetry", "run"): _wrapper(),
-    ("pipenv", "run"): _wrapper(),
-    ("hatch", "run"): _wrapper(),
-    ("bundle", "exec"): _wrapper(),
-    ("npm", "exec"): _wrapper("--package"),
-    ("pnpm", "exec"): _wrapper(),
-    ("yarn", "exec"): _wrapper(),
-}
-#: Programs with verbs, whose own options come first: ``git -C x push`` is a ``git push``, too.
-VERB_PROGRAMS: dict[str, Wrapper] = {
-    "git": _wrapper("C c --git-dir --work-tree --namespace --exec-path --config-env"),
-    "docker": _wrapper("c H l --config --context --host --log-level"),
-    "podman": _wrapper("c --connection --url --root --runroot"),
-    "kubectl": _wrapper("n s --namespace --context --cluster --kubeconfig --server --user"),
-    "helm": _wrapper("n --namespace --kube-context --kubeconfig"),
-    "terraform": _wrapper(),
-    "gh": _wrapper("R --repo --hostname"),
-    "npm": _wrapper("C w --prefix --workspace --registry"),
-    "pnpm": _wrapper("C F --dir --filter"),
-    "yarn": _wrapper("--cwd"),
-    "cargo": _wrapper("C Z --config --color"),
-    "uv": _wrapper("--directory --project --config-file --cache-dir"),
-    "pip": _wrapper("--python --log --proxy --cache-dir"),
-    "systemctl": _wrapper("H M p t --host --machine --property --type"),
-}
-#: Options of these programs that carry a whole script.
-SCRIPT_OPTIONS: dict[str, frozenset[str]] = {
-    "su": frozenset({"-c", "--command"}),
-    "runuser": frozenset({"-c", "--command"}),
-    "script": frozenset({"-c", "--command"}),
-    "flock": frozenset({"-c", "--command"}),
-    "env": frozenset({"-S", "--split-string"}),
-    "nix-shell": frozenset({"--run", "--command"}),
-}
-_FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,33 +57,48 @@ class Sightings:
 def sightings(argv: Words) -> Sightings:
     """Every command that ``argv`` may start, itself first."""
     seen: dict[Words, bool] = {}
-    clear = _look(argv, None, 0, seen, certain=True)
+    clear = _look(Glimpse(argv), {}, 0, seen, certain=True)
     return Sightings(tuple(seen.items()), clear)
 
 
 def _look(
-    words: Words, stdin: str | None, depth: int, seen: dict[Words, bool], *, certain: bool
+    command: Glimpse, variables: Variables, depth: int, seen: dict[Words, bool], *, certain: bool
 ) -> bool:
     """Note a command and whatever it wraps; True if nothing stayed hidden."""
+    words = command.words
     if depth > DEPTH_LIMIT or len(seen) >= SIGHTING_LIMIT:
         return False
     if not words:
         return True
     if words[0] is None:
-        _look(words[1:], stdin, depth + 1, seen, certain=False)
+        _look(replace(command, words=words[1:]), variables, depth + 1, seen, certain=False)
         return False
-    if stdin is None and (seen.get(words) or (words in seen and not certain)):
+    plain = command.stdin is None and not command.files
+    if plain and (seen.get(words) or (words in seen and not certain)):
         return True
-    seen[words] = certain
+    seen[words] = certain or seen.get(words, False)
     clear = True
+    variables = {**variables, **_set_before(words)}
     for inner in _wrapped(words):
-        clear &= _look(inner, None, depth + 1, seen, certain=certain)
-    for script in _scripts(words, stdin):
-        found = glimpses(script)
+        # What is fed to ``sudo sh`` is read by ``sh``.
+        below = replace(command, words=inner)
+        clear &= _look(below, variables, depth + 1, seen, certain=certain)
+    for script, arguments in _scripts(command):
+        found = glimpses(script, {**variables, **positional(arguments)})
         clear &= found.clear
         for glimpse in found.commands:
-            clear &= _look(glimpse.words, glimpse.stdin, depth + 1, seen, certain=certain)
+            clear &= _look(glimpse, found.variables, depth + 1, seen, certain=certain)
+    for text in _strings_of_code(words):
+        # A program in another language may hand any of its strings to a shell, or none.
+        for glimpse in glimpses(text).commands:
+            _look(glimpse, {}, DEPTH_LIMIT, seen, certain=False)
     return clear
+
+
+def _set_before(words: Words) -> dict[str, tuple[str, ...]]:
+    """``env X=rm sh -c '$X y'``"""
+    pairs = [word.partition("=") for word in words if word is not None and ASSIGNMENT.match(word)]
+    return {name.rstrip("+"): (value,) for name, _, value in pairs if value}
 
 
 def _wrapped(words: Words) -> Iterator[Words]:
@@ -181,6 +106,14 @@ def _wrapped(words: Words) -> Iterator[Words]:
     name = posixpath.basename(words[0] or "")
     if name == "find":
         yield from _find_commands(words)
+    if name in ("fd", "fdfind"):
+        yield from _behind_any(words, ("-x", "-X", "--exec", "--exec-batch"))
+    if name == "bwrap":
+        yield from _behind_flags(words)
+    if LOADER.fullmatch(name):
+        yield _behind_options(words[1:], LOADER_OPTIONS)
+    if name == "screen":
+        yield _behind_options(words[1:], wrapper_of("S c s t h e T"))
     if name == "coproc" and words[2:3] == ("{",):  # coproc NAME { X; }
         yield words[3:]
     if name in VERB_PROGRAMS:
@@ -199,6 +132,20 @@ def _wrapped(words: Words) -> Iterator[Words]:
         yield (*inner, None) if wrapper.appends else inner
 
 
+def _behind_any(words: Words, options: tuple[str, ...]) -> Iterator[Words]:
+    for at, word in enumerate(words):
+        if word in options:
+            yield tuple(words[at + 1 :])
+
+
+def _behind_flags(words: Words) -> Iterator[Words]:
+    """What may be the command of a program with more options than can be known: any tail."""
+    for at in range(2, min(len(words), 200)):
+        before, word = words[at - 1], words[at]
+        if word is not None and not word.startswith("-") and before is not None:
+            yield words[at:]
+
+
 def _behind_options(words: Words, wrapper: Wrapper) -> Words:
     skip, at = wrapper.skip, 0
     while at < len(words):
@@ -210,7 +157,7 @@ def _behind_options(words: Words, wrapper: Wrapper) -> Words:
             if word in wrapper.inert:
                 return ()
             at += _takes_next(word, wrapper.values)
-        elif word is not None and wrapper.assignments and _ASSIGNMENT.match(word):
+        elif word is not None and wrapper.assignments and ASSIGNMENT.match(word):
             continue
         elif skip:
             skip -= 1
@@ -231,47 +178,104 @@ def _takes_next(option: str, values: frozenset[str]) -> bool:
 
 def _find_commands(words: Words) -> Iterator[Words]:
     for at, word in enumerate(words):
-        if word in _FIND_ACTIONS:
+        if word in FIND_ACTIONS:
             rest = list(words[at + 1 :])
             ends = [rest.index(mark) for mark in (";", "+") if mark in rest]
             yield tuple(None if part == "{}" else part for part in rest[: min(ends, default=None)])
 
 
-def _scripts(words: Words, stdin: str | None) -> Iterator[str]:
-    """The shell scripts among the words of a command, or on its stdin."""
+def _scripts(command: Glimpse) -> Iterator[tuple[str, Words]]:
+    """The shell scripts among the words of a command, or on its stdin, each with its arguments."""
+    words, stdin = command.words, command.stdin
     name = posixpath.basename(words[0] or "")
-    if name in _SHELLS:
+    if name in SHELLS:
         yield from _shell_scripts(words, stdin)
-    elif name in ("eval", "watch"):
-        yield " ".join(word for word in words[1:] if word is not None)
+    elif name in ("eval", "watch", "hyperfine"):
+        yield " ".join(word for word in words[1:] if word is not None), ()
     elif name == "trap":
         actions = [word for word in words[1:] if word != "--"]
         if actions and actions[0]:
-            yield actions[0]
+            yield actions[0], ()
+    elif name == "ssh":
+        yield from ((script, ()) for script in _ssh_scripts(words))
+    elif name == "git":
+        yield from ((script, ()) for script in _git_scripts(words))
+    elif stdin is not None and (
+        name in READS_SCRIPT or (name in SOURCES and words[1:2] in STDIN_FILES)
+    ):
+        yield stdin, words[1:]
+    if name in SHELLS or name in SOURCES:
+        yield from ((text, ()) for text in command.files)
     for option in SCRIPT_OPTIONS.get(name, ()):
-        for at, word in enumerate(words):
-            following = words[at + 1] if at + 1 < len(words) else None
-            if word == option and following:
-                yield following
-            elif word and word.startswith(option) and word != option:
-                yield word[len(option) :].removeprefix("=")
+        yield from ((script, ()) for script in _option_scripts(words, option))
 
 
-def _shell_scripts(words: Words, stdin: str | None) -> Iterator[str]:
+def _option_scripts(words: Words, option: str) -> Iterator[str]:
+    short = len(option) == 2
+    for at, word in enumerate(words):
+        following = words[at + 1] if at + 1 < len(words) else None
+        if word is None or len(word) < 2 or word[0] != "-":
+            continue
+        joined = short and word[1] != "-" and word[1:-1].isalpha() and word.endswith(option[1])
+        if (word == option or joined) and following:
+            yield following
+        elif word.startswith(option) and word != option:
+            yield word[len(option) :].removeprefix("=")
+
+
+def _ssh_scripts(words: Words) -> Iterator[str]:
+    behind = _behind_options(words[1:], SSH)
+    if len(behind) > 1:
+        yield " ".join(word for word in behind[1:] if word is not None)
+
+
+def _git_scripts(words: Words) -> Iterator[str]:
+    """``git -c alias.x='!rm y' x``, ``git -c core.pager=rm log``"""
+    for at, word in enumerate(words[1:], 1):
+        if word == "-c" and at + 1 < len(words):
+            key, _, value = (words[at + 1] or "").partition("=")
+            if value.startswith("!"):
+                yield value[1:]
+            elif key.lower() in GIT_PROGRAMS:
+                yield value
+
+
+def _strings_of_code(words: Words) -> Iterator[str]:
+    """The strings in the program text that an interpreter is given as an argument."""
+    name = posixpath.basename(words[0] or "").rstrip("0123456789.")
+    if name not in CODE_OPTIONS:
+        return
+    options = CODE_OPTIONS[name]
+    for at, word in enumerate(words[1:], 1):
+        before = words[at - 1] or ""
+        given = before in options or (before.startswith("-") and before[-1:] in _letters(options))
+        if word is not None and (given or not options):
+            for found in STRING.finditer(word):
+                yield found[2]
+
+
+def _letters(options: frozenset[str]) -> set[str]:
+    return {option[1] for option in options if len(option) == 2}
+
+
+def _shell_scripts(words: Words, stdin: str | None) -> Iterator[tuple[str, Words]]:
     has_script = False
-    rest = iter(words[1:])
-    for word in rest:
+    rest = iter(range(1, len(words)))
+    for at in rest:
+        word = words[at]
         if word is None:
             continue
         if word.startswith(("-", "+")) and word not in ("-", "--"):
             if word.startswith("--"):
                 continue
             has_script |= word.startswith("-") and "c" in word
-            if _SHELL_VALUE_FLAGS & set(word[1:]):
+            if SHELL_VALUE_FLAGS & set(word[1:]):
                 next(rest, None)
         elif word not in ("-", "--"):
             if has_script:
-                yield word
+                yield word, words[at + 1 :]
+            elif stdin is not None and (word in STDIN_NAMES or "-s" in words):
+                yield stdin, (None, *words[at + 1 :])
             return
     if stdin is not None and not has_script:
-        yield stdin
+        yield stdin, ()

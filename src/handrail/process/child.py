@@ -35,7 +35,16 @@ from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, T
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
-from handrail.process.spec import ExitInfo, ExitKind, OnLag, ProcessSpec, Usage, exit_from_status
+from handrail.process.spec import (
+    Containment,
+    ExitInfo,
+    ExitKind,
+    OnLag,
+    ProcessSpec,
+    Usage,
+    Verdict,
+    exit_from_status,
+)
 from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_log import StdinLog
@@ -64,6 +73,9 @@ _LOOK_SECONDS_MOST = 0.1
 _RETRY_SECONDS = 0.1
 #: How often the kernel is asked for the status of a child without a keeper.
 _STATUS_TRIES = 100
+#: How long a signal waits for a sandbox that is being set up, and how often it looks.
+_SETUP_SECONDS = 2.0
+_SETUP_PAUSE = 0.005
 
 
 class Sink(Protocol):
@@ -132,6 +144,7 @@ class Child:
         "streams",
         "tags",
         "terminated",
+        "verdict",
     )
 
     def __init__(
@@ -151,6 +164,7 @@ class Child:
         self.ledger = StdinLedger() if spec.tty or spec.pipe_stdin else _NO_LEDGER
         self.sink = sink
         self.exit: ExitInfo | None = None
+        self.verdict: Verdict | None = None  # of a contained child that has exited
         self.terminated = False
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
@@ -221,6 +235,13 @@ class Child:
         spool = self.streams[chunk.stream if chunk.stream != PTY else 0].spool
         return spool.read(chunk.start, chunk.size) if spool is not None else b""
 
+    def drop_output(self) -> None:
+        """Retained output is wanted by nobody: let go of it, and of its descriptors."""
+        for stream in self.streams:
+            if stream.spool is not None:
+                stream.spool.close()
+                stream.spool = None
+
     async def changed(self, timeout: float) -> None:
         """Return when anything happens to this child, or after ``timeout`` seconds."""
         future: asyncio.Future[None] = self._loop.create_future()
@@ -276,9 +297,22 @@ class Child:
         """Signal the process group, or every descendant; how many were reached."""
         if not self.running and not tree:
             return 0
+        inside = self.spec.containment
+        if inside is not None and self.running and number != signal.SIGKILL:
+            return await self._signal_inside(inside, number, tree)
         scope = link.SCOPE_TREE if tree else link.SCOPE_GROUP
         answer = await self._launcher.signal(self.number, number, scope)
         return int(answer.fields[0])
+
+    async def _signal_inside(self, inside: Containment, number: int, tree: bool) -> int:
+        """What holds the command would die of the signal, and everybody inside with it."""
+        deadline = self._loop.time() + _SETUP_SECONDS
+        while self.running:
+            reached = inside.signal(number, tree=tree)
+            if reached or self._loop.time() > deadline:
+                return reached
+            await self.changed(_SETUP_PAUSE)  # it is being set up
+        return 0
 
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
@@ -534,9 +568,25 @@ class Child:
     # --- the end -------------------------------------------------------------------------
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+        inside = self.spec.containment
+        if inside is None:
+            self._reaped(status, user_ms, system_ms, rss)
+            return
+        # The end of a sandbox is the end of everybody in it.
+        inside.settle(self._loop, lambda: self._reaped(status, user_ms, system_ms, rss))
+
+    def _reaped(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+        if self._pidfd < 0:
+            return  # discarded meanwhile
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
         self._take_last()
-        info = exit_from_status(status, terminated=self.terminated, usage=usage, cause=self._cause)
+        info = exit_from_status(
+            status,
+            terminated=self.terminated,
+            usage=usage,
+            cause=self._cause,
+            contained=self.spec.contained,
+        )
         self._note_exit(info, status)
 
     def _take_last(self) -> None:
@@ -551,6 +601,8 @@ class Child:
 
     def _note_exit(self, info: ExitInfo, status: int = LOST) -> None:
         self.exit = info
+        if self.spec.judge is not None:
+            self.verdict = self.spec.judge(info.code, self._texts() if info.code else [])
         self._stop_timer()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
@@ -602,6 +654,16 @@ class Child:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _texts(self) -> list[bytes]:
+        """What is retained of the output: each stream, and all as it came."""
+        streams: list[list[bytes]] = [[], [], []]
+        both: list[bytes] = []
+        for chunk in self.log.read(0, None).chunks:
+            data = self.read_chunk(chunk)
+            streams[chunk.stream].append(data)
+            both.append(data)
+        return [b"".join(parts) for parts in (*streams, both) if parts]
 
     def _maybe_closed(self) -> None:
         if self.exit is None or not all(s.ended for s in self.streams):
@@ -709,6 +771,9 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)  # the leader is dead or dying, not reused yet
         except OSError:
             pass
+        inside = self.spec.containment
+        if inside is not None:
+            inside.settle(self._loop, _nothing)
         self._note_exit(ExitInfo(ExitKind.LOST, None))
 
     def _close_index(self) -> None:
@@ -726,6 +791,8 @@ class Child:
 
         Without ``forget`` the keeper goes on knowing its family, so that it can be ended.
         """
+        if self.running and self.spec.containment is not None:
+            self.spec.containment.settle(self._loop, _nothing)
         for stream in self.streams:
             if not stream.ended:
                 self._ended(stream)
@@ -763,6 +830,10 @@ def _wake(future: asyncio.Future[None]) -> None:
 def _heard(turn: asyncio.Future[None]) -> None:
     if not turn.cancelled():
         turn.exception()
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _always() -> bool:

@@ -97,6 +97,8 @@ class Launcher:
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         self.abilities = Abilities()
+        #: Whether the keeper holds copies of what it is given, for a server after this one.
+        self.hands_over = True
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
         loop.add_reader(self._sock.fileno(), self._readable)
@@ -152,7 +154,7 @@ class Launcher:
             self._children += 1
             child = self._children
             mode = (
-                link.MODE_PTY
+                (link.MODE_PTY if spec.containment is None else link.MODE_PTY_LOOSE)
                 if spec.tty
                 else link.MODE_STDIN
                 if spec.pipe_stdin
@@ -217,6 +219,10 @@ class Launcher:
         """Signal the leader, its group or its whole tree."""
         return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
+    def kill(self, child: int) -> None:
+        """SIGKILL to the whole tree, without waiting for the answer."""
+        self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
+
     async def orphans(self) -> dict[int, int]:
         """How many descendants have outlived their parents, by child."""
         fields = (await self._ask(link.ORPHANS, [])).fields
@@ -227,7 +233,7 @@ class Launcher:
 
         It has it when this returns, whatever becomes of us; raises OSError when it is too busy.
         """
-        if self.alive:
+        if self.alive and self.hands_over:
             if self._unsent:
                 raise BlockingIOError(errno.EAGAIN, "the keeper is busy")
             try:

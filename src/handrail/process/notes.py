@@ -32,6 +32,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     timeout: float | None = None
     output_bytes: int | None = None
     detach: bool = False
+    contained: bool = False
 
     def spec(self) -> ProcessSpec:
         """What was started, without its environment."""
@@ -46,6 +47,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             timeout=self.timeout,
             limits=ProcessLimits(output_bytes=self.output_bytes),
             detach=self.detach,
+            contained=self.contained,
         )
 
 
@@ -72,6 +74,7 @@ def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
         spec.timeout,
         spec.limits.output_bytes,
         spec.detach,
+        spec.contained,
     )
     return _encoder.encode(note)
 

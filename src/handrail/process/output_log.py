@@ -160,7 +160,7 @@ class OutputLog:
         chunks = self.dropped_seq - after
         if self.exit_seq is not None and after < self.exit_seq <= self.dropped_seq:
             chunks -= 1
-        return self.bytes_dropped - self._bytes_through(after), chunks
+        return self.bytes_dropped - self.bytes_through(after), chunks
 
     def _number(self, size: int) -> int:
         seq = self.next_seq
@@ -178,9 +178,10 @@ class OutputLog:
 
     def since(self, seq: int) -> tuple[int, int]:
         """Bytes and events numbered above ``seq``."""
-        return self.bytes_total - self._bytes_through(seq), self.next_seq - 1 - seq
+        return self.bytes_total - self.bytes_through(seq), self.next_seq - 1 - seq
 
-    def _bytes_through(self, seq: int) -> int:
+    def bytes_through(self, seq: int) -> int:
+        """How much output there was up to and including this number."""
         if self._ends is None or seq < self._ends_from:
             return 0
         return self._ends[seq - self._ends_from]

@@ -102,7 +102,13 @@ def _exit(child: Child, status: int, wall_ms: int, found: Found) -> ExitInfo:
         return ExitInfo(ExitKind.LOST, None)
     _, user, system, rss = found.exit or (0, 0, 0, 0)
     usage = Usage(wall_ms, user, system, rss)
-    return exit_from_status(status, terminated=child.terminated, usage=usage, cause=child._cause)
+    return exit_from_status(
+        status,
+        terminated=child.terminated,
+        usage=usage,
+        cause=child._cause,
+        contained=child.spec.contained,
+    )
 
 
 def _number_the_rest(child: Child, stream: Stream, start: int) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import enum
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from handrail.keeper.groups import OUT_OF_MEMORY
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
@@ -48,6 +53,34 @@ class ProcessLimits:
 NO_LIMITS = ProcessLimits()
 
 
+class Containment(Protocol):
+    """What is around a command that runs in a sandbox."""
+
+    def sent(self) -> None:
+        """The keeper has been given its own copies of the descriptors that are passed."""
+
+    def abandon(self) -> None:
+        """The command was not started."""
+
+    def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
+        """The leader has exited: call back when nobody inside is left."""
+
+    def signal(self, number: int, *, tree: bool) -> int:
+        """Signal the command's group or everybody inside; how many were reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a contained command seems to have met its sandbox, and what is known of that."""
+
+    denied: bool
+    denials: tuple[Any, ...] = ()
+
+
+#: From an exit code (None: not known) and the retained output to a verdict.
+Judge = Callable[[int | None, list[bytes]], Verdict]
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One command, complete: nothing is taken from the server's own environment any more."""
@@ -70,17 +103,24 @@ class ProcessSpec:
     limits: ProcessLimits = NO_LIMITS
     #: It is not ended with its session.
     detach: bool = False
+    #: Of a command in a sandbox: ``argv`` is then what holds it.
+    containment: Containment | None = field(default=None, repr=False, compare=False)
+    #: In a sandbox, also when a server before us has made it.
+    contained: bool = False
+    #: Asked once, at the exit.
+    judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
-        small = replace(self, env=_NO_ENV, passed=())
+        small = replace(self, env=_NO_ENV, passed=(), judge=None, containment=None)
         key = tuple(getattr(small, name) for name in _COMPARED)
         if len(_RECENT) >= _RECENT_MOST:
             _RECENT.clear()
         return _RECENT.setdefault(key, small)
 
 
-_COMPARED = [one.name for one in fields(ProcessSpec) if one.name not in ("env", "passed")]
+_DROPPED = {"env", "passed", "judge", "containment"}
+_COMPARED = [one.name for one in fields(ProcessSpec) if one.name not in _DROPPED]
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}
@@ -121,14 +161,22 @@ class ExitInfo:
 
 
 def exit_from_status(
-    status: int, *, terminated: bool, usage: Usage | None = None, cause: ExitKind | None = None
+    status: int,
+    *,
+    terminated: bool,
+    usage: Usage | None = None,
+    cause: ExitKind | None = None,
+    contained: bool = False,
 ) -> ExitInfo:
     """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes.
 
-    ``cause`` is why we ended it, if it was not on request.
+    ``cause`` is why we ended it, if it was not on request.  ``contained``: what holds a command
+    in a sandbox exits with 128+N for a command that was killed by N, so that is read back.
     """
     starved = status & OUT_OF_MEMORY
     status &= 0xFFFF
+    if contained and os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in _SIGNALS:
+        status = os.WEXITSTATUS(status) - 128
     if cause is None and terminated:
         cause = ExitKind.TERMINATED
     elif cause is None and starved and status:
@@ -152,6 +200,7 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
+_SIGNALS = frozenset(map(int, signal.valid_signals()))
 _NUMBERS = {s.name.removeprefix("SIG").lower(): int(s) for s in signal.Signals}
 
 

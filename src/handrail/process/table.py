@@ -100,9 +100,19 @@ class ProcessTable:
         owner may have gone meanwhile.  A caller that may be cancelled shields the task.
         """
         if key in self._entries:
+            if spec.containment is not None:
+                spec.containment.abandon()
             raise ProcessExists(f"process {key} already exists")
         note = b"" if self._owner is None else notes.encode(self._owner, key, spec)
-        spawning = self._launcher.spawn(spec, note)
+        inside = spec.containment
+        try:
+            spawning = self._launcher.spawn(spec, note)
+        except BaseException:
+            if inside is not None:
+                inside.abandon()
+            raise
+        if inside is not None:
+            inside.sent()
         place = self._entries[key] = Starting()
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
@@ -122,6 +132,8 @@ class ProcessTable:
         except BaseException:
             del self._entries[key]
             self._running -= 1
+            if spec.containment is not None:
+                spec.containment.settle(self._loop, _nothing)
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         if place.cancelled:
@@ -280,6 +292,10 @@ def _tidy() -> None:
     """Many are gone, and so is whoever asked for them: hand their memory back."""
     gc.collect()
     memory.give_back()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of what never began."""
 
 
 def _heard(task: asyncio.Task[Child]) -> None:

@@ -138,6 +138,15 @@ METHODS: dict[str, Method] = {
             about="End of file on stdin; a terminal gets its end-of-file key.",
         ),
         Method(
+            "process/wait",
+            "exec",
+            _P.WaitParams,
+            _P.WaitResult,
+            Lane.ORDINARY,
+            _OURS,
+            about="Wait for a pattern in the output, idleness, the exit or a deadline.",
+        ),
+        Method(
             "process/list",
             "exec",
             _E.Empty,

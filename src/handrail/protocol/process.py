@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from handrail.protocol.wire import U16, Unsigned, Wire
 
@@ -89,6 +89,8 @@ class StartParams(Wire):
     detach: bool = False
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
+    #: Ours: note what the sandbox refuses while it happens (see ``docs/sandbox.md``).
+    watch_denials: bool = False
 
 
 class StartResult(Wire):
@@ -96,6 +98,9 @@ class StartResult(Wire):
 
     process_id: str
     sandbox_type: str
+    #: Ours: what held it; absent when nothing did, and for bubblewrap unless the client named one
+    #: of our members in ``initialize``.
+    sandbox_backend: str | UnsetType = UNSET
 
 
 class ProcessParams(Wire):
@@ -142,6 +147,16 @@ class UsageShape(Wire):
     max_rss_bytes: int
 
 
+class DenialShape(Wire):
+    """Ours: one thing that a sandbox refused, or seems to have refused."""
+
+    kind: str
+    op: str | None
+    path: str | None
+    source: str
+    certain: bool
+
+
 class Omitted(Wire):
     """Ours: what the retention dropped above ``afterSeq``."""
 
@@ -167,6 +182,8 @@ class ReadResult(Wire):
     omitted: Omitted | UnsetType = UNSET
     #: Ours: closed while a descendant still has its output open; absent otherwise.
     held_open: bool | UnsetType = UNSET
+    #: Ours: what is known of refusals; absent while it runs and without a sandbox.
+    denials: list[DenialShape] | UnsetType = UNSET
 
 
 class WriteParams(Wire):
@@ -215,6 +232,38 @@ class ResizeParams(Wire):
     process_id: str
     rows: Rows
     cols: Rows
+
+
+class WaitParams(Wire):
+    """Ours: wait for any of several things; each is optional."""
+
+    process_id: str
+    #: Regular expressions; the syntax of Python's ``re`` without back references and
+    #: look-around, ``^`` and ``$`` at lines, over the bytes of UTF-8.
+    patterns: list[str] = field(default_factory=list)
+    #: Where to look for them: the position of a byte in all output of the process, both streams
+    #: in the order of their numbers.  Absent: output from now on.
+    from_byte: Unsigned | None = None
+    #: Nothing was written for this long.
+    idle_ms: Unsigned | None = None
+    #: The exit of the process, after all output before it was looked at.
+    exit: bool = True
+    #: How long to wait in all; absent or too long: as long as the server likes.
+    timeout_ms: Unsigned | None = None
+
+
+class WaitResult(Wire, omit_defaults=True):
+    """Ours: which of them it was."""
+
+    reason: Literal["pattern", "idle", "exit", "deadline"]
+    #: Where to go on: behind the match that ended first, or behind all that was looked at.
+    position: int
+    exited: bool
+    next_seq: int
+    #: Which pattern matched, from 0.
+    pattern: int | None = None
+    #: Bytes after ``fromByte`` that were no longer to be had.
+    omitted_bytes: int = 0
 
 
 class ProcessInfo(Wire):
@@ -267,6 +316,8 @@ class ExitedNotification(Wire):
     exit: ExitShape | UnsetType = UNSET
     #: Ours: as ``exit``.
     usage: UsageShape | UnsetType = UNSET
+    #: Ours: as ``exit``; absent without a sandbox.
+    denials: list[DenialShape] | UnsetType = UNSET
 
 
 class ClosedNotification(Wire):

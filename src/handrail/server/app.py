@@ -37,6 +37,9 @@ from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
 from handrail.transport.websocket import ListenLimits, WebSocketListener
 
 if TYPE_CHECKING:
+    from handrail.sandbox.select import Sandbox
+    from handrail.server.confinement import Confinements
+    from handrail.server.file_helpers import FileHelper
     from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,9 @@ class Server:
         self.own_environment = dict(os.environ)
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
+        self._confinements: Confinements | None = None
+        self.ending_helpers: set[FileHelper] = set()
+        self._sandbox: Sandbox | None = None
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self.draining = False
@@ -86,6 +92,24 @@ class Server:
                 header_env=bool(self.settings.http_header_env),
             )
         return self._info
+
+    @property
+    def confinements(self) -> Confinements:
+        """The plans of file calls under a sandbox."""
+        if self._confinements is None:
+            from handrail.server.confinement import Confinements
+
+            self._confinements = Confinements(self.sandbox)
+        return self._confinements
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """What contains commands here; made, and looked after, when it is first asked for."""
+        if self._sandbox is None:
+            from handrail.sandbox.select import Sandbox
+
+            self._sandbox = Sandbox()
+        return self._sandbox
 
     def admit(self, session: Session) -> None:
         """Refuse a new process once the server is on its way out, or there are too many."""
@@ -144,9 +168,13 @@ class Server:
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
         for task in list(self._tasks):
             task.cancel()
+        for helper in list(self.ending_helpers):
+            await helper.ended()
         self.pool.close()
         await self.http_client.close()
         await self.launcher.stop()
+        if self._sandbox is not None:
+            self._sandbox.close()
         if self.export is not None:
             await asyncio.to_thread(self.export.shutdown)
 

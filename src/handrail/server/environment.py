@@ -23,7 +23,7 @@ _WIRE_CAPABILITIES = {
     "capabilityDiscoveryV2": False,
     "environmentConfigRead": True,
     "httpHeaderEnvVars": False,
-    "sandboxedFileStreaming": False,
+    "sandboxedFileStreaming": True,
     "fileWriteStreaming": True,
     "shellSnapshotV2": False,
     "windowsMxc": False,
@@ -41,6 +41,7 @@ EXTENSIONS = {
     "processCloseStdin": True,
     "processList": True,
     "processSignals": True,
+    "processWait": True,
     "terminateGrace": True,
     "exitInfo": True,
     "omitted": True,
@@ -49,6 +50,9 @@ EXTENSIONS = {
     "detach": True,
     "heldOpen": True,
     "sessionClose": True,
+    "sandboxBackend": True,
+    "denials": True,
+    "watchDenials": True,
     "keeper": True,
 }
 

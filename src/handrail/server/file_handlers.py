@@ -41,6 +41,7 @@ from handrail.protocol.filesystem import (
     WriteBlockParams,
     WriteFileParams,
 )
+from handrail.server.file_helpers import FileHelper, FileHelpers
 from handrail.server.results import Parts, Streamed
 
 if TYPE_CHECKING:
@@ -68,12 +69,33 @@ class ConnectionFiles:
 
     def __init__(self, conn: Connection, pool: FilePool) -> None:
         self.pool = pool
+        self._conn = conn
+        self._helpers: FileHelpers | None = None
         self._spawn = conn.server.spawn_task
         self.handles = HandleTable()
         self.watch = WatchSlot(conn.server.loop, conn.missing_changed)
 
+    @property
+    def helpers(self) -> FileHelpers:
+        """The confined helpers; most connections need none."""
+        if self._helpers is None:
+            server = self._conn.server
+            self._helpers = FileHelpers(server.launcher, server.loop, server.ending_helpers)
+        return self._helpers
+
+    @property
+    def confined_handles(self) -> int:
+        """How many handles are open under sandboxes."""
+        return 0 if self._helpers is None else len(self._helpers.handles)
+
+    def helper_of(self, handle_id: str) -> FileHelper | None:
+        """Who has this handle open, if it was opened under a sandbox."""
+        return None if self._helpers is None else self._helpers.handles.get(handle_id)
+
     def close(self) -> None:
         self.watch.close()
+        if self._helpers is not None:
+            self._helpers.close()
         if len(self.handles):
             # Dropping a half-written file touches the disk.
             self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
@@ -83,17 +105,17 @@ async def _run(conn: Connection, work: Callable[..., T], *args: Any, **options: 
     try:
         return await conn.files.pool.run(work, *args, deadline=DEADLINE, **options)
     except FilesError as error:
-        raise _rpc_error(error) from None
+        raise rpc_error(error) from None
 
 
-def _rpc_error(error: FilesError) -> RpcError:
+def rpc_error(error: FilesError) -> RpcError:
     """The wire's code for a failed file call."""
     path = error.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     data = {"kind": error.kind, "path": path}
     return RpcError(_CODES.get(error.kind, INTERNAL_ERROR), str(error), data)
 
 
-def _path(uri: str) -> bytes:
+def native_path(uri: str) -> bytes:
     try:
         return path_uri.to_path(uri)
     except path_uri.NotNative as error:
@@ -102,24 +124,13 @@ def _path(uri: str) -> bytes:
         raise RpcError(INVALID_PARAMS, str(error)) from None
 
 
-def _refuse_sandbox(sandbox: dict[str, Any] | None) -> None:
-    """Nothing here confines a file call yet, so a profile that confines is refused."""
-    if sandbox is None:
-        return
-    permissions = sandbox.get("permissions")
-    if isinstance(permissions, dict) and permissions.get("type") in ("disabled", "external"):
-        return
-    raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
-
-
-def _default(value: bool | None, otherwise: bool) -> bool:
+def default(value: bool | None, otherwise: bool) -> bool:
     return otherwise if value is None else value
 
 
 async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
-    _refuse_sandbox(params.sandbox)
-    follow = _default(params.follow_symlinks, True)
-    return await _run(conn, _read_file, _path(params.path), follow, discard=_drop_result)
+    follow = default(params.follow_symlinks, True)
+    return await _run(conn, _read_file, native_path(params.path), follow, discard=_drop_result)
 
 
 def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
@@ -141,9 +152,8 @@ def _piece(plan: regular.ReadPlan) -> bytes:
 
 
 async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
-    _refuse_sandbox(params.sandbox)
-    follow = _default(params.follow_symlinks, True)
-    await _run(conn, _write_file, _path(params.path), params.data_base64, follow)
+    follow = default(params.follow_symlinks, True)
+    await _run(conn, _write_file, native_path(params.path), params.data_base64, follow)
     return _NOTHING
 
 
@@ -157,34 +167,32 @@ def _write_file(path: bytes, text: str, follow: bool) -> None:
 
 
 async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:
-    _refuse_sandbox(params.sandbox)
     await _run(
         conn,
         directories.create_directory,
-        _path(params.path),
-        recursive=_default(params.recursive, True),
-        follow=_default(params.follow_symlinks, True),
+        native_path(params.path),
+        recursive=default(params.recursive, True),
+        follow=default(params.follow_symlinks, True),
     )
     return _NOTHING
 
 
 def get_metadata(conn: Connection, params: LinkParams) -> Any:
-    _refuse_sandbox(params.sandbox)
-    path = _path(params.path)
+    path = native_path(params.path)
     try:
         # What the kernel has in memory is answered here: a thread costs more than the answer.
-        return _metadata(local.metadata_at_once(path))
+        return metadata_result(local.metadata_at_once(path))
     except BlockingIOError:
-        return _metadata_later(conn, path, _default(params.follow_symlinks, True))
+        return _metadata_later(conn, path, default(params.follow_symlinks, True))
     except FilesError as error:
-        raise _rpc_error(error) from None
+        raise rpc_error(error) from None
 
 
 async def _metadata_later(conn: Connection, path: bytes, follow: bool) -> MetadataResult:
-    return _metadata(await _run(conn, local.get_metadata, path, follow=follow))
+    return metadata_result(await _run(conn, local.get_metadata, path, follow=follow))
 
 
-def _metadata(found: local.Metadata) -> MetadataResult:
+def metadata_result(found: local.Metadata) -> MetadataResult:
     return MetadataResult(
         is_directory=found.is_directory,
         is_file=found.is_file,
@@ -196,21 +204,20 @@ def _metadata(found: local.Metadata) -> MetadataResult:
 
 
 async def canonicalize(conn: Connection, params: PathParams) -> PathResult:
-    _refuse_sandbox(params.sandbox)
-    found = await _run(conn, local.canonicalize, _path(params.path))
+    found = await _run(conn, local.canonicalize, native_path(params.path))
     return PathResult(path=path_uri.to_uri(found))
 
 
 async def read_directory(conn: Connection, params: PathParams) -> Parts:
-    _refuse_sandbox(params.sandbox)
-    return await _run(conn, _read_directory, _path(params.path))
+    return await _run(conn, _read_directory, native_path(params.path))
 
 
 def _read_directory(path: bytes) -> Parts:
-    entries = [
-        _entry(path, entry.name, entry.is_directory, entry.is_file)
-        for entry in directories.read_directory(path)
-    ]
+    return directory_parts(path, directories.read_directory(path))
+
+
+def directory_parts(path: bytes, found: list[directories.DirectoryEntry]) -> Parts:
+    entries = [_entry(path, entry.name, entry.is_directory, entry.is_file) for entry in found]
     return Parts([codec.encode(ReadDirectoryResult(entries=entries))])
 
 
@@ -224,12 +231,11 @@ def _entry(parent: bytes, name: bytes, is_directory: bool, is_file: bool) -> Dir
 
 
 async def walk_tree(conn: Connection, params: WalkParams) -> Parts:
-    _refuse_sandbox(params.sandbox)
     options = params.options
     return await _run(
         conn,
         _walk,
-        _path(params.path),
+        native_path(params.path),
         walk.WalkOptions(
             max_depth=options.max_depth,
             max_directories=options.max_directories,
@@ -241,8 +247,11 @@ async def walk_tree(conn: Connection, params: WalkParams) -> Parts:
 
 
 def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
+    return walk_parts(walk.walk(path, options))
+
+
+def walk_parts(result: walk.WalkResult) -> Parts:
     """Put together by hand: tens of thousands of entries, most with the same beginning."""
-    result = walk.walk(path, options)
     parts: list[bytes] = []
     parent, prefix = None, b""
     for entry in result.entries:
@@ -262,21 +271,19 @@ def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
 
 
 async def remove(conn: Connection, params: RemoveParams) -> Nothing:
-    _refuse_sandbox(params.sandbox)
     await _run(
         conn,
         removal.remove,
-        _path(params.path),
-        recursive=_default(params.recursive, True),
-        force=_default(params.force, True),
-        follow=_default(params.follow_symlinks, True),
+        native_path(params.path),
+        recursive=default(params.recursive, True),
+        force=default(params.force, True),
+        follow=default(params.follow_symlinks, True),
     )
     return _NOTHING
 
 
 async def copy(conn: Connection, params: CopyParams) -> Nothing:
-    _refuse_sandbox(params.sandbox)
-    source, destination = _path(params.source_path), _path(params.destination_path)
+    source, destination = native_path(params.source_path), native_path(params.destination_path)
     await _run(conn, copying.copy, source, destination, recursive=params.recursive)
     return _NOTHING
 
@@ -285,14 +292,13 @@ async def copy(conn: Connection, params: CopyParams) -> Nothing:
 
 
 async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
-    _refuse_sandbox(params.sandbox)
     mode = Mode.READ if params.mode == "read" else Mode.REPLACE
     handles, name = conn.files.handles, params.handle_id
     await _run(
         conn,
         handles.open,
         name,
-        _path(params.path),
+        native_path(params.path),
         mode,
         discard=lambda _: handles.forget(name),
     )
@@ -323,7 +329,7 @@ async def close_file(conn: Connection, params: HandleParams) -> Nothing:
 
 
 async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMissingResult:
-    paths = [_path(uri) for uri in params.missing]
+    paths = [native_path(uri) for uri in params.missing]
     slot = conn.files.watch
     if not slot.claim(params.watch_id):
         return WatchMissingResult(watching=False)
@@ -334,21 +340,3 @@ async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMi
 def _close_watch(watch: MissingWatch | None) -> None:
     if watch is not None:
         watch.close()
-
-
-FILE_HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
-    "fs/readFile": read_file,
-    "fs/writeFile": write_file,
-    "fs/createDirectory": create_directory,
-    "fs/getMetadata": get_metadata,
-    "fs/canonicalize": canonicalize,
-    "fs/readDirectory": read_directory,
-    "fs/walk": walk_tree,
-    "fs/remove": remove,
-    "fs/copy": copy,
-    "fs/open": open_file,
-    "fs/readBlock": read_block,
-    "fs/writeBlock": write_block,
-    "fs/close": close_file,
-    "fs/watchMissing": watch_missing,
-}

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
@@ -57,13 +57,15 @@ from handrail.protocol.process import (
 from handrail.protocol.wire import U64_MAX
 from handrail.server.capability_handlers import CAPABILITY_HANDLERS
 from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
-from handrail.server.file_handlers import FILE_HANDLERS
+from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
-from handrail.server.notifier import exit_shape, usage_shape
+from handrail.server.notifier import denial_shapes, denied, exit_shape, usage_shape
 from handrail.server.results import Parts
+from handrail.server.waiting import process_wait
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
+    from handrail.server.sandboxing import Contained
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,8 @@ LONGEST_ID = 4096
 LONGEST_WRITE_ID = 128
 #: A longer wait than this is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
+#: Named to our own clients alone: recorded exchanges compare this answer member by member.
+USUAL_BACKEND = "bubblewrap"
 
 #: Timers do not count further than this.
 LONGEST_TIMEOUT = 10 * 365 * 86_400.0
@@ -134,6 +138,18 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     conn.server.admit(session)
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
+    held: Contained | None = None
+    if params.watch_denials and params.sandbox is None:
+        raise RpcError(
+            INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
+        )
+    if params.sandbox is not None:
+        from handrail.server.sandboxing import contain  # only when one is asked for
+
+        if session.table.get(key) is None:
+            watch = params.watch_denials
+            held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
+            spec = held.spec
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -141,10 +157,18 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _started(key, starting)
+    finally:
+        if held is not None:
+            held.sent()
+    backend = None if held is None else held.backend
+    if backend == USUAL_BACKEND and not conn.notifier.extended:
+        backend = None
+    return _started(key, starting, "none" if held is None else held.type, backend)
 
 
-async def _started(key: str, starting: asyncio.Task[Child]) -> StartResult:
+async def _started(
+    key: str, starting: asyncio.Task[Child], held: str, backend: str | None
+) -> StartResult:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -152,7 +176,9 @@ async def _started(key: str, starting: asyncio.Task[Child]) -> StartResult:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return StartResult(process_id=key, sandbox_type="none")
+    return StartResult(
+        process_id=key, sandbox_type=held, sandbox_backend=UNSET if backend is None else backend
+    )
 
 
 def _spawn_error(error: SpawnFailed) -> RpcError:
@@ -169,9 +195,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         ) from None
     except path_uri.BadUri as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-    if params.sandbox is not None:
-        raise RpcError(INVALID_PARAMS, "sandbox intent cannot be enforced on this executor")
-    if params.network_proxy is not None:
+    if params.network_proxy is not None or (params.enforce_managed_network and params.sandbox):
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
@@ -319,7 +343,7 @@ def _read_now(
         "exitCode": child.exit.code if child.exit is not None else None,
         "closed": child.closed,
         "failure": None,
-        "sandboxDenied": False,
+        "sandboxDenied": denied(child),
         "exit": exit_shape(child),
         "usage": usage_shape(child),
     }
@@ -328,6 +352,8 @@ def _read_now(
         tail["heldOpen"] = True
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
+    if child.verdict is not None:
+        tail["denials"] = denial_shapes(child)
     parts.append(b"]," + codec.encode(tail)[1:])
     if not child.waits:
         return Parts(parts)
@@ -551,6 +577,9 @@ HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
     "process/signal": process_signal,
     "process/terminate": process_terminate,
     "process/list": process_list,
+    "process/wait": lambda conn, params: process_wait(
+        conn, params, _child(conn, params.process_id)
+    ),
     **FILE_HANDLERS,
     **HTTP_HANDLERS,
     **CAPABILITY_HANDLERS,

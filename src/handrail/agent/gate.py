@@ -1,0 +1,153 @@
+"""The orchestrator as the gate of unified exec: decides, asks, chooses the sandbox, tries again."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import OrderedDict
+from dataclasses import replace
+
+from handrail.errors import HandrailError
+from handrail.executor.base import ExecSession, Executor, SpawnRequest
+from handrail.orchestrator.audit import Outcome
+from handrail.orchestrator.calls import Call, read_request
+from handrail.orchestrator.course import Attempt, Course, RetryRejected
+from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
+from handrail.orchestrator.run import Orchestrator
+from handrail.patch.steps import AsyncFiles
+from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
+from handrail.unified_exec.patching import PatchFiles
+from handrail.unified_exec.tools import ToolFailed
+
+#: Calls whose process has not been seen to end; more than can be open at once.
+_MOST_COURSES = 1024
+LATE = (
+    "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
+    " again with sandbox_permissions require_escalated and a justification"
+)
+#: Scripts look for these to know that there is no way out.
+_OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+
+
+class OrchestratorGate:
+    """``Gate`` on an orchestrator.  ``local``: the executor runs on this machine."""
+
+    def __init__(
+        self, orchestrator: Orchestrator, executor: Executor, *, local: bool = True
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._executor = executor
+        self._local = local
+        self._courses: OrderedDict[str, tuple[Course, ExecSession]] = OrderedDict()
+        self._writer: dict[str, PatchWriter] = {}
+
+    async def start(self, call: ExecCall) -> Started:
+        """Let it in and start it, or raise what stands against it."""
+        course = self._orchestrator.course(self._call(call))
+        attempt = await course.admit()
+        session = await self._executor.spawn(_sandboxed(call.spawn, attempt))
+        self._courses[call.call_id] = (course, session)
+        while len(self._courses) > _MOST_COURSES:
+            self._courses.popitem(last=False)
+        return Started(session, attempt.notes)
+
+    async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
+        """Perhaps once more, with more permissions."""
+        course, _ = self._courses.pop(call.call_id, (None, None))
+        if course is None:
+            return None
+        denied = await ended.session.denied()
+        try:
+            attempt = await course.after(denied, ended.output)
+        except RetryRejected as rejection:
+            raise ToolFailed(_rejected(rejection, ended), output=ended.output) from rejection
+        if attempt is None:
+            return None
+        spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
+        try:
+            session = await self._executor.spawn(_sandboxed(spawn, attempt))
+        except HandrailError as error:
+            text = f"exec_command failed: it was to be run again, and {error}"
+            raise ToolFailed(text, output=ended.output) from error
+        self._courses[call.call_id] = (course, session)
+        return Started(session, (_again(attempt),))
+
+    async def late(self, call_id: str) -> str | None:
+        """A process ended after its first answer: what is to be said if its sandbox refused it.
+
+        Nobody is asked then, for the model has gone on since; it can ask by calling again.
+        """
+        course, session = self._courses.pop(call_id, (None, None))
+        if course is None or session is None:
+            return None
+        denied = await session.denied()
+        course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
+        return LATE if denied.likely else None
+
+    async def patch(self, request: PatchRequest) -> AsyncFiles | None:
+        """Files to write through, in the sandbox of the settings."""
+        writer = await admit_patch(
+            self._orchestrator,
+            self._executor,
+            PatchFiles(self._executor.files),
+            call_id=request.call_id,
+            cwd=request.cwd,
+            changes=request.changes,
+            local=self._local,
+            confine=None if self._local else self._confine(),
+        )
+        self._writer[request.call_id] = writer
+        return writer
+
+    async def patched(self, call_id: str) -> None:
+        """A call is over: put away what wrote for it."""
+        writer = self._writer.pop(call_id, None)
+        if writer is not None:
+            await writer.close()
+
+    def _confine(self) -> Confine | None:
+        """Files under an intent, on machines that have them."""
+        confined = getattr(self._executor.files, "confined", None)
+        return None if confined is None else lambda intent: PatchFiles(confined(intent))
+
+    def _call(self, call: ExecCall) -> Call:
+        args, spawn = call.args, call.spawn
+        cwd = posixpath.normpath(spawn.cwd)
+        request, wants = read_request(
+            self._orchestrator.settings,
+            cwd,
+            args.sandbox_permissions,
+            args.justification,
+            args.additional_permissions,
+        )
+        return Call(
+            call.call_id,
+            tuple(str(word) for word in spawn.argv),
+            cwd,
+            tty=args.tty,
+            request=request,
+            justification=args.justification,
+            prefix_rule=args.prefix_rule,
+            wants=wants,
+            environment_id=args.environment_id or "local",
+        )
+
+
+def _sandboxed(spawn: SpawnRequest, attempt: Attempt) -> SpawnRequest:
+    env = spawn.env if attempt.network else {**spawn.env, **_OFFLINE}
+    return replace(spawn, sandbox=attempt.sandbox, env=env)
+
+
+def _again(attempt: Attempt) -> str:
+    how = "in the sandbox, with more opened" if attempt.sandboxed else "without the sandbox"
+    return (
+        f"the sandbox refused the first run, so the whole command was run again {how}; what the"
+        " first run did remains"
+    )
+
+
+def _rejected(rejection: HandrailError, ended: Ended) -> str:
+    text = ended.output.decode("utf-8", "replace")
+    return (
+        f"{rejection} (the sandbox refused something and it was not run again)\n"
+        f"Process exited with code {ended.exit.code}\nOutput:\n{text}"
+    )

@@ -1,0 +1,34 @@
+"""The tools of an ``AgentShell`` as a model is told of them.  Pure data."""
+
+from __future__ import annotations
+
+from handrail.unified_exec.schemas import tools
+
+APPLY_PATCH = (
+    "Adds, changes, moves and deletes files by a patch: `*** Begin Patch`, then per file"
+    " `*** Add File: path`, `*** Update File: path` (with `@@` hunks of context, - and + lines) or"
+    " `*** Delete File: path`, then `*** End Patch`. All of it is applied or nothing."
+)
+
+
+def agent_tools() -> list[dict[str, object]]:
+    """exec_command, write_stdin, read_output and apply_patch, for function calling."""
+    patch: dict[str, object] = {
+        "type": "function",
+        "name": "apply_patch",
+        "description": APPLY_PATCH,
+        "strict": False,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "patch": {"type": "string", "description": "The text of the patch"},
+                "workdir": {
+                    "type": "string",
+                    "description": "Where its paths start (default: the workspace)",
+                },
+            },
+            "required": ["patch"],
+            "additionalProperties": False,
+        },
+    }
+    return [*tools(), patch]

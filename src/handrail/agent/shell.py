@@ -1,0 +1,334 @@
+"""``AgentShell``, the front door for an agent: commands, input, patches, guarded.
+
+  async with AgentShell(Workspace("."), approver=ask, policy="on-request") as shell:
+      answer = await shell.exec_command("pytest -q")
+      print(answer.text)
+
+``call`` takes a tool call as a model makes it and always has a text for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from handrail.agent.gate import OrchestratorGate
+from handrail.agent.schemas import agent_tools
+from handrail.agent.where import Hands, Where, take
+from handrail.errors import ApprovalRejected, HandrailError, UsageError
+from handrail.executor.base import Executor
+from handrail.orchestrator import settings as orchestration
+from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
+from handrail.orchestrator.audit import Listener as AuditListener
+from handrail.orchestrator.audit import nobody
+from handrail.orchestrator.course import TurnAborted
+from handrail.orchestrator.run import Orchestrator
+from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
+from handrail.policy.rules import Policy, normal_path
+from handrail.policy.situation import Approval
+from handrail.unified_exec import settings as unified
+from handrail.unified_exec.events import Event, Listener
+from handrail.unified_exec.manager import Background, UnifiedExec
+from handrail.unified_exec.patching import intercepted
+from handrail.unified_exec.tools import (
+    ExecAnswer,
+    OutputRange,
+    ToolFailed,
+    WriteStdinArgs,
+    exec_command_args,
+    read_output_args,
+    write_stdin_args,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a model is told; ``aborted``: somebody wants the turn to stop."""
+
+    text: str
+    ok: bool = True
+    aborted: bool = False
+    answer: ExecAnswer | None = None
+
+
+class AgentShell:
+    """The shell of one agent; use it in ``async with``.
+
+    ``where``: a workspace, a directory of this machine, or an executor with ``cwd``.
+    ``approver`` answers questions (None: every question is a no).  ``policy`` says when somebody
+    is asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is
+    a whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
+    workspace's own.  ``rules`` are those in force, ``rules_file`` is where «yes, always» goes.
+    ``login``: whether shells may read login profiles.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        cwd: str | None = None,
+        approver: Approver | None = None,
+        policy: str | Approval | Mapping[str, object] | orchestration.Settings = "on-request",
+        sandbox: SandboxMode | str | None = None,
+        rules: Policy | None = None,
+        rules_file: str | None = None,
+        hooks: Sequence[Hook] = (),
+        on_event: Listener | None = None,
+        on_audit: AuditListener = nobody,
+        login: bool = False,
+        exec_settings: unified.Settings | None = None,
+    ) -> None:
+        self._where = where
+        self._cwd = cwd
+        self._approver = approver
+        self._policy = policy
+        self._sandbox = SandboxMode(read_mode(sandbox)) if isinstance(sandbox, str) else sandbox
+        self._rules = rules or Policy()
+        self._rules_file = rules_file
+        self._hooks = tuple(hooks)
+        self._on_event = on_event
+        self._on_audit = on_audit
+        self._login = login
+        self._exec_settings = exec_settings
+        self._open: _Open | None = None
+
+    async def __aenter__(self) -> Self:
+        hands = await take(self._where, self._cwd)
+        try:
+            settings = self._settings(hands, (await hands.executor.place()).shell)
+            orchestrator = Orchestrator(
+                settings,
+                None if self._approver is None else _Pausing(self._approver, self),
+                hooks=self._hooks,
+                listener=self._on_audit,
+                exists=None if hands.local else _exists_on(hands.executor),
+            )
+            gate = OrchestratorGate(orchestrator, hands.executor, local=hands.local)
+            exec_settings = self._exec_settings or unified.Settings(
+                settings.cwd, allow_login=self._login, remote=not hands.local
+            )
+            manager = UnifiedExec(
+                hands.executor, settings=exec_settings, gate=gate, listener=self._on_event
+            )
+        except BaseException:
+            await hands.release()
+            raise
+        self._open = _Open(hands, orchestrator, gate, manager)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every process of this shell."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            try:
+                await opened.manager.close()
+            finally:
+                await opened.hands.release()
+
+    # --- the tools -------------------------------------------------------------------------------
+
+    async def exec_command(
+        self, cmd: str, *, call_id: str | None = None, **more: Any
+    ) -> ExecAnswer:
+        """Run a shell command; ``more`` are the other arguments of the tool.
+
+        Raises ToolFailed with a sentence for the model, TurnAborted, UsageError.
+        """
+        args = exec_command_args({"cmd": cmd, **more})
+        call_id = call_id or _new_id()
+        with self._aborting():
+            try:
+                return await self._now.manager.exec_command(args, call_id=call_id)
+            finally:
+                await self._now.gate.patched(call_id)
+
+    async def write_stdin(self, session_id: int, chars: str = "", **more: Any) -> ExecAnswer:
+        """Write to a session, or wait for it; raises UnknownProcess, ToolFailed, UsageError."""
+        args = write_stdin_args({"session_id": session_id, "chars": chars, **more})
+        return await self._written(args)
+
+    async def apply_patch(
+        self, patch: str, *, workdir: str | None = None, call_id: str | None = None
+    ) -> ExecAnswer:
+        """Apply a patch; raises ToolFailed with the sentences models know, TurnAborted."""
+        now = self._now
+        call_id = call_id or _new_id()
+        with self._aborting():
+            try:
+                answer = await intercepted(
+                    ("apply_patch", patch),
+                    normal_path(workdir or "", now.orchestrator.settings.cwd),
+                    call_id,
+                    files=now.hands.executor.files,
+                    gate=now.gate,
+                    listener=self._tell,
+                )
+            finally:
+                await now.gate.patched(call_id)
+        assert answer is not None  # noqa: S101 (these words are always a patch)
+        return answer
+
+    def read_output(self, session_id: int, offset: int = 0, max_bytes: int = 32768) -> OutputRange:
+        """A range of everything a session printed; raises UnknownProcess."""
+        given = {"session_id": session_id, "offset": offset, "max_bytes": max_bytes}
+        return self._now.manager.read_output(read_output_args(given))
+
+    def background(self) -> list[Background]:
+        """The processes that live."""
+        return self._now.manager.background()
+
+    async def terminate(self, session_id: int) -> bool:
+        """End one; False if there is none of that id."""
+        return await self._now.manager.terminate(session_id)
+
+    async def clean(self) -> int:
+        """End them all; how many there were."""
+        return await self._now.manager.clean()
+
+    def tools(self) -> list[dict[str, object]]:
+        """The tools as a model is told of them, for function calling."""
+        return agent_tools()
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None
+    ) -> ToolAnswer:
+        """One tool call of a model; whatever goes wrong is a text for it."""
+        try:
+            match name:
+                case "exec_command":
+                    args = exec_command_args(arguments)
+                    given = {n: getattr(args, n) for n in args.__struct_fields__ if n != "cmd"}
+                    answer = await self.exec_command(args.cmd, call_id=call_id, **given)
+                case "write_stdin":
+                    answer = await self._written(write_stdin_args(arguments))
+                case "apply_patch":
+                    patch = arguments.get("patch", arguments.get("input"))
+                    if not isinstance(patch, str):
+                        raise UsageError("`patch` is missing: give the text of the patch")
+                    workdir = arguments.get("workdir")
+                    answer = await self.apply_patch(patch, workdir=workdir, call_id=call_id)
+                case "read_output":
+                    found = self._now.manager.read_output(read_output_args(arguments))
+                    return ToolAnswer(range_text(found))
+                case _:
+                    raise UsageError(f"there is no tool {name!r}")
+        except TurnAborted as error:
+            return ToolAnswer(str(error), ok=False, aborted=True)
+        except HandrailError as error:
+            return ToolAnswer(str(error), ok=False)
+        return ToolAnswer(answer.text, answer=answer)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """Settings, memory and reviewers; ``update_environment`` changes later runs."""
+        return self._now.orchestrator
+
+    @property
+    def _now(self) -> _Open:
+        if self._open is None:
+            raise UsageError("the shell is not open: use it in `async with`")
+        return self._open
+
+    async def _written(self, args: WriteStdinArgs) -> ExecAnswer:
+        answer = await self._now.manager.write_stdin(args)
+        if answer.exit_code is None:
+            return answer
+        note = await self._now.gate.late(answer.call_id)
+        if note is None:
+            return answer
+        head, mark, output = answer.text.partition("\nOutput:\n")
+        text = f"{head}\nNote: {note}{mark}{output}"
+        return replace(answer, text=text, notes=(*answer.notes, note))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While somebody is asked something, no call's waiting time runs."""
+        with self._now.manager.asking():
+            yield
+
+    @contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """An abort is for the program, whatever it was wrapped in."""
+        try:
+            yield
+        except ToolFailed as error:
+            if isinstance(error.__cause__, TurnAborted):
+                raise error.__cause__ from None
+            raise
+        except ApprovalRejected as error:
+            if isinstance(error, TurnAborted):
+                raise
+            raise ToolFailed(str(error)) from error
+
+    def _settings(self, hands: Hands, shell: str) -> orchestration.Settings:
+        if isinstance(self._policy, orchestration.Settings):
+            return self._policy
+        if isinstance(self._policy, Approval):
+            approval, granular = self._policy, None
+        else:
+            approval, granular = read_approval(self._policy)
+        return orchestration.Settings(
+            hands.cwd,
+            approval,
+            granular,
+            self._sandbox or hands.sandbox or SandboxMode(),
+            self._rules,
+            self._rules_file,
+            shell=shell,
+        )
+
+    def _tell(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    hands: Hands
+    orchestrator: Orchestrator
+    gate: OrchestratorGate
+    manager: UnifiedExec
+
+
+class _Pausing:
+    """An approver during whose questions no waiting time runs."""
+
+    def __init__(self, approver: Approver, shell: AgentShell) -> None:
+        self._approver = approver
+        self._shell = shell
+
+    async def ask(self, question: Question) -> Answer:
+        with self._shell.asking():
+            return await self._approver.ask(question)
+
+
+def range_text(found: OutputRange) -> str:
+    """A range of a transcript, as a model reads it."""
+    end = found.offset + len(found.data)
+    head = f"Bytes {found.offset} to {end} of {found.total}"
+    if found.missing:
+        head += f" ({found.missing} before them are not kept any more)"
+    return f"{head}\nOutput:\n" + found.data.decode("utf-8", "replace")
+
+
+def _new_id() -> str:
+    return f"call_{secrets.token_hex(8)}"
+
+
+def _exists_on(executor: Executor) -> Any:
+    async def exists(path: str) -> bool:
+        try:
+            await executor.files.metadata(path)
+        except HandrailError:
+            return False
+        return True
+
+    return exists

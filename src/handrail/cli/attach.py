@@ -1,0 +1,68 @@
+"""``handrail attach``: back to a process that was left running, terminal and all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from handrail.cli import options, return_to
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "attach",
+        help="go back to a process that was left running",
+        description="Show what it has written so far and connect it to this terminal. The exit"
+        " code is the process's own, or 0 when it was left again.",
+        allow_abbrev=False,
+    )
+    return_to.add_id(parser)
+    parser.add_argument(
+        "--detach-key", default="ctrl-]", help="leaves it running (default: %(default)s)"
+    )
+    options.add_json(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attach until it ends or is left."""
+    from handrail.cli.terminal import read_key
+
+    try:
+        key = read_key(args.detach_key)
+    except ValueError as error:
+        args.parser.error(str(error))
+    return options.to_end(_run(args, key))
+
+
+async def _run(args: argparse.Namespace, key: bytes) -> int:
+    from handrail.cli import terminal
+    from handrail.cli.relay import Relay
+
+    raw = terminal.is_there()
+    async with return_to.returned(args) as workspace:
+        process = return_to.find(workspace, args.id)
+        if raw:
+            await _fit(process)
+        relay = Relay(process, raw=raw, leaves=True, detach_key=key if os.isatty(0) else b"")
+        info = await relay.run()
+    if args.json:
+        options.print_json({"detached": info is None, "exit": options.exit_json(info)})
+    elif info is None:
+        print(f"\r\nleft running; `handrail attach {args.id}` comes back", file=sys.stderr)
+    return 0 if info is None else options.exit_code(info)
+
+
+async def _fit(process: object) -> None:
+    """Its terminal gets the size of ours, if it has one."""
+    from handrail.cli import terminal
+    from handrail.errors import ResizeFailed
+    from handrail.workspace.process import AsyncProcess
+
+    assert isinstance(process, AsyncProcess)  # noqa: S101 (typed so for the import's sake)
+    try:
+        await process.resize(*terminal.size())
+    except ResizeFailed:
+        pass

@@ -1,0 +1,147 @@
+"""``handrail cp``: files to and from another machine, with progress when it takes long."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from handrail.cli import options
+from handrail.errors import FilesError, UsageError
+
+if TYPE_CHECKING:
+    from handrail.workspace.files import AsyncFiles
+
+#: Copies that are done sooner show nothing.
+_PATIENCE_SECONDS = 0.5
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "cp",
+        help="copy files to or from another machine",
+        description="Copy files. A path that begins with : is on the machine of --at, relative"
+        " to where its server works.",
+        allow_abbrev=False,
+    )
+    options.add_place(parser)
+    parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
+    options.add_json(parser)
+    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("destination", metavar="DESTINATION")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy; 1 when a file could not be read or written."""
+    far = [path for path in (args.source, args.destination) if path.startswith(":")]
+    if not far:
+        args.parser.error("one of the paths is on the other machine and begins with :")
+    if args.at is None:
+        args.parser.error("--at says on which machine the paths with : are")
+    return options.to_end(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    # Copying is what the user does, not a command: no sandbox is meant to hold it back.
+    async with (
+        AsyncWorkspace(".", sandbox="off") as here,
+        AsyncWorkspace(".", at=args.at, token=options.token(args), sandbox="off") as there,
+    ):
+        copying = _Copying(here.files, there.files, recursive=args.recursive, quiet=args.json)
+        try:
+            await copying.copy(args.source, args.destination)
+        except FilesError as error:
+            print(f"handrail: {error}", file=sys.stderr)
+            return 1
+        finally:
+            copying.clear()
+    if args.json:
+        options.print_json({"files": copying.files, "bytes": copying.bytes})
+    return 0
+
+
+class _Copying:
+    """One call of the command: what was copied, and the line that says so."""
+
+    def __init__(
+        self, here: AsyncFiles, there: AsyncFiles, *, recursive: bool, quiet: bool
+    ) -> None:
+        self._here = here
+        self._there = there
+        self._recursive = recursive
+        self._shows = not quiet and os.isatty(2)
+        self._began = time.monotonic()
+        self._shown = False
+        self._name = ""
+        self.files = 0
+        self.bytes = 0
+
+    async def copy(self, source: str, destination: str) -> None:
+        """A file or a tree; into a directory that exists, under its own name."""
+        name = posixpath.basename(source.removeprefix(":").rstrip("/"))
+        if name and await self._is_directory(destination, missing_ok=True):
+            destination = posixpath.join(destination, name) if destination != ":" else f":{name}"
+        if await self._is_directory(source):
+            if not self._recursive:
+                raise UsageError(f"{source} is a directory; copy it with -r")
+            await self._copy_tree(source, destination)
+        else:
+            await self._copy_file(source, destination)
+
+    async def _copy_tree(self, source: str, destination: str) -> None:
+        there, where = self._side(destination)
+        await there.mkdir(where)
+        here, directory = self._side(source)
+        for entry in await here.list(directory):
+            one = posixpath.join(source, entry.name)
+            other = posixpath.join(destination, entry.name)
+            if entry.is_directory:
+                await self._copy_tree(one, other)
+            else:
+                await self._copy_file(one, other)
+
+    async def _copy_file(self, source: str, destination: str) -> None:
+        self._name = source
+        here, path = self._side(source)
+        data = await here.read(path, text=False, progress=self._progress)
+        there, where = self._side(destination)
+        await there.write(where, data, progress=self._progress)
+        self.files += 1
+        self.bytes += len(data)
+
+    async def _is_directory(self, path: str, *, missing_ok: bool = False) -> bool:
+        files, where = self._side(path)
+        try:
+            return (await files.stat(where)).is_directory
+        except FilesError as error:
+            if missing_ok and error.kind == "not_found":
+                return False
+            raise
+
+    def _side(self, path: str) -> tuple[AsyncFiles, str]:
+        """Whose file it is, and its name there."""
+        if path.startswith(":"):
+            return self._there, path[1:] or "."
+        return self._here, path
+
+    # --- progress ------------------------------------------------------------------------
+
+    def _progress(self, done: int, total: int) -> None:
+        if not self._shows or time.monotonic() - self._began < _PATIENCE_SECONDS:
+            return
+        share = 100 * done // total if total else 100
+        line = f"\r\x1b[K{self._name}: {done >> 20} of {total >> 20} MiB ({share} %)"
+        print(line, end="", file=sys.stderr, flush=True)
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away again."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

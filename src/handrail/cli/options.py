@@ -1,0 +1,112 @@
+"""Options and ends that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed, UsageError
+from handrail.process.spec import ExitInfo, ExitKind
+
+#: When the failure is ours and not the command's.
+OWN_FAILURE = 125
+TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``, which every command has."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """``--at`` and the token that goes with it."""
+    parser.add_argument(
+        "--at", metavar="URL", help="ws://, wss://, unix:/path, stdio:program or ssh://host"
+    )
+    add_token(parser)
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """A token by file, or in HANDRAIL_TOKEN: an argument would be seen by everybody."""
+    parser.add_argument(
+        "--token-file", metavar="PATH", help="holds the server's token (else: $HANDRAIL_TOKEN)"
+    )
+
+
+def token(args: argparse.Namespace) -> str | None:
+    """The token that was given; raises UsageError when its file cannot be read."""
+    if args.token_file is None:
+        return os.environ.get("HANDRAIL_TOKEN") or None
+    try:
+        with open(args.token_file, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the token in {args.token_file}: {error}") from None
+
+
+def seconds(text: str) -> float:
+    """For argparse: a time."""
+    number = float(text)
+    if not 0 <= number < 10**9:
+        raise argparse.ArgumentTypeError("must be a number of seconds")
+    return number
+
+
+def to_end(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command's coroutine; its failures are told in one line."""
+    import asyncio
+
+    try:
+        return asyncio.run(main)
+    except HandrailError as error:
+        print(f"handrail: {error}", file=sys.stderr)
+        return spawn_code(error)
+    except BrokenPipeError:
+        # Nobody reads any more; python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def spawn_code(error: HandrailError) -> int:
+    """What a shell would exit with when the command was not there, else that it is our fault."""
+    if isinstance(error, ExecutorSpawnFailed):
+        cause = error.__cause__
+        number = cause.errno if isinstance(cause, SpawnFailed) else 0
+        if number == 2 or "No such file or directory" in error.detail:
+            return NOT_FOUND
+        if number == 13 or "Permission denied" in error.detail:
+            return NOT_EXECUTABLE
+    return OWN_FAILURE
+
+
+def exit_code(info: ExitInfo) -> int:
+    """The command's own code; for what has none, a number that is not its own either."""
+    if info.kind is ExitKind.TIMED_OUT:
+        return TIMED_OUT
+    if info.code is None:
+        print("handrail: the process ended and nobody knows how", file=sys.stderr)
+        return OWN_FAILURE
+    return info.code
+
+
+def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
+    """An exit as it travels."""
+    if info is None:
+        return None
+    return {
+        "kind": info.kind.value,
+        "code": info.code,
+        "signal": info.signal,
+        "coreDumped": info.core_dumped,
+    }
+
+
+def print_json(value: object) -> None:
+    """One line."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)

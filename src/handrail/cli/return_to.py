@@ -1,0 +1,60 @@
+"""Coming back to a workspace that was left running, for one command, and leaving it again."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from handrail.cli import options
+from handrail.errors import UsageError
+
+if TYPE_CHECKING:
+    from handrail.workspace.asynchronous import AsyncWorkspace
+    from handrail.workspace.process import AsyncProcess
+
+
+def add_id(parser: argparse.ArgumentParser) -> None:
+    """The id of a workspace or of one process in it."""
+    parser.add_argument("id", metavar="ID", help="as `handrail run --detach` and `ps` print it")
+    options.add_token(parser)
+
+
+@asynccontextmanager
+async def returned(
+    args: argparse.Namespace, *, looks: bool = False
+) -> AsyncIterator[AsyncWorkspace]:
+    """The workspace, left again afterwards.
+
+    It is ended when nothing runs in it any more, or for one who only ``looks`` when its server
+    has forgotten all of it.
+    """
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    workspace = await AsyncWorkspace.attach(args.id.partition("-")[0], token=options.token(args))
+    try:
+        yield workspace
+    finally:
+        await leave(workspace, looks=looks)
+
+
+async def leave(workspace: AsyncWorkspace, *, looks: bool) -> None:
+    """Detach again, or end it when there is nothing to come back to."""
+    if any(looks or process.running for process in workspace.processes):
+        await workspace.detach()
+    else:
+        await workspace.close()
+
+
+def find(workspace: AsyncWorkspace, wanted: str) -> AsyncProcess:
+    """The process that was meant; raises UsageError when that is not clear."""
+    processes = workspace.processes
+    if "-" in wanted:
+        processes = [process for process in processes if process.id == wanted]
+    if len(processes) == 1:
+        return processes[0]
+    if not processes:
+        raise UsageError(f"nothing is left of {wanted}; it has ended and was forgotten")
+    names = ", ".join(process.id for process in processes)
+    raise UsageError(f"{wanted} has several processes; name one of {names}")

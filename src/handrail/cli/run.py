@@ -1,0 +1,165 @@
+"""``handrail run``: one command, near or far, as if it had been started here.
+
+What needs neither a terminal nor another machine is done by ``quick`` before this is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from handrail.cli import options
+from handrail.errors import UsageError
+
+#: A detached command waits this long for somebody to come back.
+DETACHED_SECONDS = 24 * 3600.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run a command in a sandbox, here or on another machine",
+        description="Run a command in a workspace: sandboxed, with its streams and its exit code."
+        " 124: it was ended by --timeout; 125: handrail failed; 126, 127: it could not be run.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--sandbox",
+        choices=("workspace-write", "read-only", "off"),
+        default="workspace-write",
+        help="what it may touch (default: %(default)s)",
+    )
+    options.add_place(parser)
+    add("--timeout", metavar="S", type=options.seconds, help="end it after this long")
+    add("--cwd", metavar="DIR", default=".", help="the workspace it runs in (default: here)")
+    add(
+        "--env",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set a variable; NAME alone removes it",
+    )
+    add(
+        "--tty",
+        action=argparse.BooleanOptionalAction,
+        help="give it a terminal (default: when there is one here)",
+    )
+    add("--detach", action="store_true", help="leave it running and print its id")
+    options.add_json(parser)
+    add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; the command's exit code."""
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words or not words[0]:
+        args.parser.error("name a command after --")
+    env = {}
+    for pair in args.env:
+        name, mark, value = pair.partition("=")
+        if not name:
+            args.parser.error("--env is NAME=VALUE")
+        env[name] = value if mark else None
+    return options.to_end(_run(args, words, env))
+
+
+async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    at = args.at
+    if args.detach and at is None:
+        at = here()
+    workspace = AsyncWorkspace(
+        args.cwd,
+        at=at,
+        token=options.token(args) if at is not None else None,
+        sandbox=args.sandbox,
+        env=env,
+        detach_ttl=DETACHED_SECONDS if args.detach else None,
+    )
+    if args.detach:
+        return await _leave(args, workspace, words)
+    async with workspace:
+        if args.json:
+            return await _collect(args, workspace, words)
+        return await _stream(args, workspace, words)
+
+
+async def _stream(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    from handrail.cli import terminal
+    from handrail.cli.relay import Relay
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101 (typed so for the import's sake)
+    raw = terminal.is_there() and args.tty is not False
+    process = await workspace.start(
+        words, tty=raw or bool(args.tty), size=terminal.size(), timeout=args.timeout
+    )
+    info = await Relay(process, raw=raw).run()
+    assert info is not None  # noqa: S101 (there is no key to leave it with)
+    return options.exit_code(info)
+
+
+async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    import asyncio
+    import os
+
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
+    stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
+    result = await workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
+    options.print_json(
+        {
+            "argv": words,
+            "exitCode": result.exit_code,
+            "exit": options.exit_json(result.exit),
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+            "durationMs": round(result.duration * 1000, 3),
+            "omitted": result.omitted,
+            "denials": [
+                {"kind": d.kind, "op": d.op, "path": d.path, "certain": d.certain}
+                for d in result.denials
+            ],
+        }
+    )
+    assert result.exit is not None  # noqa: S101 (it was waited for)
+    return options.exit_code(result.exit)
+
+
+def _read_all() -> bytes:
+    with open(0, "rb", closefd=False) as file:
+        return file.read()
+
+
+async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    from handrail.cli import terminal
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
+    if args.timeout is not None:
+        raise UsageError("--timeout needs somebody who stays; leave it out with --detach")
+    try:
+        process = await workspace.start(words, tty=bool(args.tty), size=terminal.size())
+        name = process.id
+        workspace_id = await workspace.detach()
+    except BaseException:
+        await workspace.close()
+        raise
+    if args.json:
+        options.print_json({"id": workspace_id, "processId": name})
+    else:
+        print(workspace_id)
+    return 0
+
+
+def here() -> str:
+    """The address of this user's own server on this machine, which is started if need be."""
+    from handrail.cli import proxy
+
+    path = proxy.default_socket()
+    (proxy._connect(path) or proxy._start(path)).close()
+    return f"unix:{path}"

@@ -1,0 +1,372 @@
+"""A client of an exec-server: one session over as many connections as it takes.
+
+When a connection is lost, a new one is dialed and the session resumed until the recovery window
+ends; calls made meanwhile wait.  Calls that may be repeated are, with the same ids; the others
+fail.  Who follows a process is told to catch up after each resume.  When recovery is not
+possible everybody is told why, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from handrail.errors import (
+    ConnectionLost,
+    ExecutorTransportFailed,
+    HandrailError,
+    RemoteProtocolError,
+    RpcError,
+)
+from handrail.executor.dialing import Dialer, dialer_for
+from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.protocol.envelope import ALREADY_ATTACHED
+from handrail.transport.handshake import HandshakeError
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT = 10.0
+INITIALIZE_TIMEOUT = 10.0
+INFO_TIMEOUT = 30.0
+STATUS_TIMEOUT = 10.0
+#: Inside the 30 s for which a server keeps a session without a connection.
+RECOVERY_WINDOW = 25.0
+_RETRY_SECONDS = 0.1
+
+
+class Route(Protocol):
+    """Who follows one process."""
+
+    def notified(self, method: str, params: Any) -> None:
+        """A notification about it; raises RemoteProtocolError or RpcError when it is wrong."""
+
+    async def catch_up(self, rpc: RpcConnection) -> None:
+        """The session was resumed on this connection: notifications may be missing.
+
+        Returns also when the connection ends meanwhile, for then there will be another.
+        """
+
+    def failed(self, error: HandrailError) -> None:
+        """Nothing more will be heard of it."""
+
+
+class ExecServerClient:
+    """One session of one server."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        *,
+        client_name: str = "handrail",
+        session_id: str | None = None,
+        resume_secret: str | None = None,
+        detach_ttl: float | None = None,
+        recovery_window: float = RECOVERY_WINDOW,
+    ) -> None:
+        self._dialer = dialer
+        self._client_name = client_name
+        self._detach_ttl = detach_ttl
+        self._window = recovery_window
+        self._rpc: RpcConnection | None = None
+        self._opening: RpcConnection | None = None
+        self._routes: dict[str, Route] = {}
+        self._up = asyncio.Event()
+        self._recovering: asyncio.Task[None] | None = None
+        self._closing = False
+        self._failure: ExecutorTransportFailed | None = None
+        self._cleaning: set[asyncio.Task[None]] = set()
+        #: In ids of ours that must not meet those of another client.
+        self.nonce = secrets.token_hex(8)
+        self.session_id = session_id
+        self.resume_secret = resume_secret
+        #: ``environmentInfo`` as the server sent it; {} from servers that do not.
+        self.info: dict[str, Any] = {}
+        #: Names of our extensions that the server offers.
+        self.extensions: frozenset[str] = frozenset()
+        #: How often the session was resumed.
+        self.resumed = 0
+
+    @classmethod
+    async def connect(
+        cls,
+        where: str | Sequence[str] | Dialer,
+        *,
+        client_name: str = "handrail",
+        session_id: str | None = None,
+        resume_secret: str | None = None,
+        detach_ttl: float | None = None,
+        recovery_window: float = RECOVERY_WINDOW,
+        **how: Any,
+    ) -> ExecServerClient:
+        """Connect and begin a session, or resume ``session_id``.
+
+        ``how`` are the options of ``dialer_for`` (token, ssl, ssh, ssh_command).  Times are in
+        seconds.  Raises ConnectionLost, HandshakeError, RpcError or UsageError.
+        """
+        dialer = dialer_for(where, **how) if isinstance(where, str | list | tuple) else where
+        client = cls(
+            dialer,  # type: ignore[arg-type]
+            client_name=client_name,
+            session_id=session_id,
+            resume_secret=resume_secret,
+            detach_ttl=detach_ttl,
+            recovery_window=recovery_window,
+        )
+        try:
+            await client._open(CONNECT_TIMEOUT)
+        except BaseException:
+            await client.close(end=False)
+            raise
+        client._up.set()
+        return client
+
+    @property
+    def where(self) -> str:
+        """The address, for messages."""
+        return self._dialer.where
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        repeat: bool = False,
+        reserved: bool = False,
+    ) -> Any:
+        """One call.  With ``repeat`` it is made again after a resume that cut it.
+
+        ``timeout`` (seconds) includes the time in which there is no connection.  Raises
+        RpcError, CallTimedOut, or ExecutorTransportFailed when the line is gone for good, or
+        was cut and the call must not be repeated.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            rpc = await self._connection(method, deadline)
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            try:
+                return await rpc.call(method, params, timeout=left, reserved=reserved)
+            except ConnectionLost as lost:
+                if not repeat or not self._dialer.reconnects:
+                    raise ExecutorTransportFailed(
+                        f"{lost}; whether {method} was carried out is not known"
+                    ) from lost
+
+    async def _connection(self, method: str, deadline: float | None) -> RpcConnection:
+        while True:
+            if self._failure is not None:
+                raise ExecutorTransportFailed(self._failure.detail)
+            rpc = self._rpc
+            if rpc is not None and rpc.gone is None and self._up.is_set():
+                return rpc
+            self._up.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._up.wait()
+            except TimeoutError:
+                raise CallTimedOut(f"no connection for {method} within its time") from None
+
+    async def status(self) -> str:
+        """``ready`` when commands can be run; never leads to a reconnect by itself."""
+        result = await self.call("environment/status", {}, timeout=STATUS_TIMEOUT)
+        return str(result.get("status", ""))
+
+    async def environment(self) -> dict[str, Any]:
+        """What kind of place the server is."""
+        if not self.info:
+            self._informed(await self.call("environment/info", {}, timeout=INFO_TIMEOUT))
+        return self.info
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def follow(self, process_id: str, route: Route) -> None:
+        """Register before the start is sent: events may come before its answer."""
+        self._routes[process_id] = route
+
+    def unfollow(self, process_id: str, route: Route) -> None:
+        """Nothing more is wanted of it."""
+        if self._routes.get(process_id) is route:
+            del self._routes[process_id]
+
+    def routes(self) -> list[Route]:
+        """Everybody who follows a process that has not closed."""
+        return list(self._routes.values())
+
+    def clean_up(self, process_id: str) -> None:
+        """End a process that nobody wants any more, if it was started at all."""
+
+        async def end() -> None:
+            params = {"processId": process_id}
+            try:
+                await self.call(
+                    "process/terminate", params, timeout=INFO_TIMEOUT, repeat=True, reserved=True
+                )
+            except HandrailError:
+                pass  # the session's end takes it along
+
+        task = asyncio.get_running_loop().create_task(end())
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+
+    @property
+    def connection(self) -> RpcConnection | None:
+        """The line there is now, if there is one."""
+        return self._rpc
+
+    def followed(self, process_id: str) -> Route | None:
+        """Who follows it now."""
+        return self._routes.get(process_id)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def close(self, *, end: bool = True) -> None:
+        """Let go; with ``end`` the session and every process of it end now."""
+        if self._closing:
+            return
+        rpc = self._rpc
+        if end and rpc is not None and rpc.gone is None and "sessionClose" in self.extensions:
+            try:
+                await rpc.call("session/close", {}, timeout=CONNECT_TIMEOUT)
+            except (HandrailError, OSError):
+                log.info("the session at %s was not closed in order; it expires", self.where)
+        self._closing = True
+        if self._recovering is not None:
+            self._recovering.cancel()
+            await asyncio.gather(self._recovering, return_exceptions=True)
+        self._fail(ExecutorTransportFailed("this client is closed"))
+        if self._cleaning:
+            await asyncio.wait(self._cleaning)
+        for open_ in (self._rpc, self._opening):
+            if open_ is not None:
+                open_.close()
+                await open_.ended()
+        await self._dialer.close()
+
+    # --- connections -------------------------------------------------------------------------
+
+    async def _open(self, timeout: float) -> None:
+        """One connection with its handshake; resumes the session if there is one."""
+        rpc = RpcConnection(self._notified, self._lost)
+        self._opening = rpc
+        try:
+            await self._dialer.dial(rpc, timeout)
+            params: dict[str, Any] = {
+                "clientName": self._client_name,
+                "resumeSecret": self.resume_secret,
+            }
+            if self.session_id is not None:
+                params["resumeSessionId"] = self.session_id
+            if self._detach_ttl is not None:
+                params["detachTtlMs"] = int(self._detach_ttl * 1000)
+            result = await rpc.call("initialize", params, timeout=INITIALIZE_TIMEOUT)
+            self._began(result)
+            rpc.notify("initialized", {})
+            if rpc.gone is not None:
+                raise ConnectionLost(f"the connection ended: {rpc.gone}")
+        except BaseException:
+            rpc.abort()
+            raise
+        self._rpc, self._opening = rpc, None
+
+    def _began(self, result: Any) -> None:
+        session_id = result.get("sessionId") if isinstance(result, dict) else None
+        if not isinstance(session_id, str):
+            raise RemoteProtocolError("the answer to initialize names no session")
+        if self.session_id is not None and session_id != self.session_id:
+            raise RemoteProtocolError("another session was resumed than the one asked for")
+        self.session_id = session_id
+        secret = result.get("resumeSecret")
+        if isinstance(secret, str):
+            self.resume_secret = secret
+        info = result.get("environmentInfo")
+        if isinstance(info, dict):
+            self._informed(info)
+
+    def _informed(self, info: dict[str, Any]) -> None:
+        self.info = info
+        capabilities = info.get("capabilities")
+        ours = capabilities.get("handrail") if isinstance(capabilities, dict) else None
+        if isinstance(ours, dict):
+            self.extensions = frozenset(name for name, offered in ours.items() if offered is True)
+
+    def _notified(self, method: str, params: Any) -> None:
+        if not method.startswith("process/"):
+            return  # of files, HTTP and networks we ask for no news
+        process_id = params.get("processId") if isinstance(params, dict) else None
+        route = self._routes.get(process_id) if isinstance(process_id, str) else None
+        if route is not None:
+            try:
+                route.notified(method, params)
+            except msgspec.ValidationError as error:
+                raise RemoteProtocolError(f"a {method} that does not read: {error}") from None
+
+    def _lost(self, rpc: RpcConnection, why: str) -> None:
+        if rpc is not self._rpc or self._closing:
+            return
+        self._rpc = None
+        self._up.clear()
+        if not self._dialer.reconnects:
+            self._fail(ExecutorTransportFailed(f"the connection to {self.where} ended: {why}"))
+        elif self._recovering is None or self._recovering.done():
+            self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
+
+    async def _recover(self, why: str) -> None:
+        """Resume the session, however often the line breaks, and let everybody catch up."""
+        while True:
+            try:
+                await self._redial()
+            except (HandrailError, OSError) as error:
+                self._fail(
+                    ExecutorTransportFailed(
+                        f"the connection to {self.where} ended ({why}) and could not be taken up"
+                        f" again: {error}"
+                    )
+                )
+                return
+            rpc = self._rpc
+            if rpc is None:
+                continue
+            self.resumed += 1
+            routes = list(self._routes.values())
+            self._up.set()
+            await asyncio.gather(*(route.catch_up(rpc) for route in routes))
+            if self._rpc is not None or self._failure is not None:
+                return
+
+    async def _redial(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._window
+        while True:
+            left = deadline - loop.time()
+            try:
+                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)))
+                return
+            except (HandrailError, OSError) as error:
+                if not _passing(error) or loop.time() + _RETRY_SECONDS > deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _fail(self, error: ExecutorTransportFailed) -> None:
+        if self._failure is None:
+            self._failure = error
+        routes, self._routes = list(self._routes.values()), {}
+        for route in routes:
+            route.failed(self._failure)
+        self._up.set()
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether the same attempt may succeed a moment later."""
+    if isinstance(error, RpcError):
+        return error.code == ALREADY_ATTACHED
+    if isinstance(error, HandshakeError):
+        return error.status >= 500
+    return isinstance(error, ConnectionLost | CallTimedOut | OSError)

@@ -1,0 +1,276 @@
+"""Ways to an exec-server: WebSocket, Unix socket, a program's stdio, ssh.
+
+A dialer opens one connection at a time and says whether asking again can lead to the same
+sessions: a listening server keeps them, a program that is its own server takes them along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+from handrail.errors import ConnectionLost, UsageError
+from handrail.transport.base import Receiver, Transport
+
+if TYPE_CHECKING:
+    import ssl as ssl_module
+
+#: How long a program may take to end by itself when its stdin has ended.
+_END_SECONDS = 5.0
+
+
+class Dialer(Protocol):
+    """One place to connect to."""
+
+    #: For messages.
+    where: str
+    #: Whether a session can be found again by dialing again.
+    reconnects: bool
+
+    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+        """One connection; raises ConnectionLost when trying again may help, else others."""
+
+    async def close(self) -> None:
+        """Nothing will be dialed any more."""
+
+
+class WebSocketDialer:
+    """``ws://`` and ``wss://``."""
+
+    reconnects = True
+
+    def __init__(
+        self, url: str, token: str | None = None, ssl: ssl_module.SSLContext | None = None
+    ) -> None:
+        self.where = url
+        self._headers = [("Authorization", f"Bearer {token}")] if token is not None else []
+        self._ssl = ssl
+
+    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+        from handrail.transport import websocket
+
+        return await websocket.connect(
+            self.where, receiver, headers=self._headers, open_timeout=timeout, ssl=self._ssl
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+class UnixDialer:
+    """``unix:/path``: one message a line."""
+
+    reconnects = True
+
+    def __init__(self, path: str) -> None:
+        self.where = f"unix:{path}"
+        self._path = path
+
+    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+        from handrail.transport import unix_socket
+
+        try:
+            async with asyncio.timeout(timeout):
+                return await unix_socket.connect(self._path, receiver)
+        except TimeoutError:
+            raise ConnectionLost(f"{self.where} did not answer within {timeout:g} s") from None
+
+    async def close(self) -> None:
+        pass
+
+
+class ProgramDialer:
+    """A program that speaks the wire on its stdin and stdout."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        where: str | None = None,
+        reconnects: bool = False,
+        env: dict[str, str] | None = None,
+        keep_stderr: bool = False,
+    ) -> None:
+        if not argv:
+            raise UsageError("a program to connect to needs a name")
+        self.where = where or shlex.join(argv)
+        self.reconnects = reconnects
+        self._argv = list(argv)
+        self._env = env
+        self._keep_stderr = keep_stderr
+        self._started: list[_Program] = []
+
+    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+        from handrail.transport import stdio
+
+        await self._tidy()
+        program = _Program(self._argv, self._env, keep_stderr=self._keep_stderr)
+        self._started.append(program)
+        process = program.process
+        assert process.stdin is not None  # noqa: S101 (pipes were asked for)
+        assert process.stdout is not None  # noqa: S101
+        return await stdio.open_stdio(
+            _Watched(receiver, program),
+            stdin_fd=process.stdout.fileno(),
+            stdout_fd=process.stdin.fileno(),
+        )
+
+    async def _tidy(self) -> None:
+        """End what an earlier connection has left."""
+        started, self._started = self._started, []
+        for program in started:
+            await program.end()
+
+    async def close(self) -> None:
+        await self._tidy()
+
+
+class _Program:
+    """One run of the program."""
+
+    def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
+        self.stderr = os.memfd_create("stderr", os.MFD_CLOEXEC) if keep_stderr else -1
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.stderr if keep_stderr else None,
+                env=env,
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C at our terminal is not meant for it
+            )
+        except OSError as error:
+            self._close_stderr()
+            raise UsageError(f"cannot start {argv[0]}: {error.strerror or error}") from error
+
+    def words(self) -> str:
+        """The end of what it said on stderr, in one line."""
+        if self.stderr < 0:
+            return ""
+        size = os.fstat(self.stderr).st_size
+        text = os.pread(self.stderr, 2000, max(0, size - 2000)).decode("utf-8", "replace")
+        return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+    async def end(self) -> None:
+        """Close its stdin and wait; one that does not end is killed."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:
+                    pass  # nothing is buffered, so nothing is lost
+        try:
+            await asyncio.to_thread(self.process.wait, _END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+        self._close_stderr()
+
+    def _close_stderr(self) -> None:
+        if self.stderr >= 0:
+            os.close(self.stderr)
+            self.stderr = -1
+
+
+class _Watched:
+    """Passes everything on, and at the end what the program said of it."""
+
+    def __init__(self, receiver: Receiver, program: _Program) -> None:
+        self._program = program
+        self._receiver = receiver
+        self.connected = receiver.connected
+        self.message = receiver.message
+        self.pause_writing = receiver.pause_writing
+        self.resume_writing = receiver.resume_writing
+
+    def disconnected(self, why: str) -> None:
+        words = self._program.words()
+        self._receiver.disconnected(f"{why}; {words}" if words else why)
+
+
+class MemoryDialer:
+    """A server in this process: ``accept`` gives the receiver of its end."""
+
+    reconnects = True
+    where = "memory"
+
+    def __init__(self, accept: Callable[[], Receiver]) -> None:
+        self._accept = accept
+
+    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+        from handrail.transport.memory import memory_pair
+
+        return memory_pair(receiver, self._accept())[0]
+
+    async def close(self) -> None:
+        pass
+
+
+def ssh_dialer(
+    url: str,
+    *,
+    ssh: Sequence[str] = ("ssh",),
+    command: str = "handrail proxy",
+) -> ProgramDialer:
+    """``ssh://[user@]host[:port]``: plain ssh, with ``command`` as the bridge at the other end."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"the ssh URL does not parse: {error}") from None
+    if parts.scheme != "ssh" or not host or parts.path.strip("/") or parts.query:
+        raise UsageError(f"an ssh URL looks like ssh://user@host:port, not {url}")
+    if parts.password is not None:
+        raise UsageError("an ssh URL holds no password; use a key or an agent")
+    user = unquote(parts.username) if parts.username else None
+    if host.startswith("-") or (user is not None and user.startswith("-")):
+        raise UsageError(f"{url} names a host or user that ssh would take for an option")
+    argv = [
+        *ssh,
+        "-T",
+        # Nobody is there to answer a question, and a dead line is to be noticed.
+        *("-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=2"),
+        *(("-p", str(port)) if port else ()),
+        *(("-l", user) if user else ()),
+        "--",
+        host,
+        command,
+    ]
+    return ProgramDialer(argv, where=url, reconnects=True, keep_stderr=True)
+
+
+def dialer_for(
+    where: str | Sequence[str],
+    *,
+    token: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    ssh: Sequence[str] = ("ssh",),
+    ssh_command: str = "handrail proxy",
+) -> Dialer:
+    """The way to ``ws://``, ``wss://``, ``unix:/path``, ``ssh://host``, or a program's stdio.
+
+    A program is given as its argument list.
+    """
+    if not isinstance(where, str):
+        return ProgramDialer(where)
+    if where.startswith(("ws://", "wss://")):
+        return WebSocketDialer(where, token, ssl)
+    if token is not None:
+        raise UsageError("a token is for ws:// and wss:// only; others know who connects")
+    if where.startswith("unix:"):
+        path = where[5:].removeprefix("//")
+        if not path.startswith("/"):
+            raise UsageError(f"a Unix socket is named unix:/ABSOLUTE/PATH, not {where}")
+        return UnixDialer(path)
+    if where.startswith("ssh://"):
+        return ssh_dialer(where, ssh=ssh, command=ssh_command)
+    raise UsageError(
+        f"cannot connect to {where!r}; give ws://host:port, wss://host, unix:/path, ssh://host,"
+        " or the argument list of a program"
+    )

@@ -1,0 +1,292 @@
+"""A scripted executor: runs nothing, remembers everything it was asked.
+
+Each command is answered by the first script that fits it.  A script is a list of steps: say
+something, expect some input, pause until the test goes on, exit.  What no script fits is refused
+like a program that does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from handrail.errors import (
+    ExecutorSpawnFailed,
+    ProcessUnknown,
+    ResizeFailed,
+    UsageError,
+    WriteFailed,
+)
+from handrail.executor import waiting
+from handrail.executor.base import (
+    Denied,
+    OutputKind,
+    Place,
+    SandboxKind,
+    SpawnRequest,
+    WaitOutcome,
+)
+from handrail.executor.fake_files import FakeFiles
+from handrail.executor.history import Follower, History
+from handrail.process.spec import ExitInfo, ExitKind, signal_number
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Write to stdout, or to stderr."""
+
+    data: bytes
+    stderr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """Go on when this has been written to stdin; what came before it is skipped."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Go on when the test calls ``resume`` of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End with this code.  A script without one ends with 0."""
+
+    code: int = 0
+
+
+Step = Say | Expect | Pause | Exit
+#: The words of a command, its shell script or joined words, or a test of the whole request.
+Fits = str | Sequence[str] | Callable[[SpawnRequest], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    fits: Fits
+    steps: tuple[Step, ...]
+    failure: str | None = None
+    denied: bool = False
+
+
+@dataclass
+class FakeSession:
+    """One scripted process; what was done to it is in its public lists."""
+
+    request: SpawnRequest
+    script: _Script
+    written: bytearray = field(default_factory=bytearray)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
+    stdin_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.process_id = self.request.process_id
+        self._history = History()
+        self._exit: ExitInfo | None = None
+        self._resumed = asyncio.Semaphore(0)
+        self._seq = 0
+        self._task = asyncio.get_running_loop().create_task(self._play())
+
+    def resume(self) -> None:
+        """Let the script go on from its ``Pause``."""
+        self._resumed.release()
+
+    def say(self, data: bytes, *, stderr: bool = False) -> None:
+        """Output now, whatever the script says."""
+        self._seq += 1
+        kind = OutputKind.STDERR if stderr and not self.request.tty else OutputKind.STDOUT
+        self._history.add(kind, data, self._seq)
+
+    async def _play(self) -> None:
+        taken = 0
+        for step in self.script.steps:
+            if isinstance(step, Say):
+                self.say(step.data, stderr=step.stderr)
+            elif isinstance(step, Expect):
+                while (found := self.written.find(step.data, taken)) < 0:
+                    await self._history.changed()
+                taken = found + len(step.data)
+            elif isinstance(step, Pause):
+                await self._resumed.acquire()
+            else:
+                self._end(ExitInfo(ExitKind.EXITED, step.code))
+                return
+        self._end(ExitInfo(ExitKind.EXITED, 0))
+
+    def _end(self, info: ExitInfo) -> None:
+        if self._exit is None:
+            self._exit = info
+            self._history.end()
+
+    # --- ExecSession -------------------------------------------------------------------------
+
+    def subscribe_output(self) -> Follower:
+        return self._history.follow()
+
+    async def write(self, data: bytes) -> None:
+        if self._exit is not None:
+            raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
+        if self.stdin_closed or not (self.request.tty or self.request.pipe_stdin):
+            raise WriteFailed("stdin of this process is closed; nothing was written")
+        self.written += data
+        self._history.wake()
+
+    async def close_stdin(self) -> None:
+        self.stdin_closed = True
+        self._history.wake()
+
+    async def resize(self, rows: int, cols: int) -> None:
+        if not self.request.tty:
+            raise ResizeFailed(
+                f"process {self.process_id} has no terminal; start it with tty to resize it"
+            )
+        self.sizes.append((rows, cols))
+
+    async def signal(self, name: str) -> None:
+        number = signal_number(name)
+        if number is None:
+            raise UsageError(f"there is no signal {name!r}; use interrupt, or a name such as term")
+        if self._exit is None:
+            self.signals.append(name)
+            await self._stop(ExitInfo(ExitKind.SIGNALED, 128 + number, _name(name)))
+
+    async def terminate(self, grace: float = 0.0) -> None:
+        await self._stop(ExitInfo(ExitKind.TERMINATED, 137, "SIGKILL"))
+
+    async def _stop(self, info: ExitInfo) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._end(info)
+
+    async def wait(self) -> ExitInfo:
+        while self._exit is None:
+            await self._history.changed()
+        return self._exit
+
+    def try_exit_status(self) -> ExitInfo | None:
+        return self._exit
+
+    async def wait_closed(self) -> None:
+        await self.wait()
+
+    async def wait_for(
+        self,
+        *patterns: str | bytes,
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+        start: int = 0,
+    ) -> WaitOutcome:
+        return await waiting.wait_for(
+            self._history,
+            lambda: self._exit is not None,
+            patterns,
+            idle=idle,
+            exit=exit,
+            timeout=timeout,
+            start=start,
+        )
+
+    async def denied(self) -> Denied:
+        return Denied(likely=self.script.denied)
+
+
+class FakeExecutor:
+    """An ``Executor`` whose processes are scripts."""
+
+    def __init__(self, *, honours_sandboxes: bool = True) -> None:
+        self._scripts: list[_Script] = []
+        self._honours_sandboxes = honours_sandboxes
+        self._closed = False
+        #: Every request, refused ones too, in order.
+        self.requests: list[SpawnRequest] = []
+        #: The processes that were started, by id.
+        self.sessions: dict[str, FakeSession] = {}
+        self.files = FakeFiles()
+
+    def on(self, fits: Fits, *steps: Step, denied: bool = False) -> None:
+        """Answer commands that fit with these steps; later scripts do not override earlier ones.
+
+        ``fits``: a string is the last word of a command (a shell's script) or all of its words
+        joined; a sequence is all of its words; a callable is asked with the request.
+        """
+        self._scripts.append(_Script(fits, steps, denied=denied))
+
+    def replies(
+        self, fits: Fits, stdout: bytes = b"", *, stderr: bytes = b"", code: int = 0
+    ) -> None:
+        """Answer commands that fit with output and an exit code."""
+        steps: list[Step] = [Say(stdout)] if stdout else []
+        if stderr:
+            steps.append(Say(stderr, stderr=True))
+        self.on(fits, *steps, Exit(code))
+
+    def fails(self, fits: Fits, why: str = "No such file or directory (os error 2)") -> None:
+        """Refuse to start commands that fit."""
+        self._scripts.append(_Script(fits, (), failure=why))
+
+    async def spawn(self, request: SpawnRequest) -> FakeSession:
+        """Start the first script that fits; raises ExecutorSpawnFailed."""
+        self.requests.append(request)
+        if self._closed:
+            raise ExecutorSpawnFailed("this executor is closed; make a new one")
+        sandbox = request.sandbox
+        if isinstance(sandbox, SandboxKind):
+            if sandbox is not SandboxKind.NONE:
+                raise ExecutorSpawnFailed(
+                    f"sandbox policy {sandbox.value} is not supported by this executor"
+                )
+        elif not self._honours_sandboxes:
+            raise ExecutorSpawnFailed("sandbox intent cannot be enforced on this executor")
+        if request.process_id in self.sessions:
+            raise ExecutorSpawnFailed(f"process {request.process_id} already exists")
+        for script in self._scripts:
+            if _fits(script.fits, request):
+                break
+        else:
+            words = shlex.join(_words(request))
+            raise ExecutorSpawnFailed(f"no script fits {words}; add one with on() or replies()")
+        if script.failure is not None:
+            raise ExecutorSpawnFailed(script.failure)
+        session = self.sessions[request.process_id] = FakeSession(request, script)
+        return session
+
+    async def attach(self, process_id: str) -> FakeSession:
+        """A process that was started here; raises ProcessUnknown."""
+        try:
+            return self.sessions[process_id]
+        except KeyError:
+            raise ProcessUnknown(f"no process {process_id} was started here") from None
+
+    async def place(self) -> Place:
+        """A machine that does not exist."""
+        return Place("/bin/sh", "/", "/home/fake", "/tmp", "linux")  # noqa: S108 (no real path)
+
+    async def close(self) -> None:
+        """End every script."""
+        self._closed = True
+        for session in self.sessions.values():
+            await session.terminate()
+
+
+def _fits(fits: Fits, request: SpawnRequest) -> bool:
+    if callable(fits):
+        return fits(request)
+    words = _words(request)
+    if isinstance(fits, str):
+        return bool(words) and fits in (words[-1], " ".join(words))
+    return words == list(fits)
+
+
+def _words(request: SpawnRequest) -> list[str]:
+    return [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in request.argv]
+
+
+def _name(name: str) -> str:
+    short = "int" if name == "interrupt" else name.removeprefix("sig")
+    return "SIG" + short.upper()

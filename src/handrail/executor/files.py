@@ -1,0 +1,64 @@
+"""The files of an executor's machine: the contract, near and far alike.
+
+Paths are absolute and native to that machine, as ``str`` (bytes that are not UTF-8 as surrogate
+escapes).  Everything raises FilesError with a ``kind``, or ExecutorTransportFailed when the way
+there is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+#: Called with bytes done and bytes in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One name in a directory; links are followed."""
+
+    name: str
+    is_directory: bool
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileMetadata:
+    """What a path leads to; only ``is_symlink`` is about the path itself."""
+
+    is_directory: bool
+    is_file: bool
+    is_symlink: bool
+    size: int
+    created_at_ms: int
+    modified_at_ms: int
+
+
+class Files(Protocol):
+    """Whole-file operations; each is done entirely or not at all, as far as the machine can."""
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        """The content of a regular file."""
+
+    async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
+        """Make ``data`` the content; the parent directory must exist."""
+
+    async def list(self, path: str) -> list[FileEntry]:
+        """The names in a directory, sorted."""
+
+    async def metadata(self, path: str) -> FileMetadata:
+        """What the path leads to."""
+
+    async def canonical(self, path: str) -> str:
+        """The path without links and dots of something that exists."""
+
+    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+        """Make a directory; with ``parents`` also those above it, and one that exists is fine."""
+
+    async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+        """Remove a file, a link, or with ``recursive`` a tree; ``force``: one missing is fine."""
+
+    async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+        """Copy a file or a link, or with ``recursive`` a tree, on that machine."""

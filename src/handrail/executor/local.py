@@ -1,0 +1,233 @@
+"""Processes of this machine, on ``process/`` directly: no JSON, no socket.
+
+A private keeper is started with the first process and shared by all that follow; it ends with
+the executor, also when this program dies, and takes every process along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from handrail.errors import (
+    ExecutorSpawnFailed,
+    KeeperLost,
+    ProcessExists,
+    ProcessUnknown,
+    SpawnFailed,
+)
+from handrail.executor.base import Place, SandboxKind, SpawnRequest
+from handrail.executor.local_files import LocalFiles
+from handrail.executor.local_session import LocalSession
+from handrail.process import env_policy
+from handrail.process.child import Child
+from handrail.process.keeper_program import start_keeper
+from handrail.process.launcher import Launcher
+from handrail.process.spec import ProcessSpec
+from handrail.process.table import ProcessTable, StartCancelled, Starting
+
+if TYPE_CHECKING:
+    from handrail.executor.local_sandbox import LocalSandbox
+
+#: How long a closed process keeps its id; its output is kept by its session.
+RETENTION_SECONDS = 0.5
+#: How long ``close`` waits for what it has killed.
+_END_SECONDS = 5.0
+
+
+class LocalExecutor:
+    """Starts processes on this machine; one event loop, any number of tasks."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._launcher: Launcher | None = None
+        self._table: ProcessTable | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sessions: weakref.WeakValueDictionary[str, LocalSession] = (
+            weakref.WeakValueDictionary()
+        )
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._sandbox: LocalSandbox | None = None
+        self._files = LocalFiles()
+
+    @property
+    def files(self) -> LocalFiles:
+        """The files of this machine."""
+        return self._files
+
+    async def spawn(self, request: SpawnRequest) -> LocalSession:
+        """Start one process; raises ExecutorSpawnFailed."""
+        spec = self._contained(request, _spec(request))
+        try:
+            table = self._table
+            if table is None or self._loop is not asyncio.get_running_loop():
+                table = await self._begin()
+            session = LocalSession(request.process_id)
+            starting = table.start(request.process_id, spec, lambda: session)
+        except (SpawnFailed, ProcessExists, KeeperLost) as error:
+            raise ExecutorSpawnFailed(str(error)) from error
+        try:
+            session.begin(await asyncio.shield(starting))
+        except (SpawnFailed, KeeperLost, StartCancelled) as error:
+            raise ExecutorSpawnFailed(str(error)) from error
+        except asyncio.CancelledError:
+            self._unwanted(table, request.process_id)
+            raise
+        self._sessions[request.process_id] = session
+        return session
+
+    async def attach(self, process_id: str) -> LocalSession:
+        """A process that was started here; raises ProcessUnknown."""
+        session = self._sessions.get(process_id)
+        if session is None:
+            raise ProcessUnknown(f"no process {process_id} was started by this executor")
+        return session
+
+    async def place(self) -> Place:
+        """This machine."""
+        shell = os.environ.get("SHELL", "")
+        if not os.access(shell, os.X_OK):
+            shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        return Place(
+            shell=shell,
+            cwd=os.getcwd(),
+            home=os.environ.get("HOME"),
+            temp_dir=os.environ.get("TMPDIR") or "/tmp",  # noqa: S108 (the system's default)
+            platform=sys.platform,
+        )
+
+    async def close(self) -> None:
+        """End every process with its tree, and the keeper."""
+        async with self._lock:
+            self._closed = True
+            self._files.close()
+            launcher, table = self._launcher, self._table
+            self._launcher = self._table = None
+            sandbox, self._sandbox = self._sandbox, None
+            if launcher is None or table is None:
+                return
+            if self._loop is not asyncio.get_running_loop():
+                launcher.close()  # the keeper ends them when it sees that
+                return
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await asyncio.gather(*(_ended(child) for child in table))
+            except (TimeoutError, KeeperLost):
+                pass  # what does not end is the keeper's
+            sessions = list(self._sessions.values())
+            await table.end_all()
+            await launcher.stop()
+            if sandbox is not None:
+                sandbox.close()
+            for session in sessions:
+                session.lost()
+
+    async def _begin(self) -> ProcessTable:
+        async with self._lock:
+            loop = asyncio.get_running_loop()
+            if self._closed:
+                raise ExecutorSpawnFailed("this executor is closed; make a new one")
+            if self._table is not None:
+                if self._loop is not loop:
+                    raise ExecutorSpawnFailed(
+                        "this executor belongs to another event loop; make one for each loop"
+                    )
+                return self._table
+            try:
+                launcher = Launcher(start_keeper(), loop)
+            except OSError as error:
+                raise ExecutorSpawnFailed(f"the keeper does not start: {error}") from error
+            launcher.hands_over = False
+            try:
+                await launcher.hello()
+            except BaseException:
+                launcher.close()
+                raise
+            launcher.on_lost = self._keeper_lost
+            self._loop = loop
+            self._launcher = launcher
+            self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
+            return self._table
+
+    def _contained(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
+        """The spec to start: inside a sandbox, if one is asked for."""
+        if isinstance(request.sandbox, SandboxKind):
+            return spec
+        if self._closed:
+            raise ExecutorSpawnFailed("this executor is closed; make a new one")
+        if self._sandbox is None:
+            from handrail.executor.local_sandbox import LocalSandbox
+
+            self._sandbox = LocalSandbox()
+        return self._sandbox.contain(spec, request.sandbox)
+
+    def _keeper_lost(self) -> None:
+        """It was killed: its children are ended, and the next spawn starts another."""
+        table, self._table, self._launcher = self._table, None, None
+        for child in table or ():
+            child.keeper_lost()
+
+    def _unwanted(self, table: ProcessTable, process_id: str) -> None:
+        """Whoever asked for it has gone before it was there."""
+        entry = table.get(process_id)
+        if isinstance(entry, Starting):
+            table.cancel_start(entry)
+        elif isinstance(entry, Child):
+            task = asyncio.get_running_loop().create_task(entry.kill())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+async def _ended(child: Child) -> None:
+    await child.kill()
+    while not child.closed:
+        await child.changed(_END_SECONDS)
+
+
+def _spec(request: SpawnRequest) -> ProcessSpec:
+    """Check a request before anything is started."""
+    if isinstance(request.sandbox, SandboxKind) and request.sandbox is not SandboxKind.NONE:
+        raise ExecutorSpawnFailed(
+            f"sandbox policy {request.sandbox.value} is not supported by this executor"
+        )
+    if not request.argv:
+        raise ExecutorSpawnFailed("argv must not be empty")
+    if not request.argv[0]:
+        raise ExecutorSpawnFailed("missing program for pipe spawn")
+    cwd = os.fsencode(request.cwd)
+    if not cwd.startswith(b"/"):
+        raise ExecutorSpawnFailed(f"cwd {request.cwd!r} is not absolute; give the whole path")
+    env = _environment(request)
+    rows, cols = request.size
+    if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
+        raise ExecutorSpawnFailed(f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}")
+    return ProcessSpec(
+        argv=tuple(map(os.fsencode, request.argv)),
+        cwd=cwd,
+        env=env,
+        tty=request.tty,
+        pipe_stdin=request.pipe_stdin,
+        arg0=None if request.arg0 is None else os.fsencode(request.arg0),
+        rows=rows,
+        cols=cols,
+        name=request.name,
+        passed=request.inherited_fds,
+    )
+
+
+def _environment(request: SpawnRequest) -> dict[bytes, bytes]:
+    env: Mapping[str, str] = request.env
+    if request.env_policy is not None:
+        env = env_policy.build(request.env_policy, env, os.environ)
+    bad = env_policy.bad_name(env)
+    if bad is not None:
+        raise ExecutorSpawnFailed(
+            f"the environment holds the name {bad[:80]!r}: a name must not be empty or hold = or"
+            " NUL"
+        )
+    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}

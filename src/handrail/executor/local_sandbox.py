@@ -1,0 +1,43 @@
+"""Holding processes of this machine in a sandbox.  Imported with the first that asks for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from handrail.errors import ExecutorSpawnFailed, SandboxError
+from handrail.process.spec import ProcessSpec
+from handrail.sandbox.profile import Profile
+from handrail.sandbox.request import read_intent
+from handrail.sandbox.select import Sandbox
+
+
+class LocalSandbox:
+    """The sandbox of one executor; remembers what an intent came to."""
+
+    def __init__(self) -> None:
+        self._sandbox = Sandbox()
+        self._last: tuple[Mapping[str, object], bytes, Profile] | None = None
+
+    def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
+        """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
+        if not os.path.isdir(spec.cwd):
+            # Inside it would only be a failed program, with an exit code like any other.
+            raise ExecutorSpawnFailed(
+                f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
+            )
+        try:
+            return self._sandbox.contain(spec, self._profile(spec, given))
+        except SandboxError as error:
+            raise ExecutorSpawnFailed(f"failed to prepare process sandbox: {error}") from error
+
+    def _profile(self, spec: ProcessSpec, given: Mapping[str, object]) -> Profile:
+        # A caller that keeps its intent is recognised by it, and pays for reading it once.
+        if self._last is None or self._last[0] is not given or self._last[1] != spec.cwd:
+            intent, base = read_intent(given, spec.cwd)
+            self._last = (given, spec.cwd, self._sandbox.resolve(intent, base))
+        return self._last[2]
+
+    def close(self) -> None:
+        """Clear away what sandboxes leave behind."""
+        self._sandbox.close()

@@ -1,0 +1,178 @@
+"""One process of this machine, as its caller sees it: the sink of its child."""
+
+from __future__ import annotations
+
+import time
+
+from handrail.errors import (
+    KeeperLost,
+    ResizeFailed,
+    StdinClosed,
+    TerminateFailed,
+    UsageError,
+    WriteFailed,
+)
+from handrail.executor import waiting
+from handrail.executor.base import Denied, OutputKind, WaitOutcome
+from handrail.executor.history import Follower, History
+from handrail.process.child import STDERR, Child
+from handrail.process.output_log import Chunk
+from handrail.process.spec import ExitInfo, ExitKind, signal_number
+
+#: How long ``terminate`` waits for the news after the KILL.
+_KILL_SECONDS = 5.0
+
+
+class LocalSession:
+    """A child, its history and its end."""
+
+    #: As a sink: output is always wanted, for the history drops what is too old.
+    ready = True
+
+    def __init__(self, process_id: str) -> None:
+        self.process_id = process_id
+        self._history = History()
+        self._exit: ExitInfo | None = None
+        self._child: Child | None = None
+
+    def begin(self, child: Child) -> None:
+        """The child is there."""
+        self._child = child
+
+    # --- what the child tells -----------------------------------------------------------------
+
+    def output(self, child: Child, chunk: Chunk) -> None:
+        kind = OutputKind.STDERR if chunk.stream == STDERR else OutputKind.STDOUT
+        self._history.add(kind, child.read_chunk(chunk), chunk.seq)
+
+    def exited(self, child: Child, seq: int) -> None:
+        self._exit = child.exit
+        self._history.wake()
+
+    def closed(self, child: Child, seq: int) -> None:
+        self._history.end()
+        child.drop_output()
+
+    def blocked(self, child: Child) -> None:
+        """Never: this sink is always ready."""
+
+    def lost(self) -> None:
+        """The executor is closed: what is not known now never will be."""
+        if self._exit is None:
+            self._exit = ExitInfo(ExitKind.LOST, None)
+        self._history.end()
+
+    # --- what the caller asks -----------------------------------------------------------------
+
+    def subscribe_output(self) -> Follower:
+        return self._history.follow()
+
+    async def write(self, data: bytes) -> None:
+        child = self._running_child()
+        try:
+            turn = child.write(bytes(data), _always)
+            if turn is not None:
+                await turn
+        except StdinClosed as error:
+            raise WriteFailed(f"{error}; nothing was written") from None
+
+    def _running_child(self) -> Child:
+        child = self._child
+        if child is None or self._exit is not None:
+            raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
+        return child
+
+    async def close_stdin(self) -> None:
+        if self._child is not None and self._exit is None:
+            self._child.close_stdin()
+
+    async def resize(self, rows: int, cols: int) -> None:
+        if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
+            raise ResizeFailed(f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}")
+        if self._child is None or not self._child.spec.tty:
+            raise ResizeFailed(
+                f"process {self.process_id} has no terminal; start it with tty to resize it"
+            )
+        try:
+            self._child.resize(rows, cols)
+        except OSError as error:
+            raise ResizeFailed(str(error)) from error
+
+    async def signal(self, name: str) -> None:
+        number = signal_number(name)
+        if number is None:
+            raise UsageError(f"there is no signal {name!r}; use interrupt, or a name such as term")
+        if self._child is not None:
+            try:
+                await self._child.signal(number)
+            except KeeperLost:
+                pass  # its children were killed with it
+
+    async def terminate(self, grace: float = 0.0) -> None:
+        child = self._child
+        if child is None:
+            return
+        try:
+            await child.end(grace)
+        except KeeperLost:
+            return  # its children were killed with it
+        deadline = time.monotonic() + _KILL_SECONDS
+        while self._exit is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TerminateFailed(
+                    f"process {self.process_id} was killed and still runs; it may be waiting for"
+                    " a device"
+                )
+            await self._history.changed(left)
+
+    async def wait(self) -> ExitInfo:
+        while self._exit is None:
+            await self._history.changed()
+        return self._exit
+
+    def try_exit_status(self) -> ExitInfo | None:
+        return self._exit
+
+    async def wait_closed(self) -> None:
+        while not self._history.ended:
+            await self._history.changed()
+
+    async def wait_for(
+        self,
+        *patterns: str | bytes,
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+        start: int = 0,
+    ) -> WaitOutcome:
+        return await waiting.wait_for(
+            self._history,
+            lambda: self._exit is not None,
+            patterns,
+            idle=idle,
+            exit=exit,
+            timeout=timeout,
+            start=start,
+        )
+
+    async def denied(self) -> Denied:
+        child, info = self._child, self._exit
+        if child is None or info is None or not child.spec.contained:
+            return Denied(likely=False)
+        from dataclasses import asdict
+
+        from handrail.sandbox import denial
+
+        texts = [
+            b"".join(event.data for event in self._history.retained() if event.kind in kinds)
+            for kinds in ((OutputKind.STDERR,), (OutputKind.STDOUT,), tuple(OutputKind))
+        ]
+        if not denial.likely_denied("linuxSeccomp", info.code, *texts):
+            return Denied(likely=False)
+        found = denial.from_text(*texts[:2])
+        return Denied(likely=True, evidence=tuple(asdict(record) for record in found))
+
+
+def _always() -> bool:
+    return True

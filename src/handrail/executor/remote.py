@@ -1,0 +1,218 @@
+"""Processes of another machine: the same as ``local``, on calls to an exec-server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from handrail.errors import (
+    ExecutorSpawnFailed,
+    ExecutorTransportFailed,
+    ProcessUnknown,
+    RpcError,
+    TransportError,
+)
+from handrail.executor.base import Place, SandboxKind, SpawnRequest
+from handrail.executor.client import ExecServerClient
+from handrail.executor.remote_files import RemoteFiles
+from handrail.executor.remote_session import RemoteSession
+from handrail.protocol import path_uri
+from handrail.protocol.envelope import INVALID_REQUEST
+
+#: Seconds for calls that answer at once; writes may have to wait for the child.
+REQUEST_TIMEOUT = 60.0
+#: A server keeps the id of a closed process for this long.
+_ID_SECONDS = 60.0
+
+
+class RemoteExecutor:
+    """Starts processes where its client is connected to."""
+
+    def __init__(
+        self, client: ExecServerClient, *, request_timeout: float | None = REQUEST_TIMEOUT
+    ) -> None:
+        self.client = client
+        self._timeout = request_timeout
+        self._files = RemoteFiles(client, request_timeout)
+        self._used: dict[str, float] = {}
+
+    @classmethod
+    async def connect(
+        cls, where: Any, *, request_timeout: float | None = REQUEST_TIMEOUT, **how: Any
+    ) -> RemoteExecutor:
+        """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
+        client = await ExecServerClient.connect(where, **how)
+        return cls(client, request_timeout=request_timeout)
+
+    @property
+    def files(self) -> RemoteFiles:
+        """The files of that machine."""
+        return self._files
+
+    async def spawn(self, request: SpawnRequest) -> RemoteSession:
+        """Start one process; raises ExecutorSpawnFailed.
+
+        A start that a lost connection has cut is sent again after the resume: the server knows
+        the id if the first one had arrived.
+        """
+        params = self._params(request)
+        key = request.process_id
+        if self.client.followed(key) is not None:
+            raise ExecutorSpawnFailed(f"process {key} already exists")
+        reused = self._note(key)
+        session = RemoteSession(self.client, key, tty=request.tty, timeout=self._timeout)
+        self.client.follow(key, session)
+        resumed = self.client.resumed
+        try:
+            await self.client.call("process/start", params, timeout=self._timeout, repeat=True)
+        except RpcError as error:
+            ours = self.client.resumed != resumed and not reused
+            if not (ours and error.code == INVALID_REQUEST and "already exists" in error.message):
+                self.client.unfollow(key, session)
+                raise ExecutorSpawnFailed(error.message) from error
+        except (TransportError, ExecutorTransportFailed) as error:
+            self.client.unfollow(key, session)
+            self.client.clean_up(key)  # it may have been started all the same
+            raise ExecutorSpawnFailed(getattr(error, "detail", None) or str(error)) from error
+        except BaseException:
+            self.client.unfollow(key, session)
+            self.client.clean_up(key)
+            raise
+        await session.begin(caught_up=self.client.resumed == resumed)
+        return session
+
+    async def attach(self, process_id: str) -> RemoteSession:
+        """A process of this session; raises ProcessUnknown."""
+        known = self.client.followed(process_id)
+        if isinstance(known, RemoteSession):
+            return known
+        tty = await self._is_terminal(process_id)
+        session = RemoteSession(self.client, process_id, tty=tty, timeout=self._timeout)
+        self.client.follow(process_id, session)
+        await session.begin(caught_up=False)
+        return session
+
+    async def _is_terminal(self, process_id: str) -> bool:
+        try:
+            if "processList" in self.client.extensions:
+                listed = await self.client.call(
+                    "process/list", {}, timeout=self._timeout, repeat=True
+                )
+                for process in listed["processes"]:
+                    if process["processId"] == process_id:
+                        return bool(process["tty"])
+                raise ProcessUnknown(f"no process {process_id} in this session")
+            params = {"processId": process_id, "maxBytes": 0}
+            found = await self.client.call(
+                "process/read", params, timeout=self._timeout, repeat=True
+            )
+        except RpcError as error:
+            raise ProcessUnknown(error.message) from error
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
+        return any(chunk["stream"] == "pty" for chunk in found["chunks"])
+
+    async def place(self) -> Place:
+        """The machine at the other end."""
+        try:
+            info = await self.client.environment()
+        except (RpcError, TransportError) as error:
+            raise ExecutorTransportFailed(str(error)) from error
+        return Place(
+            shell=info.get("shell", {}).get("path") or "/bin/sh",
+            cwd=_native(info.get("cwd")) or "/",
+            home=_native(info.get("userHomeDir")),
+            temp_dir=_native(info.get("tempDir")) or "/tmp",  # noqa: S108 (the system's default)
+            platform=info.get("platformOs") or "linux",
+            version=info.get("executorVersion") or "",
+            extensions=self.client.extensions,
+        )
+
+    async def detach(self) -> tuple[str, str | None]:
+        """Let go and leave everything running; the session's id and the secret to resume it."""
+        await self.client.close(end=False)
+        return self.client.session_id or "", self.client.resume_secret
+
+    async def close(self) -> None:
+        """Let go; the session and its processes end."""
+        open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
+        # One by one, and not only with the session: so that everybody learns of the end.
+        await asyncio.gather(*(session.terminate() for session in open_), return_exceptions=True)
+        await self.client.close(end=True)
+
+    def _note(self, key: str) -> bool:
+        """Whether this id was used a moment ago, so that the server may still hold it."""
+        now = time.monotonic()
+        if len(self._used) > 4096:
+            self._used = {k: at for k, at in self._used.items() if at > now - _ID_SECONDS}
+        reused = self._used.get(key, 0.0) > now - _ID_SECONDS
+        self._used[key] = now
+        return reused
+
+    def _params(self, request: SpawnRequest) -> dict[str, Any]:
+        sandbox = request.sandbox
+        if isinstance(sandbox, SandboxKind) and sandbox is not SandboxKind.NONE:
+            raise ExecutorSpawnFailed(
+                f"sandbox policy {sandbox.value} is not supported by this executor"
+            )
+        if request.inherited_fds:
+            raise ExecutorSpawnFailed(
+                "inherited file descriptors are not supported by exec-server executor"
+            )
+        if not request.cwd.startswith("/"):
+            raise ExecutorSpawnFailed(f"cwd {request.cwd!r} is not absolute; give the whole path")
+        rows, cols = request.size
+        if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
+            raise ExecutorSpawnFailed(
+                f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}"
+            )
+        params: dict[str, Any] = {
+            "processId": request.process_id,
+            "argv": [_text(word) for word in request.argv],
+            "cwd": path_uri.to_uri(os.fsencode(request.cwd)),
+            "env": {name: _text(value) for name, value in request.env.items()},
+            "tty": request.tty,
+            "pipeStdin": request.pipe_stdin and not request.tty,
+        }
+        if request.arg0 is not None:
+            params["arg0"] = request.arg0
+        if not isinstance(sandbox, SandboxKind):
+            params["sandbox"] = dict(sandbox)
+        policy = request.env_policy
+        if policy is not None:
+            params["envPolicy"] = {
+                "inherit": policy.inherit.value,
+                "ignoreDefaultExcludes": policy.ignore_default_excludes,
+                "exclude": list(policy.exclude),
+                "set": dict(policy.set),
+                "includeOnly": list(policy.include_only),
+            }
+        extensions = self.client.extensions
+        if request.name is not None and "processName" in extensions:
+            params["name"] = request.name
+        if request.tty and "processSize" in extensions:
+            params["size"] = {"rows": rows, "cols": cols}
+        return params
+
+
+def _text(word: str | bytes) -> str:
+    """JSON has no words that are not text."""
+    try:
+        text = word.decode() if isinstance(word, bytes) else word
+        text.encode()
+    except UnicodeError:
+        raise ExecutorSpawnFailed(
+            f"{word!r} is not UTF-8, which cannot be sent to another machine"
+        ) from None
+    return text
+
+
+def _native(uri: object) -> str | None:
+    if not isinstance(uri, str):
+        return None
+    try:
+        return os.fsdecode(path_uri.to_path(uri))
+    except (path_uri.BadUri, path_uri.NotNative):
+        return None

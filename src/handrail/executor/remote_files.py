@@ -1,0 +1,213 @@
+"""The files of another machine: ``fs/*`` calls, large ones in blocks.
+
+What only looks, and what leads to the same state when done twice, is repeated after a lost
+connection; the rest fails and says that it may have happened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from handrail.errors import (
+    ExecutorTransportFailed,
+    FilesError,
+    RemoteProtocolError,
+    RpcError,
+    TransportError,
+)
+from handrail.executor.client import ExecServerClient
+from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.protocol import codec, filesystem, path_uri
+from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
+
+T = TypeVar("T")
+
+#: Larger files travel in blocks: a message holds at most 16 MiB.
+_WHOLE = 8 * 1024 * 1024
+_BLOCK = 1024 * 1024
+
+
+class RemoteFiles:
+    """``Files`` of a server."""
+
+    def __init__(
+        self,
+        client: ExecServerClient,
+        timeout: float | None,
+        sandbox: Mapping[str, object] | None = None,
+    ) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._sandbox = sandbox
+        self._handles = itertools.count(1)
+
+    def confined(self, sandbox: Mapping[str, object]) -> RemoteFiles:
+        """The same files as a process in that sandbox sees them (a portable intent)."""
+        confined = RemoteFiles(self._client, self._timeout, sandbox)
+        confined._handles = self._handles
+        return confined
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        size = (await self.metadata(path)).size
+        if size > _WHOLE:
+            return await self._read_blocks(path, size, progress)
+        result = await self._call(
+            "fs/readFile", {"path": _uri(path)}, filesystem.ReadFileResult, path, repeat=True
+        )
+        data = codec.decode_base64(result.data_base64, "dataBase64")
+        if progress is not None:
+            progress(len(data), len(data))
+        return data
+
+    async def _read_blocks(self, path: str, size: int, progress: Progress | None) -> bytes:
+        handle = await self._open(path, "read")
+        parts: list[bytes] = []
+        done = 0
+        try:
+            while True:
+                params = {"handleId": handle, "offset": done, "len": _BLOCK}
+                block = await self._call(
+                    "fs/readBlock", params, filesystem.ReadBlockResult, path, repeat=False
+                )
+                data = codec.decode_base64(block.chunk, "chunk")
+                parts.append(data)
+                done += len(data)
+                if progress is not None:
+                    progress(done, max(done, size))
+                if block.eof or not data:
+                    return b"".join(parts)
+        finally:
+            await self._close(handle, path)
+
+    async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
+        if len(data) > _WHOLE:
+            await self._write_blocks(path, data, progress)
+            return
+        params = {"path": _uri(path), "dataBase64": codec.encode_base64(data).decode()}
+        await self._call("fs/writeFile", params, None, path, repeat=True)
+        if progress is not None:
+            progress(len(data), len(data))
+
+    async def _write_blocks(self, path: str, data: bytes, progress: Progress | None) -> None:
+        handle = await self._open(path, "replace")
+        view = memoryview(data)
+        # Closed only when all is there: closing puts the file in place.  What is left open is
+        # dropped by the server with the connection.
+        for at in range(0, len(view), _BLOCK):
+            chunk = codec.encode_base64(view[at : at + _BLOCK]).decode()
+            params = {"handleId": handle, "offset": at, "chunk": chunk}
+            await self._call("fs/writeBlock", params, None, path, repeat=False)
+            if progress is not None:
+                progress(min(at + _BLOCK, len(view)), len(view))
+        await self._close(handle, path)
+
+    async def _open(self, path: str, mode: str) -> str:
+        handle = f"{self._client.nonce[:8]}-{next(self._handles)}"
+        params = {"handleId": handle, "path": _uri(path), "mode": mode}
+        await self._call("fs/open", params, None, path, repeat=False)
+        return handle
+
+    async def _close(self, handle: str, path: str) -> None:
+        params = {"handleId": handle}
+        await self._call("fs/close", params, None, path, repeat=False, reserved=True)
+
+    async def list(self, path: str) -> list[FileEntry]:
+        result = await self._call(
+            "fs/readDirectory",
+            {"path": _uri(path)},
+            filesystem.ReadDirectoryResult,
+            path,
+            repeat=True,
+        )
+        entries = [FileEntry(_name(e), e.is_directory, e.is_file) for e in result.entries]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    async def metadata(self, path: str) -> FileMetadata:
+        found = await self._call(
+            "fs/getMetadata", {"path": _uri(path)}, filesystem.MetadataResult, path, repeat=True
+        )
+        return FileMetadata(
+            is_directory=found.is_directory,
+            is_file=found.is_file,
+            is_symlink=found.is_symlink,
+            size=found.size,
+            created_at_ms=found.created_at_ms,
+            modified_at_ms=found.modified_at_ms,
+        )
+
+    async def canonical(self, path: str) -> str:
+        result = await self._call(
+            "fs/canonicalize", {"path": _uri(path)}, filesystem.PathResult, path, repeat=True
+        )
+        return os.fsdecode(path_uri.to_path(result.path))
+
+    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+        params = {"path": _uri(path), "recursive": parents}
+        await self._call("fs/createDirectory", params, None, path, repeat=parents)
+
+    async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+        params = {"path": _uri(path), "recursive": recursive, "force": force}
+        await self._call("fs/remove", params, None, path, repeat=force)
+
+    async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+        params = {
+            "sourcePath": _uri(source),
+            "destinationPath": _uri(destination),
+            "recursive": recursive,
+        }
+        await self._call("fs/copy", params, None, source, repeat=False)
+
+    async def _call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        shape: type[T] | None,
+        path: str,
+        *,
+        repeat: bool,
+        reserved: bool = False,
+    ) -> T:
+        if self._sandbox is not None and not params.keys().isdisjoint(("path", "sourcePath")):
+            params = {**params, "sandbox": self._sandbox}
+        try:
+            raw = await self._client.call(
+                method, params, timeout=self._timeout, repeat=repeat, reserved=reserved
+            )
+            return msgspec.convert(raw, shape) if shape is not None else cast("T", raw)
+        except RpcError as error:
+            raise _files_error(error, path) from error
+        except msgspec.ValidationError as error:
+            raise RemoteProtocolError(f"a {method} that does not read: {error}") from None
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
+
+
+def _files_error(error: RpcError, path: str) -> FilesError:
+    kind = "other"
+    if isinstance(error.data, dict) and isinstance(error.data.get("kind"), str):
+        kind = error.data["kind"]
+    elif error.code == NOT_FOUND:
+        kind = "not_found"
+    elif error.code == INVALID_REQUEST:
+        denied = "permission denied" in error.message.lower()
+        kind = "permission_denied" if denied else "invalid_input"
+    return FilesError(error.message, kind=kind, path=path)
+
+
+def _uri(path: str) -> str:
+    if not path.startswith("/"):
+        raise FilesError(
+            f"{path!r} is not absolute; give the whole path", kind="invalid_input", path=path
+        )
+    return path_uri.to_uri(os.fsencode(path))
+
+
+def _name(entry: filesystem.DirectoryEntryShape) -> str:
+    if entry.uri is not None:
+        return os.fsdecode(path_uri.to_path(entry.uri).rpartition(b"/")[2])
+    return entry.file_name

@@ -1,0 +1,375 @@
+"""One process of another machine: events put in order, gaps filled, calls made.
+
+Notifications carry the output; ``process/read`` fills in what a lost connection or a lost
+notification left out.  Input carries ids, so that what is sent again is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+
+from handrail.errors import (
+    ConnectionLost,
+    ExecutorTransportFailed,
+    HandrailError,
+    RemoteProtocolError,
+    ResizeFailed,
+    RpcError,
+    TerminateFailed,
+    TransportError,
+    UsageError,
+    WriteFailed,
+)
+from handrail.executor import waiting
+from handrail.executor.base import Denied, OutputKind, WaitOutcome
+from handrail.executor.client import ExecServerClient
+from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
+from handrail.executor.history import Follower, History
+from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
+from handrail.protocol import codec
+from handrail.protocol.envelope import INVALID_PARAMS
+from handrail.protocol.process import (
+    ClosedNotification,
+    ExitedNotification,
+    OutputNotification,
+    ReadResult,
+)
+
+#: How long a gap in the numbers may last before what is missing is asked for.
+_GAP_SECONDS = 0.1
+_READ_TIMEOUT = 10.0
+_READ_TRIES = 8
+#: How long ``terminate`` waits for the news after the KILL.
+_KILL_SECONDS = 5.0
+#: Input is sent in pieces of this size: a message holds at most 16 MiB.
+_WRITE_BYTES = 1024 * 1024
+_STARTING_SECONDS = 0.02
+
+
+class RemoteSession:
+    """A process at the other end of a client."""
+
+    def __init__(
+        self, client: ExecServerClient, process_id: str, *, tty: bool, timeout: float | None
+    ) -> None:
+        self.process_id = process_id
+        self._client = client
+        self._tty = tty
+        self._timeout = timeout
+        self._order = EventOrder()
+        self._history = History()
+        self._exit: ExitInfo | None = None
+        self._denied = False
+        self._failure: HandrailError | None = None
+        self._asked_to_end = False
+        self._writes = 0
+        self._writing = asyncio.Lock()
+        self._gap: asyncio.TimerHandle | None = None
+        self._filling: asyncio.Task[None] | None = None
+        #: Whether the server knows the process; what it says before is kept all the same.
+        self.started = False
+
+    # --- Route: what the server tells ---------------------------------------------------------
+
+    def notified(self, method: str, params: Any) -> None:
+        if method == "process/output":
+            output = msgspec.convert(params, OutputNotification)
+            data = codec.decode_base64(output.chunk, "chunk")
+            self._take(output.seq, Output(output.stream, data))
+        elif method == "process/exited":
+            gone = msgspec.convert(params, ExitedNotification)
+            self._take(
+                gone.seq,
+                Exited(gone.exit_code, gone.sandbox_denied, gone.exit or None, gone.usage or None),
+            )
+        elif method == "process/closed":
+            self._take(msgspec.convert(params, ClosedNotification).seq, Closed())
+
+    async def begin(self, *, caught_up: bool) -> None:
+        """The server knows the process; what was said of it may be incomplete."""
+        self.started = True
+        rpc = self._client.connection
+        if rpc is not None and not caught_up:
+            await self.catch_up(rpc)
+        elif self._order.gap:
+            self._fill()
+
+    def _take(self, seq: int, event: Event) -> None:
+        for number, ready in self._order.offer(seq, event):
+            self._publish(number, ready)
+        if not self._order.gap or self._failure is not None:
+            return
+        if self._order.overflows:
+            self._fill()
+        elif self._gap is None:
+            self._gap = asyncio.get_running_loop().call_later(_GAP_SECONDS, self._fill)
+
+    def _fill(self) -> None:
+        """A number is missing: ask for it."""
+        if self._gap is not None:
+            self._gap.cancel()
+            self._gap = None
+        rpc = self._client.connection
+        if rpc is None or not self._order.gap or not self.started:
+            return  # a resume or the start will look
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.get_running_loop().create_task(self.catch_up(rpc))
+
+    async def catch_up(self, rpc: RpcConnection) -> None:
+        if not self.started:
+            return  # whoever starts it goes on
+        try:
+            await self._read_missing(rpc)
+        except ConnectionLost:
+            pass
+        except CallTimedOut as error:
+            rpc.drop(str(error))
+        except (RpcError, RemoteProtocolError) as error:
+            self._give_up(rpc, error)
+
+    async def _read_missing(self, rpc: RpcConnection) -> None:
+        for _ in range(_READ_TRIES):
+            asked = self._order.last
+            params = {"processId": self.process_id, "afterSeq": asked, "waitMs": 0}
+            raw = await self._read(rpc, params)
+            try:
+                result = msgspec.convert(raw, ReadResult)
+            except msgspec.ValidationError as error:
+                raise RemoteProtocolError(f"a process/read that does not read: {error}") from None
+            chunks = [
+                (chunk.seq, Output(chunk.stream, codec.decode_base64(chunk.chunk, "chunk")))
+                for chunk in result.chunks
+            ]
+            lost = result.omitted.bytes if result.omitted else 0
+            for number, event in self._order.merge(result, chunks, asked, lost):
+                self._publish(number, event)
+            if self._order.last >= result.next_seq - 1 or self._history.ended:
+                return
+        raise RemoteProtocolError("what is missing of a process cannot be read")
+
+    async def _read(self, rpc: RpcConnection, params: dict[str, Any]) -> Any:
+        deadline = time.monotonic() + _READ_TIMEOUT
+        while True:
+            try:
+                return await rpc.call("process/read", params, timeout=_READ_TIMEOUT)
+            except RpcError as error:
+                # A start that was cut may still be under way at the other end.
+                if not error.message.endswith(" is starting") or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_STARTING_SECONDS)
+
+    def _give_up(self, rpc: RpcConnection, error: Exception) -> None:
+        """This process cannot be followed any more: it is ended, others go on."""
+        self.failed(ExecutorTransportFailed(f"process {self.process_id} is lost: {error}"))
+        self._client.unfollow(self.process_id, self)
+        params = {"processId": self.process_id}
+
+        async def end() -> None:
+            try:
+                await rpc.call("process/terminate", params, timeout=_READ_TIMEOUT, reserved=True)
+            except HandrailError:
+                pass  # the session's end takes it along
+
+        self._filling = asyncio.get_running_loop().create_task(end())
+
+    def _publish(self, seq: int, event: Event) -> None:
+        if isinstance(event, Output):
+            kind = OutputKind.STDERR if event.stream == "stderr" else OutputKind.STDOUT
+            self._history.add(kind, event.data, seq, event.omitted)
+        elif isinstance(event, Exited):
+            self._exit = self._exit_info(event)
+            self._denied = event.denied
+            self._history.wake()
+        else:
+            self._history.end()
+            self._client.unfollow(self.process_id, self)
+
+    def _exit_info(self, event: Exited) -> ExitInfo:
+        usage = None
+        if event.usage is not None:
+            used = event.usage
+            usage = Usage(used.wall_ms, used.user_ms, used.system_ms, used.max_rss_bytes)
+        if event.exit is not None:
+            told = event.exit
+            try:
+                kind = ExitKind(told.kind)
+            except ValueError:
+                kind = ExitKind.EXITED if told.code is not None else ExitKind.LOST
+            return ExitInfo(kind, told.code, told.signal, told.core_dumped, usage)
+        if event.code is None or event.code < 0:
+            return ExitInfo(ExitKind.LOST, None, usage=usage)
+        kind = ExitKind.TERMINATED if self._asked_to_end else ExitKind.EXITED
+        return ExitInfo(kind, event.code, usage=usage)
+
+    def failed(self, error: HandrailError) -> None:
+        if self._history.ended:
+            return
+        self._failure = error
+        self._history.fail(error)
+
+    # --- what the caller asks -----------------------------------------------------------------
+
+    def subscribe_output(self) -> Follower:
+        return self._history.follow()
+
+    async def write(self, data: bytes) -> None:
+        if self._exit is not None:
+            raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
+        view = memoryview(data)
+        async with self._writing:
+            for at in range(0, len(view) or 1, _WRITE_BYTES):
+                await self._write(bytes(view[at : at + _WRITE_BYTES]))
+
+    async def _write(self, data: bytes) -> None:
+        self._writes += 1
+        params = {
+            "processId": self.process_id,
+            "chunk": codec.encode_base64(data).decode(),
+            # Another client may have written to the same process before.
+            "writeId": f"{self._client.nonce}-{self._writes}",
+        }
+        while True:
+            try:
+                result = await self._client.call("process/write", params, repeat=True)
+            except (RpcError, TransportError, ExecutorTransportFailed) as error:
+                raise WriteFailed(_said(error)) from error
+            status = result.get("status") if isinstance(result, dict) else None
+            if status == "accepted":
+                return
+            if status != "starting":
+                raise WriteFailed(_REFUSED.get(str(status), f"the server said {status!r}"))
+            await asyncio.sleep(_STARTING_SECONDS)
+
+    async def close_stdin(self) -> None:
+        if self._exit is not None:
+            return
+        if "processCloseStdin" in self._client.extensions:
+            params = {"processId": self.process_id}
+            async with self._writing:
+                try:
+                    # An end-of-file key must not be typed twice.
+                    await self._call("process/closeStdin", params, repeat=not self._tty)
+                except (RpcError, TransportError) as error:
+                    raise WriteFailed(_said(error)) from error
+        elif self._tty:
+            await self.write(b"\x04")
+        else:
+            raise WriteFailed("this server cannot end the input of a process; use a terminal")
+
+    async def resize(self, rows: int, cols: int) -> None:
+        if "processResize" not in self._client.extensions:
+            raise ResizeFailed("resize is not supported by exec-server sessions")
+        if not self._tty:
+            raise ResizeFailed(
+                f"process {self.process_id} has no terminal; start it with tty to resize it"
+            )
+        params = {"processId": self.process_id, "rows": rows, "cols": cols}
+        try:
+            await self._call("process/resize", params, repeat=True)
+        except (RpcError, TransportError) as error:
+            raise ResizeFailed(_said(error)) from error
+
+    async def signal(self, name: str) -> None:
+        if signal_number(name) is None:
+            raise UsageError(f"there is no signal {name!r}; use interrupt, or a name such as term")
+        if self._exit is not None:
+            return
+        if name != "interrupt" and "processSignals" not in self._client.extensions:
+            raise UsageError(f"this server passes on `interrupt` and no other signal, not {name!r}")
+        params = {"processId": self.process_id, "signal": name}
+        try:
+            await self._call("process/signal", params)
+        except RpcError as error:
+            if error.code != INVALID_PARAMS:  # it has exited meanwhile
+                raise ExecutorTransportFailed(str(error)) from error
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
+
+    async def terminate(self, grace: float = 0.0) -> None:
+        graceful = "terminateGrace" in self._client.extensions
+        deadline = time.monotonic() + grace + _KILL_SECONDS
+        self._asked_to_end = self._exit is None
+        params: dict[str, Any] = {"processId": self.process_id}
+        if graceful:
+            params |= {"tree": True, "graceMs": int(grace * 1000)}
+        elif grace > 0 and self._exit is None:
+            # The only request to end that this server passes on.
+            await self.signal("interrupt")
+            await self._exited_by(time.monotonic() + grace)
+        try:
+            await self._call("process/terminate", params, repeat=True, reserved=True)
+        except (RpcError, TransportError, ExecutorTransportFailed) as error:
+            raise TerminateFailed(_said(error)) from error
+        if not await self._exited_by(deadline):
+            raise TerminateFailed(
+                f"process {self.process_id} was killed and nothing was heard of its end"
+            )
+
+    async def _exited_by(self, deadline: float) -> bool:
+        while self._exit is None and self._failure is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            await self._history.changed(left)
+        return self._exit is not None
+
+    async def wait(self) -> ExitInfo:
+        while self._exit is None:
+            if self._failure is not None:
+                raise ExecutorTransportFailed(f"failed to wait for process: {_said(self._failure)}")
+            await self._history.changed()
+        return self._exit
+
+    def try_exit_status(self) -> ExitInfo | None:
+        return self._exit
+
+    async def wait_closed(self) -> None:
+        while not self._history.ended:
+            await self._history.changed()
+        if self._failure is not None:
+            raise ExecutorTransportFailed(_said(self._failure))
+
+    async def wait_for(
+        self,
+        *patterns: str | bytes,
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+        start: int = 0,
+    ) -> WaitOutcome:
+        return await waiting.wait_for(
+            self._history,
+            lambda: self._exit is not None,
+            patterns,
+            idle=idle,
+            exit=exit,
+            timeout=timeout,
+            start=start,
+        )
+
+    async def denied(self) -> Denied:
+        await self.wait()
+        return Denied(likely=self._denied)
+
+    async def _call(
+        self, method: str, params: Any, *, repeat: bool = False, reserved: bool = False
+    ) -> Any:
+        return await self._client.call(
+            method, params, timeout=self._timeout, repeat=repeat, reserved=reserved
+        )
+
+
+_REFUSED = {
+    "stdinClosed": "stdin of this process is closed; nothing was written",
+    "unknownProcess": "the server does not know this process any more",
+}
+
+
+def _said(error: BaseException) -> str:
+    """A sentence without the prefix of its family."""
+    return getattr(error, "detail", None) or str(error)

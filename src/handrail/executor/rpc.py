@@ -1,0 +1,181 @@
+"""Calls over one connection: ids, replies, deadlines.  One of these per connection.
+
+The receiver of a transport.  Replies go to whoever asked, notifications to one callback, in the
+order of their arrival and without a task in between.  A peer that breaks the protocol loses the
+connection; everybody who waits is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from handrail.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcError,
+    TransportError,
+)
+from handrail.protocol import codec
+from handrail.protocol.envelope import METHOD_NOT_FOUND, ErrorResponse, Notification, Request
+from handrail.protocol.peer import Peer
+from handrail.transport.base import CLOSE_POLICY, Transport
+
+log = logging.getLogger(__name__)
+
+#: Calls under way at a time, and those kept free for cleaning up.
+MOST_CALLS = 1024
+RESERVED_CALLS = 1
+
+
+class CallTimedOut(TransportError):
+    """No reply within the caller's time; whether the call was carried out is not known."""
+
+
+class RpcConnection:
+    """One end of a connection to an exec-server."""
+
+    def __init__(
+        self,
+        notified: Callable[[str, Any], None],
+        closed: Callable[[RpcConnection, str], None],
+    ) -> None:
+        self._notified = notified
+        self._closed = closed
+        self._peer: Peer[asyncio.Future[Any]] = Peer()
+        self._transport: Transport | None = None
+        self._paused = False
+        self._writers: list[asyncio.Future[None]] = []
+        self._inbound: set[int] = set()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone: str | None = None  # why, once it is
+
+    # --- Receiver ----------------------------------------------------------------------------
+
+    def connected(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def message(self, data: str | bytes | bytearray) -> None:
+        try:
+            message = codec.decode(data)
+            if type(message) is Notification:
+                self._notified(message.method, message.params)
+            elif type(message) is Request:
+                self._refuse(message)
+            else:
+                self._replied(message)
+        except (RemoteProtocolError, RpcError) as error:
+            # RpcError: the params of a notification do not fit its shape.
+            self.drop(f"the server broke the protocol: {error}")
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._wake_writers()
+
+    def disconnected(self, why: str) -> None:
+        if self.gone is None:
+            self.gone = why
+        self._wake_writers()
+        if not self._over.done():
+            self._over.set_result(None)
+        for waiter in self._peer.abandon():
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(f"the connection ended: {self.gone}"))
+        self._closed(self, self.gone)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def call(
+        self, method: str, params: Any, *, timeout: float | None = None, reserved: bool = False
+    ) -> Any:
+        """One call and its result.
+
+        Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
+        the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many
+        calls are under way.
+        """
+        most = MOST_CALLS + (RESERVED_CALLS if reserved else 0)
+        if self._peer.pending >= most:
+            raise LocalProtocolError(f"{most} calls are under way; wait for some of them")
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._paused and self.gone is None and not reserved:
+                    await self._writable()
+                if self.gone is not None or self._transport is None:
+                    raise ConnectionLost(f"the connection ended: {self.gone or 'never begun'}")
+                number = self._peer.call(waiter)
+                try:
+                    self._transport.send(codec.request_message(number, method, params))
+                    return await waiter
+                finally:
+                    self._peer.give_up(number)
+        except TimeoutError:
+            raise CallTimedOut(f"no answer to {method} within {timeout:g} s") from None
+
+    def notify(self, method: str, params: Any) -> None:
+        """Say something that wants no answer."""
+        if self._transport is not None:
+            self._transport.send(codec.notification_message(method, params))
+
+    def close(self) -> None:
+        """Say goodbye."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Let go at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def ended(self) -> None:
+        """Until the line is gone."""
+        if self._transport is not None:
+            await asyncio.shield(self._over)
+
+    def drop(self, why: str) -> None:
+        """Give this connection up."""
+        if self.gone is None and self._transport is not None:
+            log.warning("dropping a connection: %s", why)
+            self.gone = why
+            self._transport.close(CLOSE_POLICY, why[:100])
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _writable(self) -> None:
+        writer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writers.append(writer)
+        await writer
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            if not writer.done():
+                writer.set_result(None)
+
+    def _replied(self, message: Any) -> None:
+        waiter = self._peer.reply(message)
+        if waiter is None or waiter.done():
+            return  # late
+        if type(message) is ErrorResponse:
+            waiter.set_exception(RpcError(message.code, message.message, message.data))
+        else:
+            waiter.set_result(message.result)
+
+    def _refuse(self, request: Request) -> None:
+        """We offer no methods; a peer that numbers its calls wrongly is not understood."""
+        number = request.id
+        if type(number) is not int or number < 0 or number in self._inbound:
+            raise RemoteProtocolError(f"a call with the id {str(number)[:40]!r}")
+        self._inbound.add(number)
+        if len(self._inbound) > 4096:
+            self._inbound = set(sorted(self._inbound)[-1024:])
+        text = f"this client does not offer {request.method[:80]}"
+        if self._transport is not None:
+            self._transport.send(codec.error_message(number, METHOD_NOT_FOUND, text))

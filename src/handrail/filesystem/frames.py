@@ -1,0 +1,74 @@
+"""How a server and its confined file helper talk.  Pure: bytes in, frames out.
+
+A frame is a head (JSON) and a body (raw bytes), each with its length before it, so that content
+of files is never encoded on the way.  Paths travel in heads as text with surrogate escapes.  Both
+ends know the other's bounds: a frame beyond them means that the other side is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+_LENGTHS = struct.Struct(">II")
+#: Listings of 50 000 names are the largest heads, one block of a file is the largest body.
+LONGEST_HEAD = 64 * 1024 * 1024
+LONGEST_BODY = 4 * 1024 * 1024
+
+
+class BrokenFrame(Exception):
+    """What came in cannot be a frame of ours."""
+
+
+def encode(head: Any, body: bytes | bytearray | memoryview = b"") -> list[bytes | memoryview]:
+    """One frame, in pieces to be sent one after the other."""
+    text = json.dumps(head, separators=(",", ":")).encode()
+    first = _LENGTHS.pack(len(text), len(body)) + text
+    return [first, memoryview(body)] if body else [first]
+
+
+def decode_head(head: bytes) -> Any:
+    """The head as an object."""
+    try:
+        return json.loads(head)
+    except ValueError as error:
+        raise BrokenFrame(f"the head of a frame is not JSON: {error}") from None
+
+
+def path_text(path: bytes) -> str:
+    """A path for a head."""
+    return os.fsdecode(path)
+
+
+def path_bytes(text: str) -> bytes:
+    """A path of a head."""
+    return os.fsencode(text)
+
+
+class FrameReader:
+    """Bytes as they come in, frames as they are complete."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Head and body of every frame that ``data`` completes."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTHS.size:
+            head, body = _LENGTHS.unpack_from(buffer)
+            if head > LONGEST_HEAD or body > LONGEST_BODY:
+                raise BrokenFrame("a frame is longer than any frame of ours")
+            whole = _LENGTHS.size + head + body
+            if len(buffer) < whole:
+                return
+            with memoryview(buffer) as view:
+                text = bytes(view[_LENGTHS.size : _LENGTHS.size + head])
+                content = bytes(view[_LENGTHS.size + head : whole])
+            del buffer[:whole]
+            yield text, content

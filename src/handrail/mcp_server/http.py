@@ -1,0 +1,134 @@
+"""The MCP server over streamable HTTP: on loopback, behind a token, unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+
+from handrail.config import STOP_SIGNALS
+from handrail.errors import UsageError
+from handrail.mcp_server.desk import Desk
+from handrail.mcp_server.server import make_server
+
+PATH = "/mcp"
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+
+
+class TokenGuard:
+    """An ASGI application in front of another: nothing passes without the token."""
+
+    def __init__(self, app: _App, token: str) -> None:
+        self._app = app
+        self._wanted = b"Bearer " + token.encode()
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._wanted):
+                await _refuse(send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _refuse(send: _Send) -> None:
+    text = b"this server wants its token: send `Authorization: Bearer TOKEN`\n"
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(text)).encode()),
+        (b"www-authenticate", b"Bearer"),
+    ]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
+
+
+def check_exposure(host: str, token: str | None, *, insecure: bool) -> None:
+    """Refuse to let strangers run commands; raises UsageError."""
+    if token is None and not insecure:
+        raise UsageError(
+            "anybody who can connect could run commands: leave the token on, or give"
+            " --insecure-no-auth if something else keeps strangers out"
+        )
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise UsageError(f"--http wants an address such as 127.0.0.1:8300, not {host!r}") from None
+    if not loopback and token is None and not insecure:
+        raise UsageError(f"refusing to listen on {host} without a token")
+
+
+def application(desk: Desk, host: str, token: str | None, allowed: tuple[str, ...] = ()) -> _App:
+    """The whole application; ``allowed`` are Host headers besides those of loopback."""
+    names = ["127.0.0.1", "localhost", "[::1]", *allowed]
+    hosts = [name if ":" in name.rpartition("]")[2] else f"{name}:*" for name in names]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[*hosts, *allowed],
+        allowed_origins=[f"http://{name}" for name in hosts],
+    )
+    app: _App = make_server(desk).streamable_http_app(
+        streamable_http_path=PATH, host=host, transport_security=security
+    )
+    return app if token is None else TokenGuard(app, token)
+
+
+async def serve_http(
+    desk: Desk,
+    host: str,
+    port: int,
+    token: str | None,
+    *,
+    allowed: tuple[str, ...] = (),
+    started: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until told to stop; ``started`` hears the URL."""
+    config = uvicorn.Config(
+        application(desk, host, token, allowed),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config, started)
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, server.stop)
+    await server.serve()
+
+
+class _Server(uvicorn.Server):
+    """Tells where it listens, and leaves signals to us: its own way would end the program before
+    the shell has ended its processes.
+    """
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._told = started
+
+    def capture_signals(self) -> Any:
+        return contextlib.nullcontext()
+
+    def stop(self) -> None:
+        """No more requests; those under way get a moment."""
+        self.should_exit = True
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            for socket in server.sockets:
+                host, port = socket.getsockname()[:2]
+                shown = f"[{host}]" if ":" in host else host
+                self._told(f"http://{shown}:{port}{PATH}")

@@ -1,0 +1,54 @@
+"""A «yes, always»: a rule in force at once, and a line in the user's rules file."""
+
+from __future__ import annotations
+
+from handrail.errors import HandrailError
+from handrail.orchestrator.audit import Notice, RuleAdded
+from handrail.policy.amend import append_line, network_rule_line, prefix_rule_line
+from handrail.policy.proposals import is_too_broad
+from handrail.policy.rules import Decision, PrefixRule, Sandbox
+
+
+def add_rule(
+    call_id: str, prefix: tuple[str, ...], path: str | None, *, free: bool
+) -> tuple[PrefixRule | None, RuleAdded | None, Notice | None]:
+    """The rule for ``prefix``, and what is to be told about it.
+
+    ``free``: what it allows was approved outside the sandbox, so the rule says that too.  A rule
+    that cannot be written is in force until the session ends.
+    """
+    if is_too_broad(prefix):
+        text = f"no rule was added: `{' '.join(prefix)}` would allow almost anything"
+        return None, None, Notice(call_id, text)
+    sandbox = Sandbox.OFF if free else None
+    try:
+        line = prefix_rule_line(prefix, Decision.ALLOW, sandbox=sandbox)
+    except HandrailError as error:
+        return None, None, Notice(call_id, f"no rule was added: {error}")
+    rule = PrefixRule(prefix[0], tuple((word,) for word in prefix[1:]), sandbox=sandbox)
+    failure = _write(path, line)
+    notice = None if failure is None else Notice(call_id, failure)
+    return rule, RuleAdded(call_id, line, None if failure else path), notice
+
+
+def add_host_rule(
+    call_id: str, host: str, protocol: str, path: str | None, *, allow: bool
+) -> tuple[RuleAdded | None, Notice | None]:
+    """The same for a host."""
+    try:
+        line = network_rule_line(host, protocol, "allow" if allow else "deny")
+    except HandrailError as error:
+        return None, Notice(call_id, f"no rule was added: {error}")
+    failure = _write(path, line)
+    notice = None if failure is None else Notice(call_id, failure)
+    return RuleAdded(call_id, line, None if failure else path), notice
+
+
+def _write(path: str | None, line: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        append_line(path, line)
+    except HandrailError as error:
+        return f"the rule holds until the end of the session only: {error}"
+    return None

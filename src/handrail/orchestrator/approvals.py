@@ -1,0 +1,145 @@
+"""Who is asked, and what can be answered.
+
+A question goes through the hooks (each allows, denies or has no opinion), then to the approver.
+``put`` is the only way a question is asked: it keeps the time limit, and whatever goes wrong on
+the way is a denial, for nobody said yes.  What is remembered is ``memory.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from handrail.policy.rules import Argv
+
+
+class Kind(enum.Enum):
+    """What a question is about."""
+
+    COMMAND = "command"
+    RETRY = "retry"
+    PATCH = "patch"
+    NETWORK = "network"
+
+
+class Choice(enum.Enum):
+    """What can be answered."""
+
+    APPROVE = "approved"
+    APPROVE_FOR_SESSION = "approved_for_session"
+    #: This call, and a rule for all that start like it.
+    APPROVE_WITH_RULE = "approved_execpolicy_amendment"
+    #: After a denial: once more in the sandbox, with just this path (or the network) opened.
+    GRANT_AND_RERUN = "approved_with_grant"
+    #: A host, persisted (network questions).
+    HOST_RULE = "network_policy_amendment"
+    DENY = "denied"
+    ABORT = "abort"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def approves(self) -> bool:
+        return self not in (Choice.DENY, Choice.ABORT, Choice.TIMED_OUT)
+
+
+class Source(enum.Enum):
+    """Who decided."""
+
+    CONFIG = "config"
+    USER = "user"
+    AUTOMATED = "automated_reviewer"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything somebody needs to decide.
+
+    ``reason`` says why it is asked (None: nothing beyond that it is), ``notes`` what else one
+    should know, such as side effects that remain.  ``grant`` is the path that GRANT_AND_RERUN
+    opens, ``proposed_prefix`` the rule of APPROVE_WITH_RULE.
+    """
+
+    call_id: str
+    kind: Kind
+    argv: tuple[str, ...]
+    cwd: str
+    choices: tuple[Choice, ...]
+    reason: str | None = None
+    proposed_prefix: Argv | None = None
+    notes: tuple[str, ...] = ()
+    grant: str | None = None
+    #: Files a patch changes.
+    paths: tuple[str, ...] = ()
+    #: protocol, host and port of a network question.
+    host: tuple[str, str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A choice; ``text`` of a denial is shown to the model.  ``allow`` is for HOST_RULE."""
+
+    choice: Choice
+    text: str = ""
+    prefix: Argv | None = None
+    allow: bool = True
+
+
+class Approver(Protocol):
+    """Somebody, or something, that answers questions."""
+
+    async def ask(self, question: Question) -> Answer:
+        """The answer.  May be cancelled: then the question is void."""
+
+
+Hook = Callable[[Question], Awaitable[Answer | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """An answer and who gave it."""
+
+    answer: Answer
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewers:
+    """Everybody who may be asked, in order; without an approver every question is denied."""
+
+    approver: Approver | None = None
+    hooks: Sequence[Hook] = field(default=())
+
+    async def put(self, question: Question, timeout: float | None) -> Ruling:
+        """Ask; never raises but for cancellation."""
+        try:
+            async with asyncio.timeout(timeout):
+                for hook in self.hooks:
+                    opinion = await hook(question)
+                    if opinion is not None:
+                        return Ruling(opinion, Source.AUTOMATED)
+                if self.approver is None:
+                    return Ruling(Answer(Choice.DENY, "nobody can be asked here"), Source.CONFIG)
+                return Ruling(await self.approver.ask(question), Source.USER)
+        except TimeoutError:
+            return Ruling(Answer(Choice.TIMED_OUT, "nobody answered in time"), Source.USER)
+        except Exception as error:  # noqa: BLE001 (an approver is somebody's code: no yes, no run)
+            text = f"the question could not be asked: {error}"
+            return Ruling(Answer(Choice.DENY, text), Source.CONFIG)
+
+
+def command_choices(*, with_rule: bool) -> tuple[Choice, ...]:
+    """What is offered before a run."""
+    rule = (Choice.APPROVE_WITH_RULE,) if with_rule else ()
+    return (Choice.APPROVE, Choice.APPROVE_FOR_SESSION, *rule, Choice.DENY, Choice.ABORT)
+
+
+def retry_choices(*, free: bool, with_grant: bool, with_rule: bool) -> tuple[Choice, ...]:
+    """What is offered after a denial: the narrow way first."""
+    offered: list[Choice] = [Choice.GRANT_AND_RERUN] if with_grant else []
+    if free:
+        offered += [Choice.APPROVE, Choice.APPROVE_FOR_SESSION]
+        offered += [Choice.APPROVE_WITH_RULE] if with_rule else []
+    return (*offered, Choice.DENY, Choice.ABORT)

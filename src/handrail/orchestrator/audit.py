@@ -1,0 +1,103 @@
+"""What happened, step by step: events for whoever watches, and a count of decisions.
+
+A listener is called at once and in order; it must not block.  ``Trail`` is a listener that keeps
+the last events and counts, for a program that has no event system of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from handrail.orchestrator.approvals import Choice, Question, Source
+
+
+class Outcome(enum.Enum):
+    """What became of a run that did not simply succeed, and of a call that never ran."""
+
+    DENIED = "denied"
+    ESCALATED = "escalated"
+    TIMED_OUT = "timed_out"
+    SIGNAL = "signal"
+    DECLINED = "declined"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A question is put to somebody."""
+
+    question: Question
+
+    @property
+    def call_id(self) -> str:
+        return self.question.call_id
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDecision:
+    """A call was let through or stopped, and by whom."""
+
+    call_id: str
+    tool: str
+    choice: Choice
+    source: Source
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence about what goes on in the background."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """How the runs of a call ended; seconds of each of them."""
+
+    call_id: str
+    tool: str
+    outcome: Outcome
+    durations: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAdded:
+    """A rule is in force from now on; ``path`` is None if it was not written anywhere."""
+
+    call_id: str
+    line: str
+    path: str | None
+
+
+Event = ApprovalRequested | ToolDecision | Notice | RunEnded | RuleAdded
+Listener = Callable[[Event], None]
+
+
+def nobody(event: Event) -> None:
+    """A listener that does not listen."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """The last events and how often each decision was made."""
+
+    limit: int = 1000
+    events: deque[Event] = field(init=False)
+    decisions: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.events = deque(maxlen=self.limit)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, ToolDecision):
+            self.decisions[event.tool, event.choice.value] += 1
+
+    def of(self, call_id: str) -> list[Event]:
+        """What is still known about one call, in order."""
+        return [event for event in self.events if event.call_id == call_id]

@@ -1,0 +1,183 @@
+"""One command to its end: nobody talks to it, and it has a time limit.
+
+What is kept of each stream is bounded; reading goes on to the end all the same, so the command
+never waits for us.  A command that is cancelled gets TERM and a moment before KILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from handrail.errors import ExecutorError
+from handrail.executor.base import (
+    Denied,
+    ExecSession,
+    Executor,
+    OutputKind,
+    SpawnRequest,
+)
+from handrail.orchestrator.audit import Outcome
+from handrail.orchestrator.calls import Call
+from handrail.orchestrator.course import Attempt, Course
+from handrail.orchestrator.result import (
+    TIMEOUT_EXIT_CODE,
+    UNKNOWN_EXIT_CODE,
+    CommandTimedOut,
+    ExecOutput,
+    KilledBySignal,
+    aggregate,
+)
+from handrail.orchestrator.run import Orchestrator, Ran
+from handrail.process.spec import ExitInfo, ExitKind
+
+DEFAULT_TIMEOUT = 10.0
+#: How long pipes that somebody else holds are read after the exit.
+DRAIN_LIMIT = 2.0
+#: What of each stream is kept, and of both together.
+KEEP = 1024 * 1024
+CANCEL_GRACE = 0.05
+#: Output is told in pieces of at most this size, and at most so many of them.
+PIECE = 8192
+MOST_PIECES = 10_000
+
+OnOutput = Callable[[OutputKind, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run.  ``timeout`` is seconds; None: no limit.  ``on_output`` sees it come."""
+
+    call: Call
+    env: Mapping[str, str] = field(repr=False)
+    timeout: float | None = DEFAULT_TIMEOUT
+    on_output: OnOutput | None = None
+    #: The whole of its standard input; None: it is at its end at once.
+    stdin: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Both streams, as far as they are kept."""
+
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    omitted: int = 0
+
+    def take(self, kind: OutputKind, data: bytes) -> None:
+        stream = self.stderr if kind is OutputKind.STDERR else self.stdout
+        room = KEEP - len(stream)
+        stream += data[:room]
+        self.omitted += max(0, len(data) - room)
+
+    def output(self, exit_code: int, duration: float, *, timed_out: bool = False) -> ExecOutput:
+        out, err = bytes(self.stdout), bytes(self.stderr)
+        whole = aggregate(out, err, KEEP)
+        return ExecOutput(exit_code, out, err, whole, duration, timed_out, self.omitted)
+
+
+async def run_command(
+    orchestrator: Orchestrator, executor: Executor, command: Command
+) -> ExecOutput:
+    """The whole way of a one-shot command.
+
+    Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
+    """
+    return await run_course(orchestrator, executor, command, orchestrator.course(command.call))
+
+
+async def run_course(
+    orchestrator: Orchestrator, executor: Executor, command: Command, course: Course
+) -> ExecOutput:
+    """The same on a course that was made before."""
+
+    async def runner(attempt: Attempt) -> Ran[ExecOutput]:
+        try:
+            output, denied = await capture(executor, command, attempt)
+        except CommandTimedOut:
+            course.finished(Outcome.TIMED_OUT)
+            raise
+        except KilledBySignal:
+            course.finished(Outcome.SIGNAL)
+            raise
+        return Ran(output, denied, output.aggregated)
+
+    return await orchestrator.go(course, runner)
+
+
+async def capture(
+    executor: Executor, command: Command, attempt: Attempt
+) -> tuple[ExecOutput, Denied]:
+    """Run it once."""
+    call = command.call
+    start = time.monotonic()
+    request = SpawnRequest(
+        f"{call.call_id}-{attempt.number}",
+        call.argv,
+        call.cwd,
+        command.env,
+        sandbox=attempt.sandbox,
+        pipe_stdin=command.stdin is not None,
+    )
+    session = await executor.spawn(request)
+    kept = _Kept()
+    reader = asyncio.create_task(_read(session, kept, command.on_output))
+    feeder = asyncio.create_task(_feed(session, command.stdin))
+    try:
+        end = await _end(session, command.timeout)
+        if end is not None:
+            await asyncio.wait([reader], timeout=DRAIN_LIMIT)
+    except asyncio.CancelledError:
+        await session.terminate(CANCEL_GRACE)
+        raise
+    finally:
+        reader.cancel()
+        feeder.cancel()
+        await asyncio.gather(reader, feeder, return_exceptions=True)
+    duration = time.monotonic() - start
+    if end is None:
+        limit = command.timeout or 0.0
+        output = kept.output(TIMEOUT_EXIT_CODE, duration, timed_out=True)
+        raise CommandTimedOut(output, limit)
+    code = UNKNOWN_EXIT_CODE if end.code is None else end.code
+    output = kept.output(code, duration)
+    denied = await session.denied() if attempt.sandboxed else Denied(likely=False)
+    if end.kind is ExitKind.SIGNALED and not denied.likely:
+        raise KilledBySignal(end.signal or "a signal", output)
+    return output, denied
+
+
+async def _end(session: ExecSession, timeout: float | None) -> ExitInfo | None:
+    """How it ended; None: the time was up, and now it is gone."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await session.wait()
+    except TimeoutError:
+        await session.terminate()
+        await session.wait()
+        return None
+
+
+async def _feed(session: ExecSession, data: bytes | None) -> None:
+    if data is None:
+        return
+    try:
+        await session.write(data)
+        await session.close_stdin()
+    except ExecutorError:
+        pass  # it has ended without reading, and its exit says how
+
+
+async def _read(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:
+    pieces = 0
+    async for event in session.subscribe_output():
+        kept.take(event.kind, event.data)
+        kept.omitted += event.omitted
+        if on_output is None:
+            continue
+        for at in range(0, len(event.data), PIECE):
+            if pieces < MOST_PIECES:
+                on_output(event.kind, event.data[at : at + PIECE])
+            pieces += 1

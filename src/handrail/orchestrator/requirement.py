@@ -1,0 +1,123 @@
+"""What a call needs before it may run: nothing, an approval, or it may not run.  Pure.
+
+Two tables lead to the same three answers: today's (``policy.decide``) and the first generation's
+(``policy.seed_era``).  Patches have their own, by where they write.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from handrail.orchestrator.calls import Call, Request
+from handrail.orchestrator.settings import Mode, Settings, Table, is_writable, writable_roots
+from handrail.policy.decide import Action, decide
+from handrail.policy.rules import Argv, Sandbox
+from handrail.policy.seed_era import SeedAction, decide_seed_era
+from handrail.policy.situation import Approval
+
+OUTSIDE = "writing outside of the project; rejected by user approval settings"
+READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"
+UNRECORDED = "patch requires approval but none was recorded"
+
+
+class Need(enum.Enum):
+    NOTHING = "nothing"
+    APPROVAL = "approval"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The answer.
+
+    ``free``: the first run is without a sandbox (after the approval, if one is needed).
+    ``retry``: after a denial somebody may be asked for another run.  ``retry_prefix`` is the rule
+    to offer then.
+    """
+
+    need: Need
+    free: bool = False
+    retry: bool = False
+    reason: str | None = None
+    proposed_prefix: Argv | None = None
+    retry_prefix: Argv | None = None
+
+
+def command_requirement(call: Call, settings: Settings, *, approved: bool = False) -> Requirement:
+    """What this command needs; ``approved``: for the session (the seed's table asks)."""
+    if settings.table is Table.SEED:
+        return _seed(call, settings, approved=approved)
+    escalates = call.request is not Request.USE_DEFAULT
+    if call.request is Request.WITH_ADDITIONAL and settings.grants.covers(call.wants):
+        escalates = False
+    verdict = decide(
+        call.argv, settings.policy, settings.situation(call.cwd, escalates=escalates),
+        call.prefix_rule,
+    )  # fmt: skip
+    if verdict.action is Action.FORBID:
+        return Requirement(Need.FORBIDDEN, reason=verdict.reason)
+    free = verdict.sandbox is Sandbox.OFF or call.request is Request.REQUIRE_ESCALATED
+    return Requirement(
+        Need.APPROVAL if verdict.action is Action.ASK else Need.NOTHING,
+        free=free and settings.sandbox.may_run_free,
+        retry=wants_retry(settings),
+        reason=verdict.reason,
+        proposed_prefix=verdict.proposed_prefix,
+        retry_prefix=verdict.retry_prefix,
+    )
+
+
+def wants_retry(settings: Settings, *, patch: bool = False) -> bool:
+    """Whether the approval policy puts a denial to somebody."""
+    if settings.granular is not None:
+        return settings.granular.sandbox_approval
+    if settings.approval is Approval.ON_REQUEST:
+        return patch
+    return settings.approval in (Approval.UNTRUSTED, Approval.ON_FAILURE)
+
+
+def _seed(call: Call, settings: Settings, *, approved: bool) -> Requirement:
+    verdict = decide_seed_era(
+        call.argv,
+        settings.approval,
+        restricted=settings.sandbox.restricted,
+        sandbox_available=settings.sandbox_available,
+        approved=approved,
+        escalates=call.request is not Request.USE_DEFAULT,
+    )
+    if verdict.action is SeedAction.REJECT:
+        return Requirement(Need.FORBIDDEN, reason=verdict.reason)
+    asks = verdict.action is SeedAction.ASK
+    if asks and settings.approval is Approval.NEVER:
+        reason = "it needs an approval, and the approval policy is never: use a safer way"
+        return Requirement(Need.FORBIDDEN, reason=reason)
+    return Requirement(
+        Need.APPROVAL if asks else Need.NOTHING,
+        free=verdict.sandbox is Sandbox.OFF and settings.sandbox.may_run_free,
+        retry=verdict.escalate_on_failure,
+    )
+
+
+def patch_requirement(
+    paths: Iterable[str], settings: Settings, tmpdir: str | None = None
+) -> Requirement:
+    """What a patch needs that writes these plain absolute paths."""
+    if settings.sandbox.mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+        return Requirement(Need.NOTHING, free=settings.sandbox.may_run_free)
+    granular = settings.granular
+    if settings.approval is Approval.UNTRUSTED and granular is None:
+        return Requirement(Need.APPROVAL, retry=True)
+    roots = writable_roots(settings, tmpdir)
+    retry = wants_retry(settings, patch=True)
+    if all(is_writable(path, roots, settings.grants.write) for path in paths):
+        return Requirement(Need.NOTHING, retry=retry)
+    if granular is not None and not granular.sandbox_approval:
+        asks = False
+    else:
+        asks = granular is not None or settings.approval is not Approval.NEVER
+    if asks:
+        # Whoever approves the paths approves the writing: a sandbox would only refuse it.
+        return Requirement(Need.APPROVAL, free=settings.sandbox.may_run_free, retry=retry)
+    return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)

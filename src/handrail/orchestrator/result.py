@@ -1,0 +1,110 @@
+"""The one form every run ends in, also one that failed.  Pure.
+
+``normalise`` gives a program always the same object: that of the run itself for success and for a
+timeout, a made one for anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from handrail.errors import HandrailError
+
+#: A message for people is cut in its middle to this.
+MESSAGE_LIMIT = 2048
+TIMEOUT_EXIT_CODE = 124
+UNKNOWN_EXIT_CODE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOutput:
+    """How a command went.  Streams are bytes; ``omitted`` of them were not kept."""
+
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    aggregated: bytes = b""
+    duration: float = 0.0
+    timed_out: bool = False
+    omitted: int = 0
+
+
+class CommandTimedOut(HandrailError):
+    """The time was up; ``output`` is what there was until then."""
+
+    def __init__(self, output: ExecOutput, limit: float) -> None:
+        super().__init__(f"command timed out after {limit * 1000:.0f} milliseconds")
+        self.output = output
+        self.limit = limit
+
+
+class KilledBySignal(HandrailError):
+    """A signal ended it that was not ours; ``output`` is what there was until then."""
+
+    def __init__(self, signal: str, output: ExecOutput) -> None:
+        super().__init__(f"command was killed by {signal}")
+        self.signal = signal
+        self.output = output
+
+
+class MissingVariable(HandrailError):
+    """A variable that the command needs is not set."""
+
+    def __init__(self, name: str, instructions: str | None = None) -> None:
+        text = f"Missing environment variable: `{name}`."
+        super().__init__(f"{text} {instructions}" if instructions else text)
+        self.name = name
+
+
+class ModelError(HandrailError):
+    """Something the model did wrong; the sentence is meant for it, whole."""
+
+
+def normalise(result: ExecOutput | BaseException) -> ExecOutput:
+    """The output of a run, whatever became of it."""
+    if isinstance(result, ExecOutput):
+        return result
+    if isinstance(result, CommandTimedOut):
+        return result.output
+    text = str(result) if isinstance(result, ModelError) else readable(result)
+    data = text.encode("utf-8", "replace")
+    return ExecOutput(UNKNOWN_EXIT_CODE, b"", data, data)
+
+
+def readable(error: BaseException) -> str:
+    """A sentence for people, not longer than the limit."""
+    return cut_middle(str(error) or type(error).__name__, MESSAGE_LIMIT)
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """``text`` without its middle if it is longer than ``limit`` bytes."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return text
+    marker = f"…{len(data) - limit} bytes cut…"
+    room = max(limit - len(marker.encode()), 0)
+    head = data[: room // 2].decode("utf-8", "ignore")
+    tail = data[len(data) - (room - room // 2) :].decode("utf-8", "ignore")
+    return head + marker + tail
+
+
+def text_for_model(output: ExecOutput, limit: float | None = None, *, lines: bool = False) -> str:
+    """The answer a model reads.  ``lines``: say how many there are."""
+    body = output.aggregated.decode("utf-8", "replace")
+    parts = [f"Exit code: {output.exit_code}", f"Wall time: {output.duration:.1f} seconds"]
+    if lines:
+        parts.append(f"Total output lines: {len(body.splitlines())}")
+    text = "\n".join([*parts, "Output:", body])
+    if output.timed_out and limit is not None:
+        return f"command timed out after {limit * 1000:.0f} milliseconds\n{text}"
+    return text
+
+
+def aggregate(stdout: bytes, stderr: bytes, cap: int) -> bytes:
+    """stdout, then stderr; over the cap a third and two thirds, unused room goes to the other."""
+    if len(stdout) + len(stderr) <= cap:
+        return stdout + stderr
+    for_stdout = min(len(stdout), cap // 3)
+    for_stderr = min(len(stderr), cap - for_stdout)
+    for_stdout = min(len(stdout), cap - for_stderr)
+    return stdout[:for_stdout] + stderr[:for_stderr]

@@ -1,0 +1,131 @@
+"""One call, done right: decide -> ask -> sandbox -> run -> refused? -> ask -> again.
+
+An ``Orchestrator`` holds what a session has: settings, reviewers, memory.  Calls run side by side;
+each keeps the settings it started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from handrail.executor.base import Denied
+from handrail.orchestrator.amendments import add_rule
+from handrail.orchestrator.approvals import Approver, Hook, Reviewers
+from handrail.orchestrator.audit import Listener, nobody
+from handrail.orchestrator.calls import Call
+from handrail.orchestrator.course import Attempt, Course
+from handrail.orchestrator.denials import ancestors
+from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
+from handrail.orchestrator.requirement import command_requirement
+from handrail.orchestrator.settings import Grants, Settings, Table, permissions
+from handrail.policy.rules import Policy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[T]):
+    """A run that is over: its result, and whether the sandbox refused something."""
+
+    result: T
+    denied: Denied = field(default_factory=lambda: Denied(likely=False))
+    output: bytes = field(default=b"", repr=False)
+
+
+class Orchestrator:
+    """The settings, the reviewers and the memory of one session."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        approver: Approver | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+        listener: Listener = nobody,
+        memory: Memory | None = None,
+        exists: Callable[[str], Awaitable[bool]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self.reviewers = Reviewers(approver, tuple(hooks))
+        self.listener = listener
+        self.memory = Memory() if memory is None else memory
+        #: Whether a path is there on the executor's machine; only for what is offered.
+        self._exists = exists or _exists_here
+        self.clock = clock
+        self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
+        self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
+
+    def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
+        """New settings for later runs; those on their way keep theirs."""
+        self.settings = self.settings.moved(policy=policy, cwd=cwd)
+
+    def grant(self, grants: Grants) -> None:
+        """More than the mode allows, for the rest of the session."""
+        given = self.settings.grants.with_(grants)
+        self.settings = replace(self.settings, grants=given)
+
+    def course(self, call: Call) -> Course:
+        """The way of one command, with the settings of this moment."""
+        settings = self.settings
+        keys: tuple[Key, ...] = (command_key(call),)
+        if settings.table is Table.SEED:
+            keys = (SeedKey(call.argv),)
+        requirement = command_requirement(call, settings, approved=self.memory.knows(keys))
+        return Course(self, call, requirement, settings, keys)
+
+    async def run(self, call: Call, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
+        """The whole way of one command; what the last run came to.
+
+        The runner's errors (a timeout among them) are not retried.
+        """
+        return await self.go(self.course(call), runner)
+
+    async def go(self, course: Course, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
+        """The same for a course that was made before."""
+        attempt: Attempt | None = await course.admit()
+        while attempt is not None:
+            ran = await runner(attempt)
+            attempt = await course.after(ran.denied, ran.output)
+        return ran.result
+
+    def intent(self, settings: Settings, grants: Grants) -> dict[str, object] | None:
+        """The intent of a run; the same object for the same settings, as executors like it."""
+        if self._intent is None or self._intent[0] is not settings or self._intent[1] != grants:
+            self._intent = (settings, grants, permissions(settings, grants))
+        return self._intent[2]
+
+    async def nearest(self, path: str) -> str | None:
+        """The path itself or the nearest above it that exists; None: only the root does."""
+        for candidate in ancestors(path):
+            if await self._exists(candidate):
+                return candidate
+        return None
+
+    def amend(self, call_id: str, prefix: tuple[str, ...], *, free: bool) -> None:
+        """A rule for all that start like this, from now on."""
+        rule, event, notice = add_rule(call_id, prefix, self.settings.rules_file, free=free)
+        if rule is not None:
+            extended = self.settings.policy.extended([rule])
+            self.settings = replace(self.settings, policy=extended)
+        if event is not None:
+            self.listener(event)
+        if notice is not None:
+            self.listener(notice)
+
+    def turn_of(self, keys: tuple[Key, ...]) -> asyncio.Lock:
+        """Equal questions wait for each other: the first answer may be for the session."""
+        lock = self._turns.get(keys)
+        if lock is None:
+            lock = self._turns[keys] = asyncio.Lock()
+        return lock
+
+
+async def _exists_here(path: str) -> bool:
+    return await asyncio.to_thread(os.path.lexists, path)

@@ -1,0 +1,256 @@
+"""What a run is decided by, as one frozen snapshot.
+
+A run reads its snapshot once, at its start; a change of settings is a new snapshot for later runs.
+``permissions`` turns it into the portable sandbox intent an executor understands.
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from handrail.errors import UsageError
+from handrail.policy.rules import Policy, Sandbox, normal_path
+from handrail.policy.situation import Approval, Granular, Situation
+
+#: Names under a writable root that stay read-only.
+PROTECTED_NAMES = (".git", ".agents", ".codex")
+
+
+class Mode(enum.Enum):
+    """How much of the machine a command may touch."""
+
+    READ_ONLY = "read-only"
+    WORKSPACE_WRITE = "workspace-write"
+    FULL_ACCESS = "danger-full-access"
+    EXTERNAL = "external-sandbox"
+
+
+class Table(enum.Enum):
+    """Which generation's table says what happens to a command."""
+
+    CURRENT = "current"
+    SEED = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxMode:
+    """A mode with its particulars.  ``deny_read`` are paths or globs nobody may read."""
+
+    mode: Mode = Mode.WORKSPACE_WRITE
+    writable_roots: tuple[str, ...] = ()
+    network_access: bool = False
+    exclude_tmpdir: bool = False
+    exclude_slash_tmp: bool = False
+    deny_read: tuple[str, ...] = ()
+
+    @property
+    def restricted(self) -> bool:
+        """Files are restricted: commands run in a sandbox of ours."""
+        return self.mode in (Mode.READ_ONLY, Mode.WORKSPACE_WRITE)
+
+    @property
+    def may_run_free(self) -> bool:
+        """Whether a run without any sandbox can be had at all: it could read everything."""
+        return not self.deny_read
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What one call, or one session, may do beyond its mode."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.read or self.write or self.network)
+
+    def with_(self, other: Grants) -> Grants:
+        """Both."""
+        return Grants(
+            tuple(dict.fromkeys(self.read + other.read)),
+            tuple(dict.fromkeys(self.write + other.write)),
+            self.network or other.network,
+        )
+
+    def covers(self, other: Grants) -> bool:
+        """Whether everything in ``other`` is in here already."""
+        return (
+            set(other.read) <= set(self.read) | set(self.write)
+            and set(other.write) <= set(self.write)
+            and (self.network or not other.network)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One snapshot.  ``cwd`` is the workspace, absolute."""
+
+    cwd: str
+    approval: Approval = Approval.ON_REQUEST
+    granular: Granular | None = None
+    sandbox: SandboxMode = field(default_factory=SandboxMode)
+    policy: Policy = field(default_factory=Policy, repr=False)
+    #: Where «yes, always» is written; None: it is kept until the end of the session only.
+    rules_file: str | None = None
+    table: Table = Table.CURRENT
+    #: The shell that scripts are run with.
+    shell: str = "/bin/bash"
+    #: Whether this machine can enforce a sandbox at all.
+    sandbox_available: bool = True
+    #: Whether a call may ask for particular permissions (``with_additional_permissions``).
+    additional_permissions: bool = False
+    trust_known_safe: bool = False
+    ask_when_unclear: bool = False
+    unset_sandbox: Sandbox = Sandbox.KEEP
+    #: Given for the whole session, on top of the mode.
+    grants: Grants = field(default_factory=Grants)
+    #: Seconds somebody has for an answer; None: no limit.
+    approval_timeout: float | None = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.cwd.startswith("/"):
+            raise UsageError(f"the workspace has to be an absolute path, not {self.cwd!r}")
+
+    def moved(self, *, policy: Policy | None = None, cwd: str | None = None) -> Settings:
+        """The same with other rules or another workspace."""
+        return replace(
+            self,
+            policy=self.policy if policy is None else policy,
+            cwd=self.cwd if cwd is None else cwd,
+        )
+
+    def situation(self, cwd: str, *, escalates: bool) -> Situation:
+        """What the policy wants to know besides the command."""
+        return Situation(
+            cwd=cwd,
+            approval=self.approval,
+            granular=self.granular,
+            restricted=self.sandbox.restricted,
+            escalates=escalates,
+            shell=self.shell,
+            writable_roots=writable_roots(self) if self.sandbox.restricted else (),
+            trust_known_safe=self.trust_known_safe,
+            ask_when_unclear=self.ask_when_unclear,
+            unset_sandbox=self.unset_sandbox,
+        )
+
+
+def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, ...]:
+    """The directories that commands may write in, without links resolved."""
+    mode = settings.sandbox
+    if mode.mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+        return ("/",)
+    roots = list(settings.grants.write)
+    if mode.mode is Mode.WORKSPACE_WRITE:
+        roots += [settings.cwd, *mode.writable_roots]
+        roots += [] if mode.exclude_slash_tmp else ["/tmp"]  # noqa: S108 (the mode says so)
+        roots += [tmpdir] if tmpdir and not mode.exclude_tmpdir else []
+    return tuple(dict.fromkeys(normal_path(root) for root in roots))
+
+
+def is_writable(path: str, roots: tuple[str, ...], granted: tuple[str, ...] = ()) -> bool:
+    """Whether a plain absolute path lies in a root and under none of its protected names."""
+    for root in roots:
+        inside = _relative(path, root)
+        if inside is None:
+            continue
+        if inside.split("/", 1)[0] not in PROTECTED_NAMES or root == "/":
+            return True
+    return any(_relative(path, root) is not None for root in granted)
+
+
+def _relative(path: str, root: str) -> str | None:
+    if path == root:
+        return ""
+    prefix = root.rstrip("/") + "/"
+    return path[len(prefix) :] if path.startswith(prefix) else None
+
+
+def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, object] | None:
+    """The portable intent for a run: the value of ``sandbox`` in ``process/start``.
+
+    None: the mode asks for no sandbox.
+    """
+    mode = settings.sandbox
+    if not mode.restricted and not mode.deny_read:
+        return None
+    given = settings.grants.with_(grants or Grants())
+    entries: list[dict[str, object]] = [_entry(_special("root"), "read")]
+    if not mode.restricted:
+        entries = [_entry(_special("root"), "write")]
+    elif mode.mode is Mode.WORKSPACE_WRITE:
+        entries.append(_entry(_special("project_roots"), "write"))
+        if not mode.exclude_slash_tmp:
+            entries.append(_entry(_special("slash_tmp"), "write"))
+        if not mode.exclude_tmpdir:
+            entries.append(_entry(_special("tmpdir"), "write"))
+        entries += [_entry(_path(root), "write") for root in mode.writable_roots]
+    entries += [_entry(_path(path), "read") for path in given.read]
+    entries += [_entry(_path(path), "write") for path in given.write]
+    entries += [_entry(_pattern(path), "deny") for path in mode.deny_read]
+    network = mode.network_access or given.network or not mode.restricted
+    return {
+        "permissions": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": entries},
+            "network": "enabled" if network else "restricted",
+        },
+        "cwd": file_uri(settings.cwd),
+        "workspaceRoots": [file_uri(settings.cwd)],
+        "windowsSandboxLevel": "disabled",
+        "windowsSandboxPrivateDesktop": False,
+        "useLegacyLandlock": False,
+    }
+
+
+def file_uri(path: str) -> str:
+    """The URI of an absolute path."""
+    from handrail.protocol.path_uri import to_uri
+
+    return to_uri(path.encode("utf-8", "surrogateescape"))
+
+
+def _entry(path: dict[str, object], access: str) -> dict[str, object]:
+    return {"path": path, "access": access}
+
+
+def _special(kind: str) -> dict[str, object]:
+    return {"type": "special", "value": {"kind": kind}}
+
+
+def _path(path: str) -> dict[str, object]:
+    return {"type": "path", "path": file_uri(path)}
+
+
+def _pattern(path: str) -> dict[str, object]:
+    if any(char in path for char in "*?[") or not posixpath.isabs(path):
+        return {"type": "glob_pattern", "pattern": path}
+    return _path(path)
+
+
+def read_approval(value: object) -> tuple[Approval, Granular | None]:
+    """``untrusted``, ``on-request`` and so on, or ``{"granular": {...}}``; raises UsageError."""
+    if isinstance(value, str):
+        try:
+            return Approval(value), None
+        except ValueError:
+            pass
+    elif isinstance(value, Mapping) and isinstance(value.get("granular"), Mapping):
+        given = value["granular"]
+        flags = {name: bool(given.get(name, False)) for name in ("sandbox_approval", "rules")}
+        return Approval.ON_REQUEST, Granular(**flags)
+    names = ", ".join(kind.value for kind in Approval)
+    raise UsageError(f"{value!r} is no approval policy; take one of {names}, or a granular table")
+
+
+def read_mode(value: str) -> Mode:
+    """A sandbox mode by its name; raises UsageError."""
+    try:
+        return Mode(value)
+    except ValueError:
+        names = ", ".join(mode.value for mode in Mode)
+        raise UsageError(f"{value!r} is no sandbox mode; take one of {names}") from None

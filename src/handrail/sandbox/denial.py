@@ -1,0 +1,130 @@
+"""Was it the sandbox?  Pure: texts, codes and attempts in, an opinion or a record out.
+
+``likely_denied`` is the rule every path of this package shares: a guess from exit code and
+output, wrong in both directions now and then.  A ``Denial`` is one piece of evidence beside it;
+``source`` says where it comes from and ``certain`` whether a guess is in it.  No record alone may
+ever widen permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: What refusals look like, in lower case.
+PHRASES = (
+    "operation not permitted",
+    "permission denied",
+    "read-only file system",
+    "seccomp",
+    "sandbox",
+    "landlock",
+    "failed to write file",
+)
+#: 128 + SIGSYS: a system call was answered with death.
+SIGSYS_EXIT = 128 + 31
+#: Usage errors, programs that cannot be run, programs that are not there.
+_ORDINARY_CODES = frozenset((2, 126, 127))
+_UNCONFINED = frozenset(("none", ""))
+_LINUX = frozenset(("linuxseccomp", "linuxlandlock", "linuxbubblewrap"))
+
+#: The phrases that the kernel's own messages hold: only beside these a path is looked for.
+_SYSTEM_PHRASES = re.compile(
+    r"operation not permitted|permission denied|read-only file system", re.IGNORECASE
+)
+_QUOTED = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’")
+#: How much text, and how many records of it, are worth a look.
+_LONGEST_TEXT = 1 << 20
+_MOST_RECORDS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """One thing that was refused, or seems to have been."""
+
+    kind: str  # file, network or process
+    op: str | None  # the system call or what a proxy was asked; None: not known
+    path: str | None  # a path, or host:port
+    source: str  # text, notify or proxy
+    certain: bool
+
+
+def likely_denied(sandbox: str, exit_code: int | None, *texts: bytes | str) -> bool:
+    """Whether a command that ended with ``exit_code`` seems to have met its sandbox.
+
+    ``sandbox`` is the name of what held (``none`` for nothing), in the spelling of the wire or
+    with underscores.  ``texts``: stdout, stderr and both as they came, whichever there are.
+    """
+    held = sandbox.replace("_", "").lower()
+    if held in _UNCONFINED or exit_code is None or exit_code == 0:
+        return False
+    if any(_says_so(text) for text in texts):
+        return True
+    if exit_code in _ORDINARY_CODES:
+        return False
+    return held in _LINUX and exit_code == SIGSYS_EXIT
+
+
+def _says_so(text: bytes | str) -> bool:
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    lowered = text.lower()
+    return any(phrase in lowered for phrase in PHRASES)
+
+
+def from_text(*texts: bytes | str) -> list[Denial]:
+    """Paths that the output blames, as far as they can be fished out of it."""
+    found: dict[str, Denial] = {}
+    for text in texts:
+        if isinstance(text, bytes):
+            text = text[-_LONGEST_TEXT:].decode("utf-8", "replace")
+        for line in text.splitlines():
+            match = _SYSTEM_PHRASES.search(line)
+            if match is None:
+                continue
+            path = _path_before(line[: match.start()]) or _path_after(line[match.end() :])
+            if path is not None and path not in found:
+                found[path] = Denial("file", None, path, "text", certain=False)
+                if len(found) >= _MOST_RECORDS:
+                    return list(found.values())
+    return list(found.values())
+
+
+def _path_before(text: str) -> str | None:
+    """``tool: cannot touch 'X': <phrase>`` and ``tool: X: <phrase>``."""
+    text = text.rstrip()
+    if not text.endswith(":"):
+        return None
+    text = text[:-1]
+    quoted = _QUOTED.findall(text)
+    if quoted:
+        return _path_like("".join(quoted[-1]))
+    return _path_like(text.rsplit(": ", 1)[-1].rsplit(" ", 1)[-1])
+
+
+def _path_after(text: str) -> str | None:
+    """``<phrase>: 'X'`` and ``<phrase>, open 'X'``."""
+    if not text.lstrip().startswith((":", ",", "(")):
+        return None
+    quoted = _QUOTED.findall(text)
+    return _path_like("".join(quoted[-1])) if quoted else None
+
+
+def _path_like(word: str) -> str | None:
+    return word if "/" in word and len(word) < 4096 else None
+
+
+def merge(*sources: Iterable[Denial]) -> list[Denial]:
+    """All records, a certain one in place of a guess about the same path."""
+    best: dict[tuple[str, str | None], list[Denial]] = {}
+    for source in sources:
+        for record in source:
+            key = (record.kind, record.path)
+            kept = best.setdefault(key, [])
+            if record in kept or (kept and not record.certain):
+                continue
+            if record.certain:
+                kept[:] = [other for other in kept if other.certain]
+            kept.append(record)
+    return [record for records in best.values() for record in records]

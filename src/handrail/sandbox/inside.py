@@ -1,0 +1,196 @@
+"""What goes on in a sandbox that runs: whom a signal reaches, and when nobody is left.
+
+bwrap itself stays outside and would die of a signal that is meant for the command, taking
+everything along.  It tells the number of the first process of the new namespace by ``--info-fd``;
+from there the command and its descendants are found.  When that first process is gone the kernel
+has ended all the others, and only then is anything that protected names from them taken away.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+
+from handrail.sandbox.masks import Lease
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+
+#: Those that have been made and whose end has not been seen.
+_living: set[Inside] = set()
+
+
+def wait_for_all(seconds: float) -> None:
+    """Before we end ourselves: clear away what sandboxes leave that were told to end."""
+    for inside in list(_living):
+        inside.wait(seconds)
+
+
+class Inside:
+    """One sandbox, from the moment its descriptors are made until nothing of it lives."""
+
+    __slots__ = ("_closing", "_fragile", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
+
+    def __init__(
+        self,
+        info: int,
+        closing: tuple[int, ...],
+        lease: Lease | None,
+        tty: bool,
+        fragile: tuple[bytes, ...] = (),
+    ) -> None:
+        _living.add(self)
+        self._info = info
+        self._closing = closing
+        self._lease = lease
+        self._tty = tty
+        self._fragile = fragile
+        self._said = b""
+        self._namespace = 0
+        #: Of the first process inside, as seen here; 0 while it is not known.
+        self.pid = 0
+
+    def sent(self) -> None:
+        """Whoever starts it has descriptors of its own now."""
+        for fd in self._closing:
+            os.close(fd)
+        self._closing = ()
+
+    def abandon(self) -> None:
+        """It was never started."""
+        self.sent()
+        self._end()
+
+    def over(self) -> bool:
+        """bwrap has exited: whether everybody inside is gone too, and all is cleared away."""
+        pidfd = self._first_process()
+        if pidfd < 0:
+            self._end()
+            return True
+        os.close(pidfd)
+        return False
+
+    def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
+        """bwrap has exited: call back when everybody inside is gone; at once if they are."""
+        pidfd = self._first_process()
+        if pidfd < 0:
+            self._end()
+            done()
+            return
+
+        def gone() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._end()
+            done()
+
+        loop.add_reader(pidfd, gone)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """The same for whoever has nothing else to do."""
+        pidfd = self._first_process()
+        if pidfd >= 0:
+            gone = select.select([pidfd], [], [], seconds)[0]
+            os.close(pidfd)
+            if not gone:
+                return
+        self._end()
+
+    def signal(self, number: int, *, tree: bool) -> int:
+        """Signal the command's group, or everybody inside; how many were reached."""
+        if not self._know():
+            return 0
+        if tree:
+            return sum(_sent(os.kill, pid, number) for pid in _descendants(self.pid))
+        # bwrap's session, of which the first process ignores everything; or the command's own.
+        groups = _children(self.pid) if self._tty else [self.pid]
+        return sum(_sent(os.killpg, pid, number) for pid in groups)
+
+    def _know(self) -> bool:
+        """Read what bwrap has told about its first process so far."""
+        if self.pid == 0 and self._info >= 0:
+            try:
+                self._said += os.read(self._info, 4096)
+            except BlockingIOError:
+                pass
+            if self._said.endswith(b"}\n"):
+                self.pid = _number(self._said, b'"child-pid":')
+                self._namespace = _number(self._said, b'"pid-namespace":')
+        return self.pid != 0
+
+    def _first_process(self) -> int:
+        """A descriptor of the first process if it lives and is not alone, else -1."""
+        if not self._know():
+            return -1  # bwrap ended before it made one
+        # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
+        # Its own way out through all its mounts takes a while, and harms nobody.
+        if not _children(self.pid):
+            return -1
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return -1
+        if not select.select([pidfd], [], [], 0)[0]:
+            try:
+                if os.stat(f"/proc/{self.pid}/ns/pid").st_ino == self._namespace:
+                    return pidfd
+            except OSError:
+                # It is ending: nothing else makes this file unreadable for us.
+                return pidfd
+        os.close(pidfd)
+        return -1
+
+    def _end(self) -> None:
+        _living.discard(self)
+        for path in self._fragile:
+            _remove_made(path)
+        self._fragile = ()
+        if self._info >= 0:
+            os.close(self._info)
+            self._info = -1
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            lease.release()
+
+
+def _remove_made(path: bytes) -> None:
+    """Where a socket was that vanished before it was covered, an empty file may be now."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_uid == os.getuid():
+            os.unlink(path)
+    except OSError:
+        pass
+
+
+def _number(text: bytes, name: bytes) -> int:
+    """One number of bwrap's little JSON."""
+    digits = text.partition(name)[2].split(b",")[0].split(b"\n")[0].strip()
+    return int(digits) if digits.isdigit() else 0
+
+
+def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
+    try:
+        send(pid, number)
+    except OSError:
+        return 0
+    return 1
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:
+        found += _children(child)
+    return found

@@ -1,0 +1,270 @@
+"""Names that must not come into being while a sandbox runs.
+
+A mount needs something to be mounted on, so a protected name that is missing has to exist on the
+host for as long as a sandbox covers it.  What we make is written down in a private directory
+first, one file a lease, which stays locked as long as anybody of the sandbox lives: a copy of the
+descriptor is held by the first process inside (bwrap's ``--sync-fd``).  So whoever comes later can
+tell what a killed server has left behind, and takes it away, by identity and only if empty.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+
+from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
+from handrail.sandbox.record import Record
+from handrail.sandbox.state import state_base
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+Identity = tuple[int, int]  # device, inode
+
+
+class Mask(Record):
+    """A missing path that is to be covered, by an empty directory or by an empty file."""
+
+    path: bytes
+    directory: bool
+
+
+class Stale(Exception):
+    """Something is at a path that was missing when the plan was made: make another plan."""
+
+
+class Lease:
+    """Some masks, held for one sandbox or for several at once."""
+
+    __slots__ = ("_registry", "fd", "made", "name", "users")
+
+    def __init__(self, registry: Registry, name: str, fd: int, made: dict[Mask, Identity]) -> None:
+        self._registry = registry
+        self.name = name
+        self.fd = fd  # to be handed to --sync-fd
+        self.made = made
+        self.users = 1
+
+    def release(self) -> None:
+        """One sandbox is over: nothing of it lives any more."""
+        self.users -= 1
+        if self.users == 0:
+            self._registry.give_up(self)
+
+
+class Registry:
+    """The masks of this user, in one directory that all our processes share."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = directory or os.path.join(state_base(), "masks")
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._lock = os.open(os.path.join(self.directory, "lock"), flags, 0o600)
+        self._active: dict[tuple[Mask, ...], Lease] = {}
+        self._count = 0
+        self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
+
+    def acquire(self, masks: Sequence[Mask]) -> Lease:
+        """Make what is missing and hold it.  Raises Stale, or Refused."""
+        key = tuple(masks)
+        lease = self._active.get(key)
+        if lease is not None and _all_there(lease.made):
+            lease.users += 1
+            return lease
+        with self._locked():
+            others = self._living()
+            lease = self._make(key, others)
+        self._active[key] = lease
+        return lease
+
+    def _make(self, masks: tuple[Mask, ...], others: dict[bytes, Identity]) -> Lease:
+        self._count += 1
+        name = f"{self._prefix}-{self._count}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(os.path.join(self.directory, name), flags, 0o600)
+        made: dict[Mask, Identity] = {}
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            # First the intention: whoever finds it after a crash knows where to look.
+            os.pwrite(fd, b"".join(_record(mask, (0, 0)) for mask in masks), 0)
+            for mask in masks:
+                made[mask] = _make(mask, others.get(mask.path))
+            text = b"".join(_record(mask, identity) for mask, identity in made.items())
+            os.pwrite(fd, text, 0)
+            os.truncate(fd, len(text))
+        except BaseException:
+            for mask, identity in made.items():
+                if mask.path not in others:
+                    _remove(mask.path, identity)
+            os.unlink(os.path.join(self.directory, name))
+            os.close(fd)
+            raise
+        return Lease(self, name, fd, made)
+
+    def give_up(self, lease: Lease) -> None:
+        """Take a lease's masks away, but not those that somebody else holds as well."""
+        for key, held in list(self._active.items()):
+            if held is lease:
+                del self._active[key]
+        with self._locked():
+            os.close(lease.fd)
+            _unlink(os.path.join(self.directory, lease.name))
+            others = self._living()
+            for mask, identity in lease.made.items():
+                if mask.path not in others:
+                    _remove(mask.path, identity)
+
+    def is_mask(self, path: bytes, identity: Identity) -> bool:
+        """Whether what is at ``path`` is there only because a sandbox covers it."""
+        for lease in self._active.values():
+            for mask, made in lease.made.items():
+                if mask.path == path and made == identity:
+                    return True
+        with self._locked():
+            return self._living().get(path) == identity
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self._lock)
+
+    def sweep(self) -> None:
+        """Take away what sandboxes have left behind that were killed with everything around."""
+        with self._locked():
+            self._living()
+
+    def _living(self) -> dict[bytes, Identity]:
+        """The masks of all leases whose sandboxes live; those of others are taken away."""
+        living: dict[bytes, Identity] = {}
+        dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
+        for name in os.listdir(self.directory):
+            if name == "lock":
+                continue
+            place = os.path.join(self.directory, name)
+            try:
+                fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                records = list(_records(_read_all(fd)))
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    living.update(records)
+                else:
+                    dead.append((place, records))
+            finally:
+                os.close(fd)
+        for place, records in dead:
+            for path, identity in records:
+                if path not in living:
+                    _remove(path, identity)
+            _unlink(place)
+        return living
+
+    def _locked(self) -> _Locked:
+        return _Locked(self._lock)
+
+
+class _Locked:
+    """The lock of the whole registry, held for a block."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
+def _unlink(place: str) -> None:
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        pass
+
+
+def _make(mask: Mask, shared: Identity | None) -> Identity:
+    """Make one mount point by the descriptor of its directory; share one of a living lease."""
+    parent, name = os.path.split(mask.path)
+    try:
+        opened = open_path(parent, alias_of_the_system)
+    except (Missing, Crossed):
+        raise Stale from None
+    try:
+        fresh = True
+        try:
+            if mask.directory:
+                os.mkdir(name, 0o755, dir_fd=opened.fd)
+            else:
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+                os.close(os.open(name, flags, 0o644, dir_fd=opened.fd))
+        except FileExistsError:
+            fresh = False
+        except OSError as error:
+            raise Refused(
+                f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
+                " make it, or leave its directory out of what may be written"
+            ) from None
+        status = os.stat(name, dir_fd=opened.fd, follow_symlinks=False)
+    finally:
+        os.close(opened.fd)
+    identity = (status.st_dev, status.st_ino)
+    if not fresh and identity != shared:
+        raise Stale
+    return identity
+
+
+def _remove(path: bytes, identity: Identity) -> None:
+    """Take away what we made, unless it is something else by now or holds something."""
+    parent, name = os.path.split(path)
+    try:
+        opened = open_path(parent, alias_of_the_system)
+    except (Missing, Crossed, Refused):
+        return
+    try:
+        status = os.stat(name, dir_fd=opened.fd, follow_symlinks=False)
+        if identity not in ((status.st_dev, status.st_ino), (0, 0)):
+            return
+        if stat.S_ISDIR(status.st_mode):
+            os.rmdir(name, dir_fd=opened.fd)
+        elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
+            os.unlink(name, dir_fd=opened.fd)
+    except OSError:
+        pass  # gone, or somebody has begun to use it: then it is theirs
+    finally:
+        os.close(opened.fd)
+
+
+def _all_there(made: dict[Mask, Identity]) -> bool:
+    for mask, identity in made.items():
+        try:
+            status = os.stat(mask.path, follow_symlinks=False)
+        except OSError:
+            return False
+        if (status.st_dev, status.st_ino) != identity:
+            return False
+    return True
+
+
+def _record(mask: Mask, identity: Identity) -> bytes:
+    return b"%d %d %b\0" % (*identity, mask.path)
+
+
+def _records(text: bytes) -> Iterable[tuple[bytes, Identity]]:
+    for line in text.split(b"\0"):
+        device, _, rest = line.partition(b" ")
+        inode, _, path = rest.partition(b" ")
+        if device.isdigit() and inode.isdigit() and path.startswith(b"/"):
+            yield path, (int(device), int(inode))
+
+
+def _read_all(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 65536):
+        parts.append(part)
+    return b"".join(parts)

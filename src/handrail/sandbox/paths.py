@@ -1,0 +1,129 @@
+"""Opening paths without being led astray.
+
+Every directory a plan uses is opened once, component by component, and kept as a descriptor:
+what was looked at is what gets mounted, whatever happens to its name meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+
+from handrail.errors import SandboxError
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_MOST_LINKS = 40
+_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(SandboxError):
+    """The profile cannot be enforced on this file system as it is; nothing was started."""
+
+
+class Missing(Exception):
+    """There is nothing at ``path``, the first component that does not exist."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class Crossed(Exception):
+    """The way leads over a symbolic link that is not to be trusted."""
+
+    def __init__(self, link: bytes) -> None:
+        super().__init__(link)
+        self.link = link
+
+
+class Opened(Record):
+    """A path that is there: its descriptor (the caller's), its real name, the links on the way."""
+
+    fd: int
+    path: bytes
+    mode: int
+    links: dict[bytes, bytes]
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+
+def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+    """Open a normal absolute path.  ``trusted`` is asked about each symbolic link on the way.
+
+    Raises Missing, Crossed, or Refused for what can neither be opened nor is missing.
+    """
+    links: dict[bytes, bytes] = {}
+    fd, status, crossed = _step(path, links, trusted)
+    while crossed is not None:
+        if len(links) > _MOST_LINKS:
+            raise Refused(f"{_shown(path)} runs in a circle of symbolic links; give its real path")
+        path = crossed
+        fd, status, crossed = _step(path, links, trusted)
+    return Opened(fd, path, status.st_mode, links)
+
+
+def _step(
+    path: bytes, links: dict[bytes, bytes], trusted: Callable[[bytes, os.stat_result], bool]
+) -> tuple[int, os.stat_result, bytes | None]:
+    """Walk until the end, or until a link: then the third value is where to start again."""
+    fd = os.open(b"/", _FLAGS)
+    at = b"/"
+    status = os.fstat(fd)
+    names = [name for name in path.split(b"/") if name]
+    for index, name in enumerate(names):
+        before = fd
+        here = posixpath.join(at, name)
+        try:
+            fd = os.open(name, _FLAGS, dir_fd=before)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise Missing(here) from None
+            raise Refused(
+                f"{_shown(here)} cannot be opened ({error.strerror}); leave it out of the profile"
+            ) from None
+        finally:
+            os.close(before)
+        status = os.fstat(fd)
+        if stat.S_ISLNK(status.st_mode):
+            try:
+                if not trusted(here, status):
+                    raise Crossed(here)
+                target = os.readlink(b"", dir_fd=fd)
+            finally:
+                os.close(fd)
+            links[here] = target
+            rest = posixpath.join(at, target, *names[index + 1 :])
+            # `..` behind a link means the parent of what it leads to, so it is not for words.
+            return -1, status, _resolved(rest)
+        at = here
+    return fd, status, None
+
+
+def _resolved(path: bytes) -> bytes:
+    if b".." in path.split(b"/"):
+        return os.path.realpath(path)
+    return b"/" + posixpath.normpath(path).lstrip(b"/")
+
+
+def alias_of_the_system(link: bytes, status: os.stat_result) -> bool:
+    """A link of the root directory, or one that only root could have made."""
+    if link.count(b"/") == 1:
+        return True
+    return os.geteuid() != 0 and status.st_uid == 0 and not _writable(posixpath.dirname(link))
+
+
+def _writable(directory: bytes) -> bool:
+    return os.access(directory, os.W_OK, effective_ids=True)
+
+
+def _shown(path: bytes) -> str:
+    return os.fsdecode(path)

@@ -1,0 +1,137 @@
+"""A profile on this file system: its mounts, and when they have to be thought of anew.
+
+A plan remembers what it looked at.  As long as that looks the same it can be used again, and a
+second command pays for a few ``lstat`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from handrail.sandbox import sockets
+from handrail.sandbox.bubblewrap import Step
+from handrail.sandbox.masks import Mask, Registry
+from handrail.sandbox.profile import Access, Profile, parents
+from handrail.sandbox.repositories import RepositoryIndex
+
+Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
+
+
+class Plan:
+    """Mount arguments for one profile, with the descriptors they name.  Close it when done."""
+
+    def __init__(self, profile: Profile, registry: Registry, indexes: Indexes) -> None:
+        self.profile = profile
+        self.registry = registry
+        self._indexes = indexes
+        self.steps: list[Step] = []
+        self.masks: tuple[Mask, ...] = ()
+        self.rules: dict[bytes, Access] = {}
+        #: Number in the child -> descriptor here.
+        self.passed: list[tuple[int, int]] = []
+        self.sockets: tuple[bytes, ...] = ()
+        #: Covered sockets in writable directories: should one vanish just then, bwrap makes a file.
+        self.fragile: list[bytes] = []
+        self.repositories: dict[bytes, tuple[bytes, ...]] = {}
+        self.facts: dict[tuple[bytes, bool], Fact] = {}
+        self.changed: dict[bytes, int] = {}
+        self.arguments: list[bytes] = []
+
+    def access(self, path: bytes) -> Access:
+        """What may be done at a real path."""
+        rules = self.rules
+        for place in (path, *parents(path)):
+            if place in rules:
+                return rules[place]
+        return Access.DENY
+
+    def still_true(self) -> bool:
+        """Whether the file system looks as it did when this plan was made."""
+        for (path, follow), fact in self.facts.items():
+            now = look(path, follow)
+            if now != fact:
+                made = fact is None and now is not None and not follow
+                if not (made and self.registry.is_mask(path, (now[0], now[1]))):  # type: ignore[index]
+                    return False
+        for path, changed in self.changed.items():
+            try:
+                if os.stat(path, follow_symlinks=False).st_mtime_ns != changed:
+                    return False
+            except OSError:
+                return False
+        for root, found in self.repositories.items():
+            if self._indexes(root).refresh() != found:
+                return False
+        return self.profile.network or sockets.host_sockets() == self.sockets
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        for _, fd in self.passed:
+            os.close(fd)
+        self.passed = []
+
+
+def look(path: bytes, follow: bool) -> Fact:
+    """What is at a path, as far as a plan depends on it."""
+    try:
+        status = os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return None
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFREG and path.endswith(b"/.git"):
+        return status.st_dev, status.st_ino, kind, status.st_mtime_ns, status.st_size
+    return status.st_dev, status.st_ino, kind
+
+
+class Indexes:
+    """The repositories below writable roots, remembered from plan to plan."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, RepositoryIndex] = {}
+
+    def __call__(self, root: bytes) -> RepositoryIndex:
+        index = self._known.get(root)
+        if index is None:
+            if len(self._known) >= 32:
+                self._known.clear()
+            index = self._known[root] = RepositoryIndex(root)
+        return index
+
+
+class Planner:
+    """Makes plans and remembers them."""
+
+    MOST_PLANS = 16
+
+    def __init__(self, registry: Registry, *, fresh_proc: bool = True) -> None:
+        self.registry = registry
+        self._fresh_proc = fresh_proc
+        self._plans: dict[Profile, Plan] = {}
+        self._indexes = Indexes()
+
+    def plan(self, profile: Profile) -> Plan:
+        """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
+        known = self._plans.pop(profile, None)
+        if known is not None and not known.still_true():
+            known.close()
+            known = None
+        if known is None:
+            from handrail.sandbox.layout import Layout  # which fills plans
+
+            known = Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
+        self._plans[profile] = known
+        while len(self._plans) > self.MOST_PLANS:
+            self._plans.pop(next(iter(self._plans))).close()
+        return known
+
+    def forget(self, profile: Profile) -> None:
+        """Think of this profile anew the next time."""
+        plan = self._plans.pop(profile, None)
+        if plan is not None:
+            plan.close()
+
+    def close(self) -> None:
+        for plan in self._plans.values():
+            plan.close()
+        self._plans.clear()

@@ -1,0 +1,153 @@
+"""What this machine can do.
+
+The sandbox's own question (is there a bwrap we can use, and how) is answered once by running it
+and remembered beside our state, keyed by the program and the kernel; ``doctor`` asks all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from handrail.errors import SandboxUnavailable
+from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
+from handrail.sandbox.record import Record
+from handrail.sandbox.state import state_base
+
+#: Never looked up in anybody's PATH.
+BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+_ENV = {"PATH": "/usr/bin:/bin"}
+
+
+class Bubblewrap(Record):
+    """A bwrap that was seen to work."""
+
+    path: str
+    version: str
+    fresh_proc: bool  # whether it may mount a /proc of its own
+    argv0: bool  # whether it can set the name a program is called by
+
+
+def this_machine() -> Machine:
+    """What symbolic roots mean here."""
+    tmpdir = os.environb.get(b"TMPDIR") or None
+    return Machine(
+        tmpdir=tmpdir,
+        home=os.fsencode(os.path.expanduser("~")),
+        slash_tmp=os.path.isdir("/tmp"),  # noqa: S108
+        minimal=tuple(path for path in MINIMAL_ROOTS if os.path.lexists(path)),
+        private=(os.fsencode(state_base()),),
+    )
+
+
+def find_bubblewrap() -> str:
+    """The path of a bwrap that is fit to be used; raises SandboxUnavailable."""
+    for place in BWRAP_PLACES:
+        try:
+            status = os.stat(place)
+        except OSError:
+            continue
+        if status.st_mode & stat.S_ISUID:
+            raise SandboxUnavailable(
+                f"{place} is setuid, which can be turned against it; run `chmod u-s {place}`"
+                " as root and enable unprivileged user namespaces"
+            )
+        if status.st_uid != 0 or status.st_mode & 0o022:
+            raise SandboxUnavailable(
+                f"{place} can be changed by others than root; run `chown root {place}` and"
+                f" `chmod 755 {place}` as root"
+            )
+        return place
+    raise SandboxUnavailable(
+        "bubblewrap is not installed, so nothing can be contained; run `apt install bubblewrap`"
+        " (or the like of your system) as root"
+    )
+
+
+def bubblewrap() -> Bubblewrap:
+    """The bwrap to use, seen to work here; raises SandboxUnavailable with its own words."""
+    path = find_bubblewrap()
+    key = _key(path)
+    known = _remembered(key)
+    if known is not None:
+        return known
+    found = _try(path)
+    _remember(key, found)
+    return found
+
+
+def _try(path: str) -> Bubblewrap:
+    version = _run([path, "--version"])[1].strip().removeprefix("bubblewrap ")
+    options = _run([path, "--help"])[1]
+    if "--ro-bind-fd" not in options:
+        raise SandboxUnavailable(
+            f"bubblewrap {version} cannot mount by descriptor (--bind-fd), so a path could be"
+            " exchanged under it; install 0.10 or newer, or your system's security update"
+        )
+    base = [path, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    base += ["--unshare-cgroup-try", "--unshare-net", "--die-with-parent", "--new-session"]
+    base += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
+    code, said = _run([*base, "--proc", "/proc", "/bin/true"])
+    fresh = code == 0
+    if not fresh:
+        code, said = _run([*base, "--perms", "0555", "--tmpfs", "/proc", "/bin/true"])
+    if code != 0:
+        raise SandboxUnavailable(
+            f"bubblewrap does not work here ({said.strip()[-300:] or f'exit {code}'}); run"
+            " `handrail doctor` to see what is missing"
+        )
+    return Bubblewrap(path, version, fresh, "--argv0" in options)
+
+
+def _run(argv: list[str]) -> tuple[int, str]:
+    """Run a program with nothing of our environment; its exit code and all it said."""
+    fd = os.memfd_create("probe", os.MFD_CLOEXEC)
+    try:
+        null = os.devnull
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_OPEN, 0, null, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, fd, 1),
+            (os.POSIX_SPAWN_DUP2, fd, 2),
+        ]
+        pid = os.posix_spawn(argv[0], argv, _ENV, file_actions=actions)
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status), os.pread(fd, 65536, 0).decode(errors="replace")
+    except OSError as error:
+        return 127, error.strerror or "it cannot be run"
+    finally:
+        os.close(fd)
+
+
+# --- remembered between runs ------------------------------------------------------------------
+
+
+def _key(path: str) -> str:
+    status = os.stat(path)
+    system = os.uname()
+    parts = (path, status.st_ino, status.st_size, status.st_mtime_ns, system.release, os.getuid())
+    return " ".join(map(str, parts))
+
+
+def _remembered(key: str) -> Bubblewrap | None:
+    try:
+        with open(_file()) as file:
+            first, path, version, proc, argv0 = file.read().split("\n")[:5]
+    except (OSError, ValueError):
+        return None
+    return Bubblewrap(path, version, proc == "1", argv0 == "1") if first == key else None
+
+
+def _remember(key: str, found: Bubblewrap) -> None:
+    text = f"{key}\n{found.path}\n{found.version}\n{found.fresh_proc:d}\n{found.argv0:d}\n"
+    place = _file()
+    temporary = f"{place}.{os.getpid()}"
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+        os.replace(temporary, place)
+    except OSError:
+        pass  # then it is found out again the next time
+
+
+def _file() -> str:
+    return os.path.join(state_base(), "bubblewrap")

@@ -1,0 +1,289 @@
+"""Permissions and how they combine.  Pure.
+
+An ``Intent`` is what a client asked for, with symbolic roots; ``resolve`` binds it to this
+machine and gives a ``Profile``: absolute paths, one access each, hashable, so that a plan can be
+remembered for it.  What the file system looks like is no matter of this module.
+
+(Named tuples here and around: making a dozen dataclasses takes longer than a whole sandbox, and
+``handrail sandbox`` pays for it each time.)
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+
+from handrail.errors import SandboxError
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+#: Names under a writable root that stay read-only unless an entry names them.
+PROTECTED_NAMES = (b".git", b".agents", b".codex")
+#: More of them, for whoever wants editors and other agents left alone as well.
+MORE_PROTECTED_NAMES = (b".claude", b".vscode", b".idea", b".mcp.json")
+MINIMAL_ROOTS = (
+    b"/bin",
+    b"/sbin",
+    b"/usr",
+    b"/etc",
+    b"/lib",
+    b"/lib64",
+    b"/nix/store",
+    b"/run/current-system/sw",
+)
+PROJECT_ROOTS_PREFIX = "codex-project-roots://"
+
+
+class Access(enum.IntEnum):
+    """What one entry says; of two for the same path the larger number wins."""
+
+    READ = 1
+    WRITE = 2
+    DENY = 3
+
+
+class BadIntent(SandboxError):
+    """The permissions make no sense; nothing was started."""
+
+
+class Files(enum.Enum):
+    """Who looks after files."""
+
+    RESTRICTED = "restricted"  # the entries
+    UNRESTRICTED = "unrestricted"  # nobody
+    EXTERNAL = "external"  # the caller, in a way of its own
+
+
+class Entry(Record):
+    """One permission as it was asked for: exactly one of path, glob and special is given."""
+
+    access: Access
+    path: bytes | None = None
+    glob: str | None = None
+    special: str | None = None  # root, minimal, project_roots, tmpdir, slash_tmp, unknown
+    subpath: bytes | None = None
+
+
+class Intent(Record):
+    """What a client asked for.  ``disabled`` asks for no sandbox at all."""
+
+    files: Files = Files.RESTRICTED
+    entries: tuple[Entry, ...] = ()
+    network: bool = False
+    disabled: bool = False
+    workspace_roots: tuple[bytes, ...] = ()
+    glob_depth: int | None = None
+    protected: tuple[bytes, ...] = PROTECTED_NAMES
+
+
+class Machine(Record):
+    """What symbolic roots mean here.  ``tmpdir`` is the server's own, never the request's."""
+
+    tmpdir: bytes | None = None
+    home: bytes | None = None
+    slash_tmp: bool = True
+    minimal: tuple[bytes, ...] = MINIMAL_ROOTS
+    #: Directories of ours that no sandbox may write to.
+    private: tuple[bytes, ...] = ()
+
+
+class Rule(Record):
+    """One absolute path and what may be done below it."""
+
+    path: bytes
+    access: Access
+
+
+class Glob(Record):
+    """A pattern of paths that are denied; ``base`` is what a relative pattern starts from."""
+
+    base: bytes
+    pattern: str
+
+
+class Profile(Record):
+    """Permissions bound to this machine.  Rules are sorted by depth, each path once."""
+
+    rules: tuple[Rule, ...] = ()
+    globs: tuple[Glob, ...] = ()
+    network: bool = False
+    confined: bool = True  # False: nothing is asked for, so nothing is wrapped
+    glob_depth: int | None = None
+    protected: tuple[bytes, ...] = PROTECTED_NAMES
+    #: Shared directories, in which no name is ever made up to protect it.
+    shared: tuple[bytes, ...] = ()
+    private: tuple[bytes, ...] = ()
+
+    def access(self, path: bytes) -> Access:
+        """What the rules alone say of a path: the most specific one wins, none denies."""
+        for rule in reversed(self.rules):
+            if within(path, rule.path):
+                return rule.access
+        return Access.DENY
+
+    @property
+    def writes(self) -> bool:
+        return any(rule.access is Access.WRITE for rule in self.rules)
+
+
+def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
+    """Bind an intent to this machine; raises BadIntent."""
+    if intent.disabled or (intent.files is not Files.RESTRICTED and intent.network):
+        return Profile(network=True, confined=False)
+    if intent.files is not Files.RESTRICTED:
+        everything = (Rule(b"/", Access.WRITE),)
+        return Profile(everything, network=False, protected=(), private=_normal(machine.private))
+    rules: dict[bytes, Access] = {}
+    globs: list[Glob] = []
+    shared: set[bytes] = set()
+    roots = [_absolute(root, "workspace root") for root in intent.workspace_roots]
+    for entry in intent.entries:
+        if entry.glob is not None:
+            globs += _globs(entry, cwd, roots)
+            continue
+        for path in _paths(entry, roots, machine):
+            rules[path] = max(rules.get(path, entry.access), entry.access)
+        if entry.special in ("slash_tmp", "tmpdir"):
+            shared.update(_paths(entry, roots, machine))
+    ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
+    return Profile(
+        rules=tuple(Rule(path, access) for path, access in ordered),
+        globs=tuple(globs),
+        network=intent.network,
+        glob_depth=intent.glob_depth,
+        protected=intent.protected,
+        shared=tuple(sorted(shared | {b"/tmp", b"/var/tmp", b"/dev/shm"})),
+        private=_normal(machine.private),
+    )
+
+
+def _paths(entry: Entry, roots: Sequence[bytes], machine: Machine) -> Iterable[bytes]:
+    if entry.path is not None:
+        return (_absolute(entry.path, "path"),)
+    if entry.special == "root":
+        return (b"/",)
+    if entry.special == "minimal":
+        return machine.minimal
+    if entry.special == "project_roots":
+        return [_below(root, entry.subpath) for root in roots]
+    if entry.special == "slash_tmp":
+        return (b"/tmp",) if machine.slash_tmp else ()
+    if entry.special == "tmpdir":
+        return _tmpdir(roots, machine)
+    return ()  # a kind that only a newer client knows grants nothing
+
+
+def _tmpdir(roots: Sequence[bytes], machine: Machine) -> Iterable[bytes]:
+    if not machine.tmpdir or not machine.tmpdir.startswith(b"/"):
+        return ()
+    path = normal(machine.tmpdir)
+    # One that would open more than a place for temporary files grants nothing.
+    home = normal(machine.home) if machine.home else None
+    if path == b"/" or (home is not None and within(home, path)):
+        return ()
+    return () if any(root != path and within(root, path) for root in roots) else (path,)
+
+
+def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
+    pattern = entry.glob or ""
+    if entry.access is not Access.DENY:
+        raise BadIntent(
+            f"the glob pattern `{pattern}` can only deny; give paths for read and write access"
+        )
+    if not pattern or "\0" in pattern:
+        raise BadIntent("a glob pattern must not be empty or hold NUL; leave the entry out")
+    if pattern.startswith(PROJECT_ROOTS_PREFIX):
+        pattern = pattern.removeprefix(PROJECT_ROOTS_PREFIX).lstrip("/")
+        return [Glob(root, pattern) for root in roots]
+    if pattern.startswith("/"):
+        return [Glob(b"/", pattern.lstrip("/"))]
+    return [Glob(_absolute(cwd, "sandbox cwd"), pattern.removeprefix("./"))]
+
+
+def _below(root: bytes, subpath: bytes | None) -> bytes:
+    if not subpath:
+        return root
+    if subpath.startswith(b"/") or b".." in subpath.split(b"/"):
+        raise BadIntent(
+            f"the subpath `{subpath.decode(errors='replace')}` leaves its project root; name a"
+            " path inside it"
+        )
+    return _absolute(posixpath.join(root, subpath), "subpath")
+
+
+def _absolute(path: bytes, what: str) -> bytes:
+    if not path.startswith(b"/") or b"\0" in path:
+        shown = path.decode(errors="replace")
+        raise BadIntent(f"the {what} `{shown}` is not an absolute path; give one")
+    return normal(path)
+
+
+def _normal(paths: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(normal(path) for path in paths)
+
+
+def normal(path: bytes) -> bytes:
+    """Without ``.``, ``..``, double and trailing slashes, as words alone say."""
+    return b"/" + posixpath.normpath(path).lstrip(b"/")
+
+
+def depth(path: bytes) -> int:
+    """How many components a normal path has."""
+    return 0 if path == b"/" else path.count(b"/")
+
+
+def within(path: bytes, root: bytes) -> bool:
+    """Whether a normal path is another one or lies below it."""
+    return path == root or root == b"/" or path.startswith(root + b"/")
+
+
+def parents(path: bytes) -> list[bytes]:
+    """The strict ancestors of a normal path, nearest first."""
+    found = []
+    while path != b"/":
+        path = posixpath.dirname(path)
+        found.append(path)
+    return found
+
+
+# --- the older policies ---------------------------------------------------------------------
+
+
+def read_only(*, network: bool = False) -> Intent:
+    """Read everything, write nothing."""
+    return Intent(entries=(Entry(Access.READ, special="root"),), network=network)
+
+
+def workspace_write(
+    workspace_roots: tuple[bytes, ...],
+    *,
+    writable_roots: tuple[bytes, ...] = (),
+    network: bool = False,
+    slash_tmp: bool = True,
+    tmpdir: bool = True,
+) -> Intent:
+    """Read everything; write the workspace, temporary directories and the roots given."""
+    entries = [
+        Entry(Access.READ, special="root"),
+        Entry(Access.WRITE, special="project_roots"),
+        *(Entry(Access.WRITE, path=root) for root in writable_roots),
+    ]
+    if slash_tmp:
+        entries.append(Entry(Access.WRITE, special="slash_tmp"))
+    if tmpdir:
+        entries.append(Entry(Access.WRITE, special="tmpdir"))
+    return Intent(entries=tuple(entries), network=network, workspace_roots=workspace_roots)
+
+
+def danger_full_access() -> Intent:
+    """No sandbox."""
+    return Intent(disabled=True, network=True)
+
+
+def external_sandbox(*, network: bool = False) -> Intent:
+    """Files are looked after by the caller; only the network is ours."""
+    return Intent(files=Files.EXTERNAL, network=network)

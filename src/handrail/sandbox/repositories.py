@@ -1,0 +1,92 @@
+"""Repositories inside a writable root, found again quickly.
+
+The first look walks the tree; later ones ask every directory for its time of change only and
+read those anew that have changed.  A directory that changed about when it was read is read again,
+for its clock may not have ticked since.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+#: Not walked: large, made by tools, and no place where people keep repositories of their own.
+SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
+MOST_DIRECTORIES = 20_000
+_UNSETTLED_NS = 50_000_000
+
+Directory = tuple[int, int, tuple[bytes, ...], bool]  # mtime, read at, subdirectories, has .git
+
+
+class RepositoryIndex:
+    """All ``.git`` below one root, the root's own not counted."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self._seen: dict[bytes, Directory] = {}
+
+    def refresh(self) -> tuple[bytes, ...]:
+        """The paths of all ``.git``, sorted."""
+        found: list[bytes] = []
+        seen: dict[bytes, Directory] = {}
+        before = self._seen
+        todo = [self.root]
+        while todo and len(seen) < MOST_DIRECTORIES:
+            path = todo.pop()
+            try:
+                changed = os.stat(path, follow_symlinks=False).st_mtime_ns
+            except OSError:
+                continue
+            entry = before.get(path)
+            if entry is None or entry[0] != changed or entry[1] - changed < _UNSETTLED_NS:
+                entry = _read(path, changed)
+            seen[path] = entry
+            if entry[3] and path != self.root:
+                found.append(path + b"/.git")
+            todo += entry[2]
+        self._seen = seen
+        return tuple(sorted(found))
+
+
+def _read(path: bytes, changed: int) -> Directory:
+    now = time.time_ns()
+    below: list[bytes] = []
+    has_git = False
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                if name == b".git":
+                    has_git = True
+                elif name not in SKIPPED and entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+    except OSError:
+        pass  # not ours to read: then git of ours would not trust it either
+    return changed, now, tuple(below), has_git
+
+
+def git_directories(pointer: bytes) -> list[bytes]:
+    """Where a ``.git`` file leads: the directory it names, and the common one of a worktree."""
+    text = _line(pointer)
+    if text is None or not text.startswith(b"gitdir:"):
+        return []
+    base = os.path.dirname(pointer)
+    target = os.path.normpath(os.path.join(base, text.removeprefix(b"gitdir:").strip()))
+    common = _line(os.path.join(target, b"commondir"))
+    found = [target]
+    if common is not None:
+        found.append(os.path.normpath(os.path.join(target, common.strip())))
+    return found
+
+
+def _line(path: bytes) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, 4096).split(b"\n", 1)[0]
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

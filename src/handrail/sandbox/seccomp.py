@@ -1,0 +1,184 @@
+"""The filter program, byte for byte.  Pure.
+
+Classic BPF over ``struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6]}``.  The list is the
+attack surface that a mount plan cannot close: other processes' memory, new namespaces, mounts,
+io_uring (which would carry out system calls past this filter), key rings, modules, terminals that
+type, and socket families that are not bound to a network namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+_LD_W_ABS = 0x20
+_JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
+_AND = 0x54
+_RET = 0x06
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+ERRNO = 0x00050000
+
+_NR, _ARCH = 0, 4
+_ARGS = 16
+
+#: AUDIT_ARCH_* and the column of the table below.
+ARCHES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_X32 = 0x40000000
+
+#: Refused with EPERM whatever the arguments: name -> numbers on x86_64 and aarch64, None: none.
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "acct": (163, 89),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "syslog": (103, 116),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+}
+_CLONE3 = (435, 435)
+_CLONE = (56, 220)
+_UNSHARE = (272, 97)
+_IOCTL = (16, 29)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+
+#: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+_NEW_NAMESPACE = 0x7E020000
+_NEW_TIME = 0x80  # of unshare alone; in clone these bits are the signal
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _SEQPACKET = 1, 5
+
+
+class _Program:
+    """Instructions with jumps that are measured when their target is known."""
+
+    def __init__(self) -> None:
+        self.code: list[tuple[int, int, int, int]] = []
+
+    def load(self, offset: int) -> None:
+        self.code.append((_LD_W_ABS, 0, 0, offset))
+
+    def argument(self, index: int) -> None:
+        # Only the low half: the kernel takes an int, whatever the upper one holds.
+        self.load(_ARGS + 8 * index)
+
+    def answer(self, action: int) -> None:
+        self.code.append((_RET, 0, 0, action))
+
+    def answer_if(self, test: int, value: int, action: int) -> None:
+        self.code.append((test, 0, 1, value))
+        self.answer(action)
+
+    def answer_unless(self, test: int, value: int, action: int) -> None:
+        self.code.append((test, 1, 0, value))
+        self.answer(action)
+
+    def only_for(self, number: int, block: _Program) -> None:
+        """The block sees this system call alone and has to answer it."""
+        self.code.append((_JEQ, 0, len(block.code), number))
+        self.code += block.code
+
+    def bytes(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.code)
+
+
+def _connected_types(eperm: int) -> _Program:
+    """Streams and packets in sequence: half of a pair of these can reach nobody else."""
+    block = _Program()
+    block.argument(1)
+    block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
+    block.answer_if(_JEQ, _STREAM, ALLOW)
+    block.answer_if(_JEQ, _SEQPACKET, ALLOW)
+    block.answer(eperm)
+    return block
+
+
+def program(arch: str, *, unix_sockets: bool) -> bytes:
+    """The program for one kind of machine; raises KeyError for one we have no numbers for.
+
+    ``unix_sockets``: whether such sockets may be made one by one; pairs may in any case, if they
+    are of a kind that cannot be sent elsewhere.
+    """
+    audit, column = ARCHES[arch]
+    eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+    main = _Program()
+    main.load(_ARCH)
+    main.answer_unless(_JEQ, audit, KILL)
+    main.load(_NR)
+    if arch == "x86_64":
+        main.answer_if(_JGE, _X32, enosys)
+    for numbers in REFUSED.values():
+        number = numbers[column]
+        if number is not None:
+            main.answer_if(_JEQ, number, eperm)
+    # Its flags are behind a pointer; the C library goes on with clone.
+    main.answer_if(_JEQ, _CLONE3[column], enosys)
+    for call, flags in ((_CLONE, _NEW_NAMESPACE), (_UNSHARE, _NEW_NAMESPACE | _NEW_TIME)):
+        block = _Program()
+        block.argument(0)
+        block.answer_if(_JSET, flags, eperm)
+        block.answer(ALLOW)
+        main.only_for(call[column], block)
+    block = _Program()
+    block.argument(1)
+    block.answer_if(_JEQ, _TIOCSTI, eperm)
+    block.answer_if(_JEQ, _TIOCLINUX, eperm)
+    block.answer(ALLOW)
+    main.only_for(_IOCTL[column], block)
+    block = _Program()
+    block.argument(0)
+    for family in (_INET, _INET6, *((_UNIX,) if unix_sockets else ())):
+        block.answer_if(_JEQ, family, ALLOW)
+    block.answer_unless(_JEQ, _NETLINK, eperm)
+    block.argument(2)
+    block.answer_if(_JEQ, 0, ALLOW)
+    block.answer(eperm)
+    main.only_for(_SOCKET[column], block)
+    block = _Program()
+    block.argument(0)
+    block.answer_unless(_JEQ, _UNIX, eperm)
+    if unix_sockets:
+        block.answer(ALLOW)
+    else:
+        block.code += _connected_types(eperm).code
+    main.only_for(_SOCKETPAIR[column], block)
+    main.answer(ALLOW)
+    return main.bytes()

@@ -1,0 +1,145 @@
+"""Which mechanism holds a profile on this machine.
+
+One object a server: it knows the machine, makes the plans and wraps.  Nothing is ever run with
+less than was asked for: what cannot be enforced is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+
+from handrail.errors import SandboxUnavailable
+from handrail.sandbox import probe, seccomp
+from handrail.sandbox.inside import wait_for_all
+from handrail.sandbox.masks import Registry, Stale
+from handrail.sandbox.paths import Refused
+from handrail.sandbox.plan import Plan, Planner
+from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
+from handrail.sandbox.wrap import Wrapped, forget_filters, wrap, wrap_command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    from handrail.process.spec import ProcessSpec
+
+    T = TypeVar("T")
+
+#: What the wire calls it.
+LINUX_SECCOMP = "linuxSeccomp"
+#: How long the last sandboxes may take to be gone when their server ends.
+_LAST_SECONDS = 2.0
+#: How often a plan is made anew because names appear that were missing.
+_MOST_TRIES = 8
+
+
+class Sandbox:
+    """The sandbox of this machine, ready to be used again and again."""
+
+    def __init__(self) -> None:
+        self._machine: Machine | None = None
+        self._found: probe.Bubblewrap | None = None
+        self._planner: Planner | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """What symbolic roots mean here."""
+        if self._machine is None:
+            self._machine = probe.this_machine()
+        return self._machine
+
+    def resolve(self, intent: Intent, cwd: bytes) -> Profile:
+        """Bind an intent to this machine; raises BadIntent."""
+        return resolve(intent, cwd, self.machine)
+
+    def plan(self, profile: Profile) -> Plan:
+        """The plan for a profile; raises SandboxUnavailable or Refused."""
+        return self._ready().plan(profile)
+
+    def contain(self, spec: ProcessSpec, profile: Profile) -> ProcessSpec:
+        """The spec that runs the same command held by the profile.
+
+        Raises SandboxUnavailable, or Refused.  One that asks for nothing is given back as it is.
+        """
+        if not profile.confined:
+            return spec
+
+        def hold(plan: Plan) -> ProcessSpec:
+            return wrap(spec, plan, self._bwrap, plan.registry)
+
+        return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
+
+    def contain_command(
+        self, argv: tuple[bytes, ...], cwd: bytes, env: Mapping[bytes, bytes], profile: Profile
+    ) -> Wrapped:
+        """The same for words and an environment, under a profile that asks for something."""
+
+        def hold(plan: Plan) -> Wrapped:
+            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry)
+
+        return self._with_plan(profile, argv[0], cwd, hold)
+
+    def _with_plan(
+        self, profile: Profile, program: bytes, cwd: bytes, hold: Callable[[Plan], T]
+    ) -> T:
+        planner = self._ready()
+        for _ in range(_MOST_TRIES):
+            plan = planner.plan(profile)
+            _check_reachable(program, cwd, plan)
+            try:
+                return hold(plan)
+            except Stale:
+                planner.forget(profile)
+        raise Refused("the workspace changes too fast to be covered; start the command again")
+
+    def sweep(self) -> None:
+        """Clear away what sandboxes of before have left behind."""
+        self._ready().registry.sweep()
+
+    def close(self) -> None:
+        wait_for_all(_LAST_SECONDS)
+        if self._planner is not None:
+            self._planner.close()
+            self._planner.registry.close()
+            self._planner = None
+        forget_filters()
+
+    @property
+    def _bwrap(self) -> probe.Bubblewrap:
+        assert self._found is not None  # noqa: S101 (found before there is a planner)
+        return self._found
+
+    def _ready(self) -> Planner:
+        if self._planner is None:
+            if sys.platform != "linux":
+                raise SandboxUnavailable(
+                    f"there is no sandbox for {sys.platform} here; run commands on Linux"
+                )
+            if os.uname().machine not in seccomp.ARCHES:
+                raise SandboxUnavailable(
+                    f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
+                )
+            self._found = probe.bubblewrap()
+            self._planner = Planner(Registry(), fresh_proc=self._found.fresh_proc)
+        return self._planner
+
+
+def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
+    """What can be seen to fail from here is refused, with a better sentence than exec's."""
+    real = os.path.realpath(cwd)
+    if plan.access(real) is Access.DENY:
+        raise Refused(
+            f"the working directory {os.fsdecode(cwd)} is not readable under the profile;"
+            " give read access to it"
+        )
+    if b"/" not in program:
+        return  # looked up inside
+    path = os.path.realpath(posixpath.join(real, program))
+    if plan.access(path) is Access.DENY:
+        raise Refused(
+            f"the program {os.fsdecode(program)} is not readable under the profile; give read"
+            " access to it (`minimal` holds the usual ones)"
+        )

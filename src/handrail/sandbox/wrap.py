@@ -1,0 +1,165 @@
+"""A spec and a plan make a spec that runs bwrap.
+
+bwrap is started with an environment of its own, in the root directory, by an absolute path; what
+the request brought along is in the arguments it reads from a descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+
+from handrail.sandbox import seccomp
+from handrail.sandbox.bubblewrap import (
+    ARGS_FD,
+    INFO_FD,
+    MOST_ARGUMENTS,
+    SECCOMP_FD,
+    SYNC_FD,
+    environment_arguments,
+    namespace_arguments,
+)
+from handrail.sandbox.inside import Inside
+from handrail.sandbox.masks import Registry
+from handrail.sandbox.paths import Refused
+from handrail.sandbox.plan import Plan
+from handrail.sandbox.probe import Bubblewrap
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from handrail.process.spec import ProcessSpec
+
+#: All that bwrap itself gets to see.
+_ENV = {b"PATH": b"/usr/bin:/bin"}
+_SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
+_filters: dict[bool, int] = {}
+
+
+class Wrapped(Record):
+    """What to start: bwrap's words, the descriptors it reads, and what is around the command."""
+
+    argv: tuple[bytes, ...]
+    env: dict[bytes, bytes]
+    passed: tuple[tuple[int, int], ...]
+    inside: Inside
+
+
+def wrap(spec: ProcessSpec, plan: Plan, bwrap: Bubblewrap, registry: Registry) -> ProcessSpec:
+    """The spec to start instead; its ``containment`` says when its descriptors were sent.
+
+    Raises Refused, or Stale when the plan has to be made anew.
+    """
+    from dataclasses import replace  # not for a single command on the command line
+
+    held = wrap_command(
+        spec.argv, spec.cwd, spec.env, plan, bwrap, registry, arg0=spec.arg0, tty=spec.tty
+    )
+    return replace(
+        spec,
+        argv=held.argv,
+        cwd=b"/",
+        env=held.env,
+        arg0=None,
+        passed=held.passed,
+        containment=held.inside,
+        contained=True,
+    )
+
+
+def wrap_command(
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    env: Mapping[bytes, bytes],
+    plan: Plan,
+    bwrap: Bubblewrap,
+    registry: Registry,
+    *,
+    arg0: bytes | None = None,
+    tty: bool = False,
+) -> Wrapped:
+    """The same for words and an environment; raises Refused or Stale."""
+    arguments = [
+        *namespace_arguments(network=plan.profile.network),
+        *plan.arguments,
+        *environment_arguments(env),
+        b"--chdir",
+        cwd,
+        b"--seccomp",
+        b"%d" % SECCOMP_FD,
+        b"--info-fd",
+        b"%d" % INFO_FD,
+    ]
+    if len(arguments) > MOST_ARGUMENTS:
+        raise Refused(
+            f"mounts and environment make {len(arguments)} arguments and bubblewrap takes"
+            f" {MOST_ARGUMENTS}; set fewer variables"
+        )
+    command = argv
+    if arg0 is not None and arg0 != argv[0]:
+        if bwrap.argv0:
+            arguments += [b"--argv0", arg0]
+        else:
+            # -p: whatever BASH_ENV names is not read.
+            command = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', arg0, *argv)
+    if tty:
+        # The terminal becomes the command's own, in a session of its own.
+        command = (_setsid(), b"-c", *command)
+    lease = registry.acquire(plan.masks) if plan.masks else None
+    closing: list[int] = []
+    passed = list(plan.passed)
+    try:
+        if lease is not None:
+            arguments += [b"--sync-fd", b"%d" % SYNC_FD]
+            passed.append((SYNC_FD, lease.fd))
+        closing.append(_filter(unix_sockets=not plan.profile.network))
+        passed.append((SECCOMP_FD, closing[-1]))
+        closing.append(_memory(b"\0".join(arguments) + b"\0"))
+        passed.append((ARGS_FD, closing[-1]))
+        info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        closing.append(said)
+        passed.append((INFO_FD, said))
+    except BaseException:
+        for fd in closing:
+            os.close(fd)
+        if lease is not None:
+            lease.release()
+        raise
+    return Wrapped(
+        (os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
+        _ENV,
+        tuple(passed),
+        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile)),
+    )
+
+
+def _setsid() -> bytes:
+    for place in _SETSID:
+        if os.path.exists(place):
+            return place
+    return b"setsid"
+
+
+def _filter(*, unix_sockets: bool) -> int:
+    """The filter program to be read from the beginning: each reader needs a position of its own."""
+    fd = _filters.get(unix_sockets)
+    if fd is None:
+        text = seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
+        fd = _filters[unix_sockets] = _memory(text)
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def forget_filters() -> None:
+    """Let go of the programs that are kept for the next command."""
+    while _filters:
+        os.close(_filters.popitem()[1])
+
+
+def _memory(text: bytes) -> int:
+    fd = os.memfd_create("handrail-sandbox", os.MFD_CLOEXEC)
+    view = memoryview(text)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,0 +1,158 @@
+"""From the sandbox intent of a request to a spec that is contained.
+
+The binding of URIs to this machine happens here, in the wire's order and with its sentences; the
+rest is the sandbox's.  Imported when the first request asks for a sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.process.spec import ProcessSpec, Verdict
+from handrail.protocol import codec, path_uri
+from handrail.protocol.envelope import INVALID_PARAMS
+from handrail.protocol.sandbox import (
+    Disabled,
+    GlobEntry,
+    Managed,
+    PathEntry,
+    PermissionEntry,
+    SandboxParams,
+    UnrestrictedFiles,
+)
+from handrail.sandbox import denial
+from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
+from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
+
+if TYPE_CHECKING:
+    from handrail.sandbox.watcher import Watcher
+
+_ACCESS = {
+    "read": Access.READ,
+    "write": Access.WRITE,
+    "deny": Access.DENY,
+    "none": Access.DENY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contained:
+    """A spec to start, and the names of what holds it; ``sent`` is called after it was sent."""
+
+    spec: ProcessSpec
+    type: str = "none"
+    backend: str | None = None
+    sent: Callable[[], None] = lambda: None
+
+
+def contain(
+    sandbox: Sandbox, given: dict[str, Any], spec: ProcessSpec, *, watch: bool = False
+) -> Contained:
+    """The command held as the profile says; raises RpcError -32602.
+
+    ``watch``: what it tries in vain is noted while it happens.
+    """
+    profile = profile_of(sandbox, given, spec.cwd)
+    if not profile.confined:
+        return Contained(spec)
+    try:
+        return _contained(sandbox, profile, spec, watch)
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"failed to prepare process sandbox: {error}") from None
+
+
+def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
+    watcher: Watcher | None = None
+
+    def judge(code: int | None, texts: list[bytes]) -> Verdict:
+        said = denial.likely_denied(LINUX_SECCOMP, code, *texts)
+        seen = [] if watcher is None else watcher.denials
+        # What a tool says beside a failure it has survived is no evidence of anything.
+        blamed = denial.from_text(*texts) if said else []
+        return Verdict(said or (bool(seen) and bool(code)), tuple(denial.merge(seen, blamed)))
+
+    try:
+        held = sandbox.contain(spec, profile)
+    except SandboxUnavailable as why:
+        from handrail.sandbox import fallback  # machines without user namespaces
+
+        if watch:
+            raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+        held, fd = fallback.contain(spec, profile, why)
+        held = replace(held, judge=judge)
+        return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
+    if watch:
+        from handrail.sandbox import watched  # rare
+
+        held = watched.watch(held, sandbox.plan(profile))
+        assert isinstance(held.containment, watched.Watched)  # noqa: S101 (said by watch)
+        watcher = held.containment.watcher
+    return Contained(replace(held, judge=judge), LINUX_SECCOMP, "bubblewrap")
+
+
+def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
+    """What a ``sandbox`` member means on this machine; raises RpcError -32602.
+
+    ``cwd`` is where relative patterns start from when the intent names no directory.
+    """
+    intent, base = _intent(codec.convert(given, SandboxParams), cwd)
+    try:
+        return sandbox.resolve(intent, base)
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"invalid sandbox permissions: {error}") from None
+
+
+def read_intent(given: dict[str, Any], cwd: bytes) -> Intent:
+    """A ``sandbox`` member as it stands, not bound to this machine; raises RpcError -32602."""
+    return _intent(codec.convert(given, SandboxParams), cwd)[0]
+
+
+def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:
+    permissions = params.permissions
+    entries: tuple[Entry, ...] = ()
+    depth = None
+    files = Files.EXTERNAL
+    if isinstance(permissions, Managed):
+        if isinstance(permissions.file_system, UnrestrictedFiles):
+            files = Files.UNRESTRICTED
+        else:
+            files = Files.RESTRICTED
+            entries = tuple(_entry(entry) for entry in permissions.file_system.entries)
+            depth = permissions.file_system.glob_scan_max_depth
+    base = cwd if params.cwd is None else _path(params.cwd, "sandbox cwd URI")
+    roots = tuple(_path(uri, "sandbox workspace root URI") for uri in params.workspace_roots)
+    if isinstance(permissions, Disabled):
+        return Intent(disabled=True), base
+    network = permissions.network == "enabled"
+    return Intent(files, entries, network, False, roots, depth), base
+
+
+def _entry(entry: PermissionEntry) -> Entry:
+    access = _ACCESS[entry.access]
+    path = entry.path
+    if isinstance(path, PathEntry):
+        try:
+            return Entry(access, path=path_uri.to_path(path.path))
+        except (path_uri.BadUri, path_uri.NotNative) as error:
+            raise RpcError(
+                INVALID_PARAMS, f"invalid sandbox permission path URI: {error}"
+            ) from None
+    if isinstance(path, GlobEntry):
+        return Entry(access, glob=path.pattern)
+    special = path.value
+    kind = "project_roots" if special.kind == "current_working_directory" else special.kind
+    subpath = None if special.subpath is None else special.subpath.encode()
+    return Entry(access, special=kind, subpath=subpath)
+
+
+def _path(uri: str, what: str) -> bytes:
+    try:
+        return path_uri.to_path(uri)
+    except (path_uri.BadUri, path_uri.NotNative) as error:
+        raise RpcError(
+            INVALID_PARAMS, f"{what} `{uri}` is not valid on this exec-server host: {error}"
+        ) from None

@@ -1,0 +1,399 @@
+"""The calls of one agent: start a command, talk to it later, read what was left out.
+
+An interrupted call loses nothing: its process stays open, and its output waits for the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from handrail.errors import HandrailError, TerminateFailed, UsageError
+from handrail.executor.base import Executor
+from handrail.unified_exec.answer import Circumstances, make_answer
+from handrail.unified_exec.events import Event, Listener
+from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
+from handrail.unified_exec.head_tail import HeadTail
+from handrail.unified_exec.input import send
+from handrail.unified_exec.patching import intercepted
+from handrail.unified_exec.session import Origin, Process
+from handrail.unified_exec.settings import Settings
+from handrail.unified_exec.starting import spawn_id, spawn_request
+from handrail.unified_exec.table import Table
+from handrail.unified_exec.tools import (
+    ExecAnswer,
+    ExecCommandArgs,
+    OutputRange,
+    ReadOutputArgs,
+    ToolFailed,
+    UnknownProcess,
+    WriteStdinArgs,
+)
+from handrail.unified_exec.transcript import Transcript
+from handrail.unified_exec.wait import (
+    DEFAULT_EXEC_MS,
+    DEFAULT_WRITE_MS,
+    Collection,
+    Pauses,
+    exec_yield,
+    poll_yield,
+    write_yield,
+)
+
+#: How long ending a process may hold up the call that made it necessary.
+_END_SECONDS = 5.0
+#: A program is given this much before the wait for its reaction begins.
+_AFTER_WRITE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """An open process, for a list of them."""
+
+    call_id: str
+    process_id: int
+    command: str
+    cwd: str
+
+
+class UnifiedExec:
+    """``exec_command`` and ``write_stdin`` on an executor; one event loop, any number of tasks."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        settings: Settings,
+        gate: Gate | None = None,
+        listener: Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._executor = executor
+        self._settings = settings
+        self._gate = gate
+        self._listener = listener
+        self._clock = clock
+        self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
+        self._table = Table(settings, self._rng)
+        self._pauses = Pauses()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    async def exec_command(
+        self, args: ExecCommandArgs, *, call_id: str | None = None
+    ) -> ExecAnswer:
+        """Start a command and give what it printed within the waiting time.
+
+        Raises ToolFailed.
+        """
+        call_id = call_id or f"call_{secrets.token_hex(8)}"
+        number = self._table.reserve()
+        try:
+            spawn = await spawn_request(args, self._settings, self._executor, number)
+            argv = tuple(str(word) for word in spawn.argv)
+            patched = await intercepted(
+                argv,
+                spawn.cwd,
+                call_id,
+                files=self._executor.files,
+                gate=self._gate,
+                listener=self._tell,
+            )
+            if patched is not None:
+                self._table.release(number)
+                return patched
+            call = ExecCall(call_id, number, args, spawn)
+            origin = Origin(call_id, number, args.cmd, argv, spawn.cwd, args.tty)
+            process, notes = await self._start(call, origin, await self._let_in(call))
+        except UsageError as error:
+            self._table.release(number)
+            raise ToolFailed(f"exec_command failed: {error}") from error
+        except BaseException:
+            self._table.release(number)
+            raise
+        return await self._first_answer(call, process, notes)
+
+    async def write_stdin(self, args: WriteStdinArgs) -> ExecAnswer:
+        """Write to a session and give what it printed since the last answer.
+
+        Raises UnknownProcess, ToolFailed.
+        """
+        while (process := self._table.get(args.session_id)) is not None:
+            async with process.lock:
+                # The call before this one may have told its end, or started it again.
+                if self._table.get(args.session_id) is process:
+                    return await self._interact(process, args)
+        return self._of_the_ended(args)
+
+    def read_output(self, args: ReadOutputArgs) -> OutputRange:
+        """A range of everything a session printed, also for a while after its end.
+
+        Raises UnknownProcess.
+        """
+        process = self._table.get(args.session_id)
+        if process is None:
+            tombstone = self._table.ended(args.session_id)
+            if tombstone is None:
+                raise UnknownProcess("read_output", args.session_id)
+            process = tombstone.process
+        return process.transcript.read(args.offset, args.max_bytes)
+
+    def background(self) -> list[Background]:
+        """The processes that live, by id."""
+        return [
+            Background(one.origin.call_id, one.origin.process_id, one.origin.cmd, one.origin.cwd)
+            for one in self._table.open()
+            if not one.exited
+        ]
+
+    async def terminate(self, process_id: int) -> bool:
+        """End one; False if there is none of that id."""
+        process = self._table.get(process_id)
+        if process is None or process.exited:
+            return False
+        await process.session.terminate()
+        if self._table.remove(process):
+            self._bury(process)
+        return True
+
+    async def clean(self) -> int:
+        """End them all; how many there were."""
+        found = [one.process_id for one in self.background()]
+        return sum(await asyncio.gather(*(self.terminate(number) for number in found)))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While somebody is asked something, no call's waiting time runs."""
+        self._pauses.begin(self._clock())
+        try:
+            yield
+        finally:
+            self._pauses.end(self._clock())
+            for process in self._table.all():
+                process.wake()
+
+    async def close(self) -> None:
+        """End every process and forget everything."""
+        try:
+            await self.clean()
+        finally:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+            for process in self._table.all():
+                await process.close()
+                process.transcript.close()
+
+    # --- starting --------------------------------------------------------------------------------
+
+    async def _let_in(self, call: ExecCall) -> Started:
+        try:
+            if self._gate is not None:
+                return await self._gate.start(call)
+            return Started(await self._executor.spawn(call.spawn))
+        except HandrailError as error:
+            raise ToolFailed(f"exec_command failed: {_sentence(error)}") from error
+
+    async def _start(
+        self, call: ExecCall, origin: Origin, started: Started
+    ) -> tuple[Process, tuple[str, ...]]:
+        """Watch a started process, and keep it if it lives; what the model has to be told."""
+        process = Process(
+            origin,
+            started.session,
+            clock=self._clock,
+            listener=self._tell,
+            buffer_bytes=self._settings.buffer_bytes,
+            transcript=Transcript(self._settings.transcript_bytes, self._settings.transcript_dir),
+            attempt=call.attempt,
+        )
+        notes = list(started.notes)
+        if started.session.try_exit_status() is None:
+            # Kept before anything is awaited: a call that is broken off must not lose it.
+            pruned = self._table.store(process)
+            if pruned is not None:
+                notes.append(await self._prune(pruned))
+            count = len(self._table)
+            if count >= self._settings.warn_at:
+                notes.append(
+                    f"{count} sessions are open and {self._settings.max_processes} may be: end"
+                    " those you no longer need, or the least recently used will be ended"
+                )
+        return process, tuple(notes)
+
+    async def _first_answer(
+        self, call: ExecCall, process: Process, notes: tuple[str, ...]
+    ) -> ExecAnswer:
+        args = call.args
+        requested = DEFAULT_EXEC_MS if args.yield_time_ms is None else args.yield_time_ms
+        while True:
+            async with process.lock:
+                collection = Collection(
+                    process.started + exec_yield(requested) / 1000, self._pauses
+                )
+                try:
+                    taken = await process.collect(collection)
+                except BaseException:
+                    if self._table.get(call.process_id) is not process:
+                        self._bury(process)
+                    raise
+                again = await self._again(call, process, taken)
+                if again is None:
+                    return self._answer(
+                        "exec_command",
+                        process,
+                        taken,
+                        collection,
+                        process.started,
+                        notes,
+                        args.max_output_tokens,
+                    )
+                self._table.remove(process)
+                self._retire(process)
+            call = replace(
+                call,
+                attempt=call.attempt + 1,
+                spawn=replace(call.spawn, process_id=spawn_id(call.process_id)),
+            )
+            process, notes = await self._start(call, process.origin, again)
+
+    async def _again(self, call: ExecCall, process: Process, taken: HeadTail) -> Started | None:
+        """Ask the gate about a process that ended within its first call."""
+        if process.exit is None or process.failure or self._gate is None:
+            return None
+        ended = Ended(process.session, process.exit, taken.rendered())
+        try:
+            return await self._gate.ended(call, ended)
+        except asyncio.CancelledError:
+            if self._table.get(call.process_id) is process:
+                process.give_back(taken)  # the next call tells its end
+            else:
+                self._bury(process)
+            raise
+        except BaseException:
+            # What the gate says instead is the answer.
+            self._table.remove(process)
+            self._bury(process)
+            raise
+
+    async def _prune(self, process: Process) -> str:
+        self._bury(process, pruned=True)
+        origin = process.origin
+        what = f"session {origin.process_id} (`{_short(origin.cmd)}`)"
+        if process.exited:
+            return f"{what} had ended and was forgotten to make room for this one"
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await process.session.terminate()
+        except (TerminateFailed, TimeoutError):
+            return f"{what} should have been ended to make room for this one, but still runs"
+        return f"{what} was ended to make room for this one: it was the least recently used"
+
+    async def _interact(self, process: Process, args: WriteStdinArgs) -> ExecAnswer:
+        process.touch()
+        begun = self._clock()
+        wrote = await send(process, args)
+        requested = DEFAULT_WRITE_MS if args.yield_time_ms is None else args.yield_time_ms
+        if wrote:
+            begun = self._clock() + (0.0 if process.exited else _AFTER_WRITE)
+            wait = write_yield(requested)
+        else:
+            wait = poll_yield(requested, self._settings.max_poll_ms)
+        collection = Collection(begun + wait / 1000, self._pauses)
+        taken = await process.collect(collection)
+        process.touch()
+        if not wrote and not process.exited:
+            process.interaction("")
+        return self._answer(
+            "write_stdin", process, taken, collection, begun, (), args.max_output_tokens
+        )
+
+    # --- answering -------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        tool: str,
+        process: Process,
+        taken: HeadTail,
+        collection: Collection,
+        begun: float,
+        notes: tuple[str, ...],
+        max_output_tokens: int | None,
+    ) -> ExecAnswer:
+        seconds = max(self._clock() - begun, 0.0)
+        alive = not process.exited
+        if not alive:
+            self._table.remove(process)
+            self._bury(process)
+            if process.failure:
+                raise ToolFailed(f"{tool} failed: {process.failure}", output=taken.content())
+            if collection.left_open:
+                late = (
+                    "something it started still holds its output open; read_output with"
+                    f" session_id {process.origin.process_id} and offset {process.reported} gives"
+                    " what that prints later"
+                )
+                notes = (*notes, late)
+        circumstances = Circumstances(self._chunk_id(), seconds, alive, notes)
+        return make_answer(process, taken, circumstances, self._settings, max_output_tokens)
+
+    def _of_the_ended(self, args: WriteStdinArgs) -> ExecAnswer:
+        """An ended session is unknown, unless it is only told to end."""
+        tombstone = self._table.ended(args.session_id)
+        if tombstone is None:
+            raise UnknownProcess("write_stdin", args.session_id)
+        process = tombstone.process
+        interrupt = args.chars == "\x03" or (not args.chars and args.keys == ("ctrl-c",))
+        if interrupt and process.exited:
+            note = "the session had ended before"
+            circumstances = Circumstances(self._chunk_id(), 0.0, alive=False, notes=(note,))
+            return make_answer(process, HeadTail(0), circumstances, self._settings, None)
+        if tombstone.pruned:
+            how = "it was ended to make room for others"
+        else:
+            how = f"it ended with exit code {process.exit_code}, as an answer said"
+        raise UnknownProcess(
+            "write_stdin",
+            args.session_id,
+            f": {how}; read_output still gives what it printed",
+        )
+
+    def _bury(self, process: Process, *, pruned: bool = False) -> None:
+        for forgotten in self._table.bury(process, pruned=pruned):
+            self._retire(forgotten)
+
+    def _retire(self, process: Process) -> None:
+        """Stop listening to a process nobody can ask about any more."""
+
+        async def retire() -> None:
+            await process.close()
+            process.transcript.close()
+
+        task = asyncio.get_running_loop().create_task(retire())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _chunk_id(self) -> str:
+        return f"{self._rng.randrange(1 << 24):06x}"
+
+    def _tell(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener(event)
+
+
+def _sentence(error: HandrailError) -> str:
+    # The prefix of the executor's families says «process» once more.
+    detail = getattr(error, "detail", "")
+    return str(detail or error)
+
+
+def _short(cmd: str) -> str:
+    line = " ".join(cmd.split())
+    return line if len(line) <= 60 else line[:59] + "…"

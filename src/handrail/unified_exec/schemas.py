@@ -1,0 +1,104 @@
+"""The tools as a model is told of them: JSON schemas for function calling.  Pure data."""
+
+from __future__ import annotations
+
+from handrail.unified_exec.tools import SANDBOX_PERMISSIONS
+from handrail.unified_exec.wait import DEFAULT_EXEC_MS, DEFAULT_TOKENS, DEFAULT_WRITE_MS
+
+
+def tools() -> list[dict[str, object]]:
+    """The tools as a model is told of them, for function calling."""
+    return [
+        _tool("exec_command", _EXEC_COMMAND, _EXEC_FIELDS, ["cmd"]),
+        _tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),
+        _tool("read_output", _READ_OUTPUT, _READ_FIELDS, ["session_id"]),
+    ]
+
+
+def _tool(
+    name: str, description: str, properties: dict[str, object], required: list[str]
+) -> dict[str, object]:
+    return {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "strict": False,
+        "parameters": {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        },
+    }
+
+
+def _field(kind: str, description: str, **more: object) -> dict[str, object]:
+    return {"type": kind, "description": description, **more}
+
+
+_EXEC_COMMAND = (
+    "Runs a command and returns what it printed. If it is still running after yield_time_ms, the"
+    " answer carries a session ID for write_stdin."
+)
+_WRITE_STDIN = (
+    "Writes to a running session and returns what it printed since the last answer. Without chars"
+    " it waits for output."
+)
+_READ_OUTPUT = (
+    "Returns a byte range of everything a session has printed, also of parts that an earlier"
+    " answer left out, and for a while after the session ended."
+)
+_YIELD = "How long to wait for output, in milliseconds"
+_TOKENS = _field(
+    "integer",
+    f"Most tokens to return (default {DEFAULT_TOKENS}); more is cut in the middle",
+    minimum=0,
+)
+_SESSION = _field("integer", "The session ID that exec_command answered with")
+_EXEC_FIELDS: dict[str, object] = {
+    "cmd": _field("string", "The shell script to run"),
+    "workdir": _field("string", "Where to run it (default: the workspace)"),
+    "tty": _field("boolean", "True gives it a terminal with an open stdin (default false: pipes)"),
+    "yield_time_ms": _field("integer", f"{_YIELD} (default {DEFAULT_EXEC_MS})", minimum=0),
+    "max_output_tokens": _TOKENS,
+    "shell": _field("string", "bash, zsh or sh (default: the user's shell)"),
+    "login": _field("boolean", "Whether the shell reads the login profile (default true)"),
+    "sandbox_permissions": _field(
+        "string",
+        "require_escalated asks to run it outside the sandbox (default use_default)",
+        enum=list(SANDBOX_PERMISSIONS),
+    ),
+    "justification": _field(
+        "string", "With sandbox_permissions: the question to the user, in one sentence"
+    ),
+    "prefix_rule": _field(
+        "array",
+        "With sandbox_permissions: the words a rule would start with to allow the like in future",
+        items={"type": "string"},
+    ),
+}
+_WRITE_FIELDS: dict[str, object] = {
+    "session_id": _SESSION,
+    "chars": _field("string", "What to write, exactly (default empty: only wait)"),
+    "keys": _field(
+        "array",
+        "Keys to press after chars, by name: enter, tab, escape, up, ctrl-c, f1, ...",
+        items={"type": "string"},
+    ),
+    "resize": _field(
+        "object",
+        "New size of the terminal",
+        properties={
+            "rows": {"type": "integer", "minimum": 1, "maximum": 65535},
+            "cols": {"type": "integer", "minimum": 1, "maximum": 65535},
+        },
+        required=["rows", "cols"],
+    ),
+    "yield_time_ms": _field("integer", f"{_YIELD} (default {DEFAULT_WRITE_MS})", minimum=0),
+    "max_output_tokens": _TOKENS,
+}
+_READ_FIELDS: dict[str, object] = {
+    "session_id": _SESSION,
+    "offset": _field("integer", "First byte to return (default 0)", minimum=0),
+    "max_bytes": _field("integer", "Most bytes to return (default 32768)", minimum=0),
+}

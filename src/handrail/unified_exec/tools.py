@@ -1,0 +1,194 @@
+"""``exec_command``, ``write_stdin`` and ``read_output``: arguments and answers.
+
+Arguments come from a model, so they are read leniently (unknown fields are ignored, a number may
+be a string of digits) and refused with a sentence that names the field.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from handrail.errors import HandrailError, UsageError
+
+SANDBOX_PERMISSIONS = ("use_default", "require_escalated", "with_additional_permissions")
+
+
+class ToolFailed(HandrailError):
+    """A call has no answer; the text is for the model.  ``output`` is what came before."""
+
+    def __init__(self, text: str, *, output: bytes = b"") -> None:
+        super().__init__(text)
+        self.output = output
+
+
+class UnknownProcess(ToolFailed):
+    """No process of that id: never started, made room for others, or reported as ended before."""
+
+    def __init__(self, tool: str, process_id: int, more: str = "") -> None:
+        super().__init__(f"{tool} failed: Unknown process id {process_id}{more}")
+        self.process_id = process_id
+
+
+class ExecCommandArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a command."""
+
+    cmd: str
+    workdir: str | None = None
+    tty: bool = False
+    yield_time_ms: int | None = None
+    max_output_tokens: int | None = None
+    shell: str | None = None
+    login: bool | None = None
+    sandbox_permissions: str | None = None
+    justification: str | None = None
+    prefix_rule: tuple[str, ...] | None = None
+    additional_permissions: dict[str, object] | None = None
+    environment_id: str | None = None
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a terminal."""
+
+    rows: int
+    cols: int
+
+
+class WriteStdinArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Talk to a command that runs, or ask what it has said."""
+
+    session_id: int
+    chars: str = ""
+    keys: tuple[str, ...] = ()
+    resize: Size | None = None
+    yield_time_ms: int | None = None
+    max_output_tokens: int | None = None
+
+
+class ReadOutputArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Read a range of everything a session has printed."""
+
+    session_id: int
+    offset: int = 0
+    max_bytes: int = 32768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecAnswer:
+    """What a call comes to.
+
+    ``text`` is for a model; ``raw`` are the bytes of this answer before any fitting to a budget,
+    ``omitted_bytes`` what not even they hold.  ``process_id`` is there only while the process
+    lives, ``exit_code`` only once it ended.  ``output_start`` and ``output_end`` say where in the
+    session's whole output this answer lies.
+    """
+
+    call_id: str
+    command: tuple[str, ...]
+    wall_time: dt.timedelta
+    output: str
+    text: str = field(repr=False)
+    raw: bytes = field(default=b"", repr=False)
+    chunk_id: str | None = None
+    exit_code: int | None = None
+    process_id: int | None = None
+    original_token_count: int | None = None
+    omitted_bytes: int = 0
+    output_start: int = 0
+    output_end: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def wall_time_seconds(self) -> float:
+        return self.wall_time.total_seconds()
+
+    def structured(self) -> dict[str, object]:
+        """The answer as data; what is not known is left out."""
+        fields: dict[str, object | None] = {
+            "chunk_id": self.chunk_id,
+            "wall_time_seconds": self.wall_time_seconds,
+            "exit_code": self.exit_code,
+            "session_id": self.process_id,
+            "original_token_count": self.original_token_count,
+            "output": self.output,
+            "notes": list(self.notes) or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRange:
+    """A range of a transcript: ``data`` starts at ``offset``, which may lie behind the one asked.
+
+    ``total`` is how much there was so far; ``missing`` bytes before ``data`` are not kept any more.
+    """
+
+    offset: int
+    data: bytes
+    total: int
+    missing: int = 0
+
+
+def exec_command_args(arguments: Mapping[str, object]) -> ExecCommandArgs:
+    """Read the arguments of a call; raises UsageError naming what is wrong with which field."""
+    args = _read(arguments, ExecCommandArgs)
+    _not_negative(args.yield_time_ms, "yield_time_ms")
+    _not_negative(args.max_output_tokens, "max_output_tokens")
+    if args.sandbox_permissions not in (None, *SANDBOX_PERMISSIONS):
+        raise UsageError(
+            f"unknown value `{args.sandbox_permissions}` for field `sandbox_permissions`, expected"
+            f" one of {', '.join(SANDBOX_PERMISSIONS)}"
+        )
+    if args.justification is not None and args.sandbox_permissions in (None, "use_default"):
+        raise UsageError(
+            "`justification` is only for a call that asks for more permissions: set"
+            " `sandbox_permissions` too, or leave `justification` out"
+        )
+    return args
+
+
+def write_stdin_args(arguments: Mapping[str, object]) -> WriteStdinArgs:
+    """As ``exec_command_args``."""
+    args = _read(_with_number(arguments), WriteStdinArgs)
+    _not_negative(args.yield_time_ms, "yield_time_ms")
+    _not_negative(args.max_output_tokens, "max_output_tokens")
+    return args
+
+
+def read_output_args(arguments: Mapping[str, object]) -> ReadOutputArgs:
+    """As ``exec_command_args``."""
+    args = _read(_with_number(arguments), ReadOutputArgs)
+    _not_negative(args.offset, "offset")
+    _not_negative(args.max_bytes, "max_bytes")
+    return args
+
+
+def _with_number(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """Ids were strings once; both are taken."""
+    given = arguments.get("session_id")
+    if isinstance(given, str) and given.isascii() and given.isdigit():
+        return {**arguments, "session_id": int(given)}
+    return arguments
+
+
+_Args = TypeVar("_Args", ExecCommandArgs, WriteStdinArgs, ReadOutputArgs)
+
+
+def _read(arguments: Mapping[str, object], shape: type[_Args]) -> _Args:
+    # A model says null where it means nothing.
+    given = {name: value for name, value in arguments.items() if value is not None}
+    try:
+        return msgspec.convert(given, shape)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"failed to parse function arguments: {error}") from error
+
+
+def _not_negative(value: int | None, name: str) -> None:
+    if value is not None and value < 0:
+        raise UsageError(
+            f"failed to parse function arguments: `{name}` is {value}, expected 0 or more"
+        )

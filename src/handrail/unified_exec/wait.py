@@ -1,0 +1,104 @@
+"""When does a call return?  Pure: the clock comes in as an argument, in seconds.
+
+A call collects until its deadline, or until the process has exited *and* its output is closed.
+Something the process left behind may hold the output open; for that a call waits a moment only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIN_YIELD_MS = 250
+MIN_POLL_MS = 5_000
+MAX_YIELD_MS = 30_000
+DEFAULT_MAX_POLL_MS = 300_000
+DEFAULT_EXEC_MS = 10_000
+DEFAULT_WRITE_MS = 250
+DEFAULT_TOKENS = 10_000
+#: How long output may stay open after the exit before a call returns without its end.
+CLOSE_WAIT = 0.05
+
+
+def exec_yield(requested_ms: int) -> int:
+    """How long exec_command waits."""
+    return min(max(requested_ms, MIN_YIELD_MS), MAX_YIELD_MS)
+
+
+def write_yield(requested_ms: int) -> int:
+    """How long write_stdin waits after it wrote something."""
+    return min(max(requested_ms, MIN_YIELD_MS), MAX_YIELD_MS)
+
+
+def poll_yield(requested_ms: int, max_poll_ms: int = DEFAULT_MAX_POLL_MS) -> int:
+    """How long write_stdin waits when it has nothing to write."""
+    return min(max(requested_ms, MIN_POLL_MS), max(max_poll_ms, MIN_POLL_MS))
+
+
+@dataclass(slots=True)
+class Pauses:
+    """The time somebody spent being asked something; it counts against nobody's deadline."""
+
+    _before: float = 0.0
+    _since: float = 0.0
+    _open: int = 0
+
+    @property
+    def active(self) -> bool:
+        return self._open > 0
+
+    def begin(self, now: float) -> None:
+        if not self._open:
+            self._since = now
+        self._open += 1
+
+    def end(self, now: float) -> None:
+        self._open -= 1
+        if not self._open:
+            self._before += now - self._since
+
+    def total(self, now: float) -> float:
+        """Seconds of pause so far."""
+        return self._before + (now - self._since if self._open else 0.0)
+
+
+@dataclass(slots=True)
+class Collection:
+    """One call's waiting: ask ``next_wait`` after everything at hand was taken."""
+
+    deadline: float
+    pauses: Pauses = field(default_factory=Pauses)
+    close_wait: float = CLOSE_WAIT
+    _paused_before: float = field(init=False, default=0.0)
+    _close_deadline: float | None = field(init=False, default=None)
+    #: Output was still open when the call returned after an exit.
+    left_open: bool = field(init=False, default=False)
+
+    def begin(self, now: float) -> None:
+        """Pauses before this moment do not count."""
+        self._paused_before = self.pauses.total(now)
+
+    def next_wait(self, now: float, *, took: bool, exited: bool, closed: bool) -> float | None:
+        """How many seconds to wait for news (0: look again at once); None: return.
+
+        ``took`` says that there was output since the last look.
+        """
+        if self.pauses.active:
+            return float("inf")
+        moved = self.pauses.total(now) - self._paused_before
+        remaining = self.deadline + moved - now
+        if took:
+            return None if remaining <= 0 else 0.0
+        if exited and closed:
+            return None
+        if remaining <= 0:
+            self.left_open = exited
+            return None
+        if not exited:
+            return remaining
+        if self._close_deadline is None:
+            self._close_deadline = now + min(remaining, self.close_wait) - moved
+        left = self._close_deadline + moved - now
+        if left <= 0:
+            self.left_open = True
+            return None
+        return left

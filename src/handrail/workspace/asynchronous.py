@@ -1,0 +1,401 @@
+"""``AsyncWorkspace``: a directory of a machine, and the commands that are run in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, Self, overload
+
+from handrail.errors import ProcessUnknown, UsageError
+from handrail.executor.base import Executor, SpawnRequest
+from handrail.workspace import profile as profiles
+from handrail.workspace import records
+from handrail.workspace.command import Command, Environment, seconds, to_argv, to_bytes
+from handrail.workspace.files import AsyncFiles
+from handrail.workspace.finish import to_the_end
+from handrail.workspace.ground import Ground
+from handrail.workspace.process import AsyncProcess, Listener
+from handrail.workspace.profile import Profile, Sandbox
+from handrail.workspace.records import Claim, Record
+from handrail.workspace.result import Result
+
+Env = Mapping[str, "str | None"]
+
+
+class AsyncWorkspace:
+    """A directory, here or on another machine, in which commands are run.
+
+    ``root`` is the directory.  ``at`` says on which machine: None is this one, else
+    ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or ``ssh://host``; ``token`` is what
+    a server asks for.  ``sandbox`` holds for every command unless it names another:
+    ``workspace-write`` (writes only below the root, no network), ``read-only``, ``off``, or a
+    ``Profile``.  ``env`` is laid over the machine's own variables; None removes one.
+    ``request_timeout`` is how long the other side may take to answer, in seconds; ``detach_ttl``
+    how long it keeps the processes without a connection (None: as long as it likes).
+
+    Leaving the ``async with`` ends every process that was started here, with its descendants.
+    Raises UsageError for arguments that make no sense, FilesError when the root is missing,
+    ExecutorTransportFailed when the machine cannot be reached.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] = ".",
+        *,
+        at: str | None = None,
+        token: str | None = None,
+        sandbox: Sandbox = "workspace-write",
+        env: Env | None = None,
+        request_timeout: float | None = 30.0,
+        detach_ttl: float | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        given = os.fspath(root)
+        if not isinstance(given, str) or not given:
+            raise UsageError("the root of a workspace is a path; '.' is where the program runs")
+        if executor is not None and at is not None:
+            raise UsageError("at and executor both say where; give one of them")
+        self._tag = secrets.token_hex(4)
+        self._profile = profiles.find_profile(sandbox)
+        self._env: Env = dict(env or {})
+        Environment(self._env)  # refuses bad names now
+        self._ground = Ground(
+            given,
+            self._tag,
+            at=at,
+            token=token,
+            request_timeout=seconds(request_timeout, "request_timeout"),
+            detach_ttl=seconds(detach_ttl, "detach_ttl"),
+            executor=executor,
+        )
+        self._claim: Claim | None = None
+        self._processes: set[AsyncProcess] = set()
+        self._count = 0
+
+    # --- life ----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._ground.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every process of this workspace, and let go of its machine.
+
+        Can be repeated; raises nothing but a cancellation, when all is done.
+        """
+        if not self._ground.closed:
+            self._ground.closed = True
+            await to_the_end(self._close())
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(process._end() for process in self._processes))
+        self._processes.clear()
+        await self._ground.close()
+        if self._claim is not None:
+            self._claim.remove()
+            self._claim.release()
+
+    async def detach(self) -> str:
+        """Leave with everything still running; the id with which ``attach`` finds it again.
+
+        Its server keeps it for ``detach_ttl`` seconds.  Raises UsageError for a workspace on
+        this machine without a server: its processes end with the program.
+        """
+        session, secret = await self._ground.detach()
+        for process in self._processes:
+            process._let_go()
+        record = Record(
+            id=self._tag,
+            at=self._ground.at or "",
+            root=self.root,
+            session=session,
+            secret=secret,
+            profile=self._profile,
+            temporary=self._ground.temporary,
+            processes={p.id: [_text(word) for word in p.argv] for p in self._processes},
+            count=self._count,
+        )
+        if self._claim is not None:
+            self._claim.save(record)
+            self._claim.release()
+        else:
+            records.create(record)
+        self._processes.clear()
+        return self._tag
+
+    @classmethod
+    async def attach(
+        cls,
+        id: str,  # noqa: A002 (the name it has everywhere)
+        *,
+        token: str | None = None,
+        request_timeout: float | None = 30.0,
+    ) -> AsyncWorkspace:
+        """Come back to a workspace that was detached from; its processes are ours again.
+
+        ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError when there is none of that id, WorkspaceBusy while somebody else is
+        attached, ExecutorTransportFailed when its server does not answer or has ended it.
+        """
+        claim = records.claim(id)
+        try:
+            return await cls._resume(claim, token, request_timeout)
+        except BaseException:
+            claim.release()
+            raise
+
+    @classmethod
+    async def _resume(
+        cls, claim: Claim, token: str | None, request_timeout: float | None
+    ) -> AsyncWorkspace:
+        record = claim.record
+        workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
+        workspace._claim = claim
+        workspace._tag = record.id
+        workspace._profile = record.profile
+        workspace._count = record.count
+        workspace._ground.session = (record.session, record.secret)
+        workspace._ground.temporary = record.temporary
+        executor = await workspace._ground.open()
+        for process_id, argv in record.processes.items():
+            try:
+                session = await executor.attach(process_id)
+            except ProcessUnknown:
+                continue  # it has ended, longer ago than its server remembers
+            process = AsyncProcess(
+                session,
+                tuple(argv),
+                sandboxed=record.profile is not None,
+                started=time.monotonic(),
+            )
+            workspace._processes.add(process)
+        return workspace
+
+    @property
+    def id(self) -> str:
+        """Its name, for ``attach`` after a ``detach``."""
+        return self._tag
+
+    @property
+    def processes(self) -> list[AsyncProcess]:
+        """The processes that were started here and have not been seen to end."""
+        return sorted(self._processes, key=lambda process: int(process.id.rpartition("-")[2]))
+
+    async def executor(self) -> Executor:
+        """What runs the commands here; it ends with the workspace."""
+        return await self._ground.open()
+
+    @property
+    def profile(self) -> Profile | None:
+        """What commands may touch unless they name another sandbox; None: everything."""
+        return self._profile
+
+    @property
+    def root(self) -> str:
+        """The directory on the workspace's machine: absolute, without links."""
+        return self._ground.root
+
+    @property
+    def files(self) -> AsyncFiles:
+        """The files of the workspace."""
+        ground = self._ground
+        rules = None
+        if self._profile is not None:
+            rules = profiles.Rules(self._profile, ground.root, ground.temporary)
+        return AsyncFiles(ground.executor.files, ground.root, rules)
+
+    # --- commands ------------------------------------------------------------------------
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        timeout: float | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Listener | None = None,
+        name: str | None = None,
+    ) -> AsyncProcess:
+        """Start a command and return while it runs.
+
+        ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the
+        root.  ``timeout``: after so many seconds it is ended with its descendants.
+        ``on_output`` is called with every ``Output``.  Raises ExecutorSpawnFailed when it does
+        not start, and UsageError.
+        """
+        limit = seconds(timeout, "timeout")
+        process = await self._start(command, tty, size, cwd, env, sandbox, True, name)
+        process._watch(timeout=limit, listener=on_output)
+        return process
+
+    @overload
+    async def run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,
+        text: Literal[True] = True,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Listener | None = None,
+        name: str | None = None,
+    ) -> Result[str]: ...
+    @overload
+    async def run(
+        self,
+        command: Command,
+        *,
+        text: Literal[False],
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Listener | None = None,
+        name: str | None = None,
+    ) -> Result[bytes]: ...
+    async def run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
+        text: bool = True,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Listener | None = None,
+        name: str | None = None,
+    ) -> Result[Any]:
+        """Run a command to its end: a string by ``/bin/sh -c``, a list of words as it is.
+
+        ``timeout``: after so many seconds the command is ended with its descendants, and the
+        result says so.  ``wait``: after so many seconds the result so far is returned and the
+        command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
+        with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
+        otherwise.  ``text=False`` gives bytes.  ``tty``, ``size``, ``cwd``, ``env``,
+        ``sandbox`` and ``on_output`` are those of ``start``.
+
+        Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
+        to its machine is lost for good, UsageError, and what ``on_output`` raised.
+        """
+        return await self._run(
+            command,
+            timeout=timeout,
+            wait=wait,
+            check=check,
+            input=input,
+            text=text,
+            tty=tty,
+            size=size,
+            cwd=cwd,
+            env=env,
+            sandbox=sandbox,
+            on_output=on_output,
+            name=name,
+        )
+
+    async def _run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None,
+        wait: float | None,
+        check: bool,
+        input: str | bytes | None,  # noqa: A002 (as above)
+        text: bool,
+        tty: bool,
+        size: tuple[int, int],
+        cwd: str | os.PathLike[str] | None,
+        env: Env | None,
+        sandbox: Sandbox | None,
+        on_output: Listener | None,
+        name: str | None,
+    ) -> Result[Any]:
+        limit, pause = seconds(timeout, "timeout"), seconds(wait, "wait")
+        stdin = None if input is None else to_bytes(input)
+        process = await self._start(command, tty, size, cwd, env, sandbox, stdin is not None, name)
+        try:
+            process._collect()
+            process._watch(timeout=limit, listener=on_output, stdin=stdin)
+            result = await process._outcome(pause, text)
+            if result.exit is not None:
+                await process._settle()
+        except BaseException:
+            await to_the_end(process._end(0.0))
+            self._processes.discard(process)
+            raise
+        if result.exit is not None and not result.held_open:
+            self._processes.discard(process)
+        return result.check() if check else result
+
+    async def _start(
+        self,
+        command: Command,
+        tty: bool,
+        size: tuple[int, int],
+        cwd: str | os.PathLike[str] | None,
+        env: Env | None,
+        sandbox: Sandbox | None,
+        pipe_stdin: bool,
+        name: str | None,
+    ) -> AsyncProcess:
+        argv = to_argv(command)
+        profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
+        ground = self._ground
+        executor = await ground.open()
+        temporary = await ground.make_temporary(profile)
+        hidden = {"TMPDIR": temporary} if temporary is not None else None
+        variables = Environment(hidden, self._env, env)
+        self._count += 1
+        request = SpawnRequest(
+            process_id=f"{self._tag}-{self._count}",
+            argv=argv,
+            cwd=ground.root if cwd is None else _below(ground.root, os.fspath(cwd)),
+            env=variables.overlay,
+            env_policy=variables.policy,
+            tty=tty,
+            size=size,
+            sandbox=ground.intent(profile),
+            pipe_stdin=pipe_stdin,
+            name=name,
+        )
+        started = time.monotonic()
+        session = await executor.spawn(request)
+        process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
+        self._processes.add(process)
+        if ground.closed:  # by somebody else, meanwhile
+            await to_the_end(process._end(0.0))
+            raise UsageError("the workspace was closed while the command was being started")
+        return process
+
+
+def _below(root: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(root, path))
+
+
+def _text(word: str | bytes) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else word

@@ -1,0 +1,77 @@
+"""What a caller may write for a command, its environment and its input.  Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from handrail.errors import UsageError
+from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
+
+#: A string for ``/bin/sh -c``, or a list of words that no shell sees.
+Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str]]"
+
+SHELL = "/bin/sh"
+
+
+def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
+    """The words to start; raises UsageError for what no program can be given."""
+    argv: tuple[str | bytes, ...]
+    if isinstance(command, str):
+        if not command.strip():
+            raise UsageError("the command is empty; give a shell command or a list of words")
+        argv = (SHELL, "-c", command)
+    elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
+        raise UsageError("a shell command is given as str; bytes may be words of a list")
+    else:
+        argv = tuple(os.fspath(word) for word in command)
+        if not argv or not argv[0]:
+            raise UsageError("the list of words is empty; its first word is the program")
+    for word in argv:
+        if (b"\0" if isinstance(word, bytes) else "\0") in word:  # type: ignore[operator]
+            raise UsageError(f"the word {word!r} contains NUL, which no program can be given")
+    return argv
+
+
+class Environment:
+    """The variables of one child: those of the machine it runs on, and what the caller changed.
+
+    A value of None removes a variable.
+    """
+
+    __slots__ = ("overlay", "policy")
+
+    def __init__(self, *changes: Mapping[str, str | None] | None) -> None:
+        merged: dict[str, str | None] = {}
+        for change in changes:
+            merged.update(change or {})
+        wrong = bad_name(merged)
+        if wrong is not None:
+            raise UsageError(
+                f"the environment name {wrong!r} cannot be used; names are not empty and contain"
+                " neither = nor NUL"
+            )
+        for name, value in merged.items():
+            if value is not None and (not isinstance(value, str) or "\0" in value):
+                raise UsageError(f"the value of {name} must be a str without NUL, or None")
+        self.overlay = {name: value for name, value in merged.items() if value is not None}
+        self.policy = EnvPolicy(
+            inherit=Inherit.ALL,
+            ignore_default_excludes=True,
+            exclude=tuple(sorted(name for name, value in merged.items() if value is None)),
+            set={},
+            include_only=(),
+        )
+
+
+def to_bytes(data: str | bytes) -> bytes:
+    """Input for a process or a file; text is UTF-8."""
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def seconds(value: float | None, name: str) -> float | None:
+    """A time that was given by ``name``; raises UsageError unless it is a number from 0 on."""
+    if value is not None and not 0 <= value < float("inf"):
+        raise UsageError(f"{name} must be seconds from 0 on, not {value!r}; None is no limit")
+    return value

@@ -1,0 +1,29 @@
+"""Cleaning up that a cancellation cannot cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end whatever happens to the caller; a cancellation is raised afterwards."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.done():
+                break
+            cancelled = error
+        except BaseException:  # noqa: BLE001 (the task's own: raised below, with its result)
+            break
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

@@ -1,0 +1,357 @@
+"""One process of a workspace: talk to it, wait for it, read what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Literal, Self, cast, overload
+
+from handrail.errors import ExecutorError, StdinClosed, UsageError
+from handrail.executor.base import ExecSession, OutputKind, WaitReason
+from handrail.process.spec import ExitInfo, ExitKind
+from handrail.workspace.command import seconds, to_bytes
+from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
+
+#: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
+GRACE_SECONDS = 0.5
+#: How long output may still come after the exit when a descendant holds the streams open.
+DRAIN_SECONDS = 0.25
+
+#: Called with each piece of output; may be a coroutine function.
+Listener = Callable[[Output], object]
+
+
+class AsyncProcess:
+    """A running command.  Made by ``AsyncWorkspace.start``.
+
+    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; every
+    iteration is a reader of its own.  As an async context manager it ends the process.
+    """
+
+    def __init__(
+        self,
+        session: ExecSession,
+        argv: tuple[str | bytes, ...],
+        *,
+        sandboxed: bool,
+        started: float,
+    ) -> None:
+        self._session = session
+        self._sandboxed = sandboxed
+        self._started = started  # by time.monotonic, before it was asked for
+        self._ended: float | None = None
+        self._position = 0
+        self._timed_out = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collected: _Collected | None = None
+        self.argv = argv
+
+    # --- state ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The name it has on its machine."""
+        return self._session.process_id
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """How it ended; None while it runs."""
+        info = self._session.try_exit_status()
+        return None if info is None else self._seen(info)
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+        return self._session.try_exit_status() is None
+
+    def _seen(self, info: ExitInfo) -> ExitInfo:
+        if self._ended is None:
+            self._ended = time.monotonic()
+        if self._timed_out and info.kind in (ExitKind.TERMINATED, ExitKind.SIGNALED):
+            return replace(info, kind=ExitKind.TIMED_OUT)
+        return info
+
+    # --- input ---------------------------------------------------------------------------
+
+    async def send(self, data: str | bytes) -> None:
+        """Write to its stdin or terminal; text is sent as UTF-8, and no newline is added.
+
+        Raises WriteFailed or StdinClosed when it takes no input any more.
+        """
+        await self._session.write(to_bytes(data))
+
+    async def close_stdin(self) -> None:
+        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
+        await self._session.close_stdin()
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Set the size of its terminal, in characters; raises ResizeFailed without one."""
+        await self._session.resize(rows, cols)
+
+    # --- its end -------------------------------------------------------------------------
+
+    async def signal(self, name: str) -> None:
+        """Send a signal by its lower-case name (``term``, ``usr1``) to its process group.
+
+        Raises UsageError for a name that is none, ExecutorTransportFailed.
+        """
+        await self._session.signal(name)
+
+    async def interrupt(self) -> None:
+        """As Ctrl-C would; raises ExecutorTransportFailed."""
+        await self._session.signal("interrupt")
+
+    async def terminate(self, grace: float = GRACE_SECONDS) -> None:
+        """End it with all its descendants: politely, and after ``grace`` seconds by force.
+
+        Raises TerminateFailed.
+        """
+        await self._session.terminate(grace)
+
+    async def wait(self, wait: float | None = None) -> ExitInfo | None:
+        """How it ended; None if it still runs after ``wait`` seconds.  It is never ended by this.
+
+        Raises ExecutorTransportFailed when the way to it is lost for good.
+        """
+        limit = seconds(wait, "wait")
+        try:
+            async with asyncio.timeout(limit):
+                return self._seen(await self._session.wait())
+        except TimeoutError:
+            return self.exit
+
+    async def wait_for(
+        self,
+        *patterns: str | re.Pattern[str],
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+    ) -> Waited:
+        """Wait for whatever comes first and say which: a pattern, silence, the exit, a deadline.
+
+        ``patterns`` are regular expressions, looked for in the output after the last match, the
+        retained output included.  ``idle``: seconds without output.  ``timeout``: seconds until
+        the wait (not the process) is given up.  With ``exit=False`` an exit alone does not end
+        the wait as long as output can still come.  Raises UsageError for a bad pattern and
+        ExecutorTransportFailed when the way to the process is lost for good.
+        """
+        if not patterns and idle is None and timeout is None and not exit:
+            raise UsageError("there is nothing to wait for; give a pattern, idle or timeout")
+        outcome = await self._session.wait_for(
+            *(p if isinstance(p, str) else _source(p) for p in patterns),
+            idle=seconds(idle, "idle"),
+            exit=exit,
+            timeout=seconds(timeout, "timeout"),
+            start=self._position,
+        )
+        if outcome.reason is WaitReason.PATTERN:
+            self._position = outcome.position
+        return Waited(
+            outcome.reason, outcome.match.decode("utf-8", "replace"), outcome.pattern, self.exit
+        )
+
+    # --- output --------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for output in self._outputs():
+            yield output
+        yield Exited(self._seen(await self._session.wait()))
+
+    async def _outputs(self) -> AsyncIterator[Output]:
+        decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
+        async for event in self._session.subscribe_output():
+            text = decoders[event.kind].decode(event.data)
+            yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+
+    @overload
+    async def result(
+        self, *, wait: float | None = None, text: Literal[True] = True
+    ) -> Result[str]: ...
+    @overload
+    async def result(self, *, wait: float | None = None, text: Literal[False]) -> Result[bytes]: ...
+    async def result(
+        self, *, wait: float | None = None, text: bool = True
+    ) -> Result[str] | Result[bytes]:
+        """All its retained output and how it ended, as soon as both are known.
+
+        With ``wait`` what is known after that many seconds; the process runs on then.  A
+        descendant that holds the streams open is waited for a quarter of a second.  Raises
+        ExecutorTransportFailed when the way to it is lost for good.
+        """
+        return await self._outcome(wait, text)
+
+    async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
+        collected = self._collect()
+        info = await self.wait(wait)
+        held = False
+        if info is not None:
+            held = not await collected.drained()
+        return self._result(collected, info, held, await self._denials(info), text)
+
+    def _result(
+        self,
+        collected: _Collected,
+        info: ExitInfo | None,
+        held: bool,
+        denials: tuple[Denial, ...],
+        text: bool,
+    ) -> Result[Any]:
+        until = self._ended if info is not None and self._ended else time.monotonic()
+        out, err = bytes(collected.stdout), bytes(collected.stderr)
+        return Result(
+            self.argv,
+            cast("Any", out.decode("utf-8", "replace") if text else out),
+            cast("Any", err.decode("utf-8", "replace") if text else err),
+            info,
+            until - self._started,
+            denials,
+            collected.omitted,
+            held,
+            self if info is None else None,
+        )
+
+    async def _denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:
+        if info is None or not self._sandboxed:
+            return ()
+        found = await self._session.denied()
+        if found.evidence:
+            return tuple(map(Denial.from_evidence, found.evidence))
+        return (Denial("unknown", source="output"),) if found.likely else ()
+
+    # --- for the workspace ---------------------------------------------------------------
+
+    def _collect(self) -> _Collected:
+        """Begin to keep all output, from the first retained byte on; once."""
+        if self._collected is None:
+            self._collected = _Collected(self._session)
+        return self._collected
+
+    def _watch(
+        self,
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        stdin: bytes | None = None,
+    ) -> None:
+        """Do what was asked for at the start, beside whatever the caller does."""
+        if timeout is not None:
+            self._spawn(self._end_after(timeout))
+        if listener is not None:
+            self._spawn(self._tell(listener))
+        if stdin is not None:
+            self._spawn(self._feed(stdin))
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+
+    async def _end_after(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._session.wait()
+        except TimeoutError:
+            self._timed_out = self.running
+            await self._session.terminate(GRACE_SECONDS)
+
+    async def _tell(self, listener: Listener) -> None:
+        async for output in self._outputs():
+            said = listener(output)
+            if isinstance(said, Awaitable):
+                await said
+
+    async def _feed(self, data: bytes) -> None:
+        try:
+            await self._session.write(data)
+            await self._session.close_stdin()
+        except (ExecutorError, StdinClosed):
+            pass  # it did not want all of it, as `head` does not; its exit says whether that is bad
+
+    async def _settle(self) -> None:
+        """After the end: everything was told; raises what a listener raised."""
+        for task in list(self._tasks):
+            if self._collected is not None and not self._collected.done:
+                task.cancel()  # somebody holds the streams open; the listener heard all there is
+            try:
+                await task
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise
+            finally:
+                self._tasks.discard(task)
+
+    def _let_go(self) -> None:
+        """Somebody else follows it from now on."""
+        for task in self._tasks:
+            task.cancel()
+        if self._collected is not None:
+            self._collected.stop()
+
+    async def _end(self, grace: float = GRACE_SECONDS) -> None:
+        """End it and everything that was done beside it; never raises."""
+        self._let_go()
+        try:
+            await self._session.terminate(grace)
+            await self._session.wait()
+        except ExecutorError:
+            pass  # the way to it is gone, and its server ends it
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        from handrail.workspace.finish import to_the_end
+
+        await to_the_end(self._end())
+
+
+class _Collected:
+    """Output that is being kept."""
+
+    __slots__ = ("_task", "omitted", "stderr", "stdout")
+
+    def __init__(self, session: ExecSession) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.omitted = 0
+        self._task = asyncio.get_running_loop().create_task(self._run(session))
+
+    async def _run(self, session: ExecSession) -> None:
+        async for event in session.subscribe_output():
+            self.omitted += event.omitted
+            if event.kind is OutputKind.STDOUT:
+                self.stdout += event.data
+            else:
+                self.stderr += event.data
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    async def drained(self) -> bool:
+        """Wait for the end of the streams as long as output comes; whether they have ended."""
+        while not self._task.done():
+            before = len(self.stdout) + len(self.stderr)
+            await asyncio.wait((self._task,), timeout=DRAIN_SECONDS)
+            if not self._task.done() and before == len(self.stdout) + len(self.stderr):
+                return False
+        self._task.result()
+        return True
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def _source(pattern: re.Pattern[str]) -> str:
+    """The text of a compiled pattern, its flags written into it, for it may have to travel."""
+    flags = "".join(
+        letter
+        for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))
+        if pattern.flags & flag
+    )
+    return f"(?{flags}:{pattern.pattern})" if flags else pattern.pattern

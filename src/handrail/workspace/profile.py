@@ -1,0 +1,175 @@
+"""What the commands of a workspace may touch, as the caller says it and as it travels.  Pure."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from handrail.errors import UsageError
+from handrail.executor.base import SandboxKind
+from handrail.protocol.path_uri import to_uri
+
+_GLOB = frozenset("*?[")
+#: Directly below a writable path these stay read-only, unless they are named themselves.
+PROTECTED = (".git", ".agents", ".codex")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A sandbox of the caller's own making.
+
+    ``read``, ``write`` and ``deny`` are paths, relative ones below the workspace; of several that
+    cover a path the longest decides.  ``deny`` also takes patterns such as ``**/*.env``.
+    ``.git`` and the like directly below a writable path stay read-only unless ``write`` names
+    them.  ``network``: whether commands may use the machine's network.  ``temporary``: whether
+    they get a writable directory of their own as TMPDIR, which goes away with the workspace.
+    """
+
+    read: tuple[str, ...] = ("/",)
+    write: tuple[str, ...] = (".",)
+    deny: tuple[str, ...] = ()
+    network: bool = False
+    temporary: bool = True
+
+
+#: A profile by its name, or one of the caller's own.
+Sandbox: TypeAlias = "Literal['read-only', 'workspace-write', 'off'] | Profile"
+
+_NAMED: dict[str, Profile | None] = {
+    "read-only": Profile(write=(), temporary=False),
+    "workspace-write": Profile(),
+    "off": None,
+}
+
+
+def find_profile(sandbox: Sandbox) -> Profile | None:
+    """The profile that was meant, None for no sandbox; raises UsageError."""
+    if isinstance(sandbox, Profile):
+        return sandbox
+    if not isinstance(sandbox, str) or sandbox not in _NAMED:
+        raise UsageError(
+            f"there is no sandbox {sandbox!r}; use 'read-only', 'workspace-write', 'off' or a"
+            " Profile"
+        )
+    return _NAMED[sandbox]
+
+
+def intent(
+    profile: Profile | None, root: str, temporary: str | None
+) -> SandboxKind | Mapping[str, object]:
+    """The profile as a portable intent; ``root`` is where relative paths belong."""
+    if profile is None:
+        return SandboxKind.NONE
+    entries = [_entry(root, path, "read") for path in profile.read]
+    entries += [_entry(root, path, "write") for path in profile.write]
+    if temporary is not None:
+        entries.append(_entry(root, temporary, "write"))
+    entries += [_entry(root, path, "deny") for path in profile.deny]
+    return {
+        "permissions": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": entries},
+            "network": "enabled" if profile.network else "restricted",
+        },
+        "cwd": _uri(root),
+        "workspaceRoots": [_uri(root)],
+        "windowsSandboxLevel": "disabled",
+        "windowsSandboxPrivateDesktop": False,
+        "useLegacyLandlock": False,
+    }
+
+
+class Access(enum.Enum):
+    """What may be done with a path; the stricter comes first at the same depth."""
+
+    DENY = 0
+    WRITE = 1
+    READ = 2
+
+
+class Rules:
+    """A profile bound to a root, for file calls of the program itself."""
+
+    def __init__(self, profile: Profile, root: str, temporary: str | None) -> None:
+        def bound(paths: tuple[str, ...]) -> list[str]:
+            return [posixpath.normpath(posixpath.join(root, path)) for path in paths]
+
+        writes = bound(profile.write) + ([temporary] if temporary is not None else [])
+        self._paths = [(path, Access.READ) for path in bound(profile.read)]
+        self._paths += [(path, Access.WRITE) for path in writes]
+        self._paths += [
+            (posixpath.join(write, name), Access.READ) for write in writes for name in PROTECTED
+        ]
+        plain = tuple(path for path in profile.deny if not _GLOB & set(path))
+        self._paths += [(path, Access.DENY) for path in bound(plain)]
+        self._globs = [posixpath.join(root, path) for path in profile.deny if _GLOB & set(path)]
+        # A path that is written explicitly is not protected any more.
+        named = set(writes)
+        self._paths = [
+            (path, access)
+            for path, access in self._paths
+            if not (access is Access.READ and path in named)
+        ]
+
+    @property
+    def denies_anything(self) -> bool:
+        return (
+            bool(self._globs)
+            or not any(path == "/" and access is not Access.DENY for path, access in self._paths)
+            or any(access is Access.DENY for _, access in self._paths)
+        )
+
+    def access(self, path: str) -> Access:
+        """For a path without links: the longest entry decides, then the stricter."""
+        if any(_matches(path, glob) for glob in self._globs):
+            return Access.DENY
+        best = max(
+            (
+                (path_length(entry), -access.value, access)
+                for entry, access in self._paths
+                if path == entry or path.startswith(entry.rstrip("/") + "/")
+            ),
+            key=lambda found: found[:2],
+            default=(0, 0, Access.DENY),
+        )
+        return best[2]
+
+
+def path_length(path: str) -> int:
+    """In components."""
+    return len([part for part in path.split("/") if part])
+
+
+def _matches(path: str, glob: str) -> bool:
+    """Whether a pattern covers a path or something above it; ``**/`` may be nothing."""
+    variants = (glob, glob.replace("/**/", "/"))
+    while path != "/":
+        if any(fnmatch.fnmatchcase(path, one) for one in variants):
+            return True
+        path = posixpath.dirname(path)
+    return False
+
+
+def _entry(root: str, path: str, access: str) -> dict[str, object]:
+    where: dict[str, object]
+    if not path or "\0" in path:
+        raise UsageError(f"{path!r} is no path; a profile has absolute or relative paths")
+    if access == "deny" and _GLOB & set(path):
+        where = {"type": "glob_pattern", "pattern": path}
+    else:
+        full = posixpath.normpath(posixpath.join(root, path))
+        if full == "/":
+            where = {"type": "special", "value": {"kind": "root"}}
+        elif full == root:
+            where = {"type": "special", "value": {"kind": "project_roots"}}
+        else:
+            where = {"type": "path", "path": _uri(full)}
+    return {"path": where, "access": access}
+
+
+def _uri(path: str) -> str:
+    return to_uri(path.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,88 @@
+"""From ``at=`` to an executor: this machine's own, shared, or one at the end of a line."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Coroutine
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from handrail.errors import (
+    ExecutorTransportFailed,
+    ProtocolError,
+    TransportError,
+    UsageError,
+)
+from handrail.executor.base import Executor
+
+#: Gives back what ``reach`` handed out.
+Release = Callable[[], Coroutine[Any, Any, None]]
+
+
+class _Shared:
+    """The local executor of one event loop, and how many use it."""
+
+    __slots__ = ("executor", "users")
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.users = 0
+
+
+_local: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+async def reach_local() -> tuple[Executor, Release]:
+    """The executor of this loop.  It ends, and its keeper with it, when nobody uses it."""
+    from handrail.executor.local import LocalExecutor
+
+    loop = asyncio.get_running_loop()
+    shared = _local.get(loop)
+    if shared is None:
+        shared = _local[loop] = _Shared(LocalExecutor())
+    shared.users += 1
+
+    async def release() -> None:
+        shared.users -= 1
+        if shared.users == 0:
+            if _local.get(loop) is shared:
+                del _local[loop]
+            await shared.executor.close()
+
+    return shared.executor, release
+
+
+async def reach_remote(
+    at: str,
+    *,
+    token: str | None,
+    request_timeout: float | None,
+    detach_ttl: float | None = None,
+    session: str | None = None,
+    secret: str | None = None,
+) -> tuple[Executor, Release]:
+    """A session of the server at ``at``, new or resumed.
+
+    Raises UsageError for an address that makes no sense, ExecutorTransportFailed when nobody
+    answers there or what is asked for is refused.
+    """
+    from handrail.executor.remote import RemoteExecutor
+
+    where: str | list[str] = at
+    if at.startswith("stdio:"):
+        where = shlex.split(at.removeprefix("stdio:"))
+        if not where:
+            raise UsageError("stdio: names the program to talk to, as in stdio:handrail serve")
+    try:
+        executor = await RemoteExecutor.connect(
+            where,
+            request_timeout=request_timeout,
+            token=token,
+            detach_ttl=detach_ttl,
+            session_id=session,
+            resume_secret=secret,
+        )
+    except (TransportError, ProtocolError) as error:
+        raise ExecutorTransportFailed(f"cannot work at {at}: {error}") from error
+    return executor, executor.close

@@ -1,0 +1,168 @@
+"""What comes back from a command: results, events, and the answer of a wait.  Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from handrail.errors import ProcessError
+from handrail.executor.base import WaitReason
+from handrail.process.spec import ExitInfo, ExitKind
+
+if TYPE_CHECKING:
+    from typing import Any
+
+#: ``str`` or ``bytes``: what ``text=`` asked for.
+Text = TypeVar("Text", str, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """One thing the sandbox refused.
+
+    ``kind`` is ``file``, ``network``, ``process`` or ``unknown``; ``op`` and ``path`` say what
+    was tried, as far as it is known.  ``certain`` is false when only the output looks like it.
+    """
+
+    kind: str
+    op: str = ""
+    path: str = ""
+    source: str = ""
+    certain: bool = False
+
+    @classmethod
+    def from_evidence(cls, evidence: Mapping[str, object]) -> Denial:
+        """Read one element of ``denials`` as it travels; never raises."""
+        return cls(
+            kind=str(evidence.get("kind") or "unknown"),
+            op=str(evidence.get("op") or ""),
+            path=str(evidence.get("path") or ""),
+            source=str(evidence.get("source") or ""),
+            certain=evidence.get("certain") is True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[Text]):
+    """How a command went.
+
+    ``exit`` is the whole truth about its end and None while it still runs, which only happens
+    with ``wait=``; ``process`` is the process then.  ``duration`` is in seconds, from the start
+    to the exit or to the return.  ``omitted`` counts bytes of output that were not kept.
+    ``held_open`` says that a descendant outlived the command and may still write.
+    """
+
+    argv: tuple[str | bytes, ...]
+    stdout: Text
+    stderr: Text
+    exit: ExitInfo | None
+    duration: float
+    denials: tuple[Denial, ...] = ()
+    omitted: int = 0
+    held_open: bool = False
+    #: The running process, a ``Process`` or an ``AsyncProcess``; None when it has ended.
+    process: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def exit_code(self) -> int | None:
+        """What a shell would show: 128+N for signal N; None while it runs or if nobody knows."""
+        return self.exit.code if self.exit is not None else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is known to have ended by itself, with 0."""
+        return self.exit is not None and self.exit.kind is ExitKind.EXITED and self.exit.code == 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether ``timeout`` ended it."""
+        return self.exit is not None and self.exit.kind is ExitKind.TIMED_OUT
+
+    def check(self) -> Result[Text]:
+        """Return this result, or raise CommandFailed unless ``ok``."""
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+
+class CommandFailed(ProcessError):
+    """A command that was to succeed did not; ``result`` has its output and its exit."""
+
+    def __init__(self, result: Result[str] | Result[bytes]) -> None:
+        self.result = result
+        super().__init__(f"`{show(result.argv)}` {_ending(result)}{_last_words(result)}")
+
+
+def _ending(result: Result[Any]) -> str:
+    end = result.exit
+    if end is None:
+        return "still runs"
+    if end.kind is ExitKind.TIMED_OUT:
+        return f"was ended after its timeout ({result.duration:.1f} s)"
+    if end.kind is ExitKind.LOST:
+        return "ended, and nobody knows how"
+    if end.signal is not None:
+        return f"was ended by {end.signal}"
+    return f"exited with {end.code}"
+
+
+def _last_words(result: Result[Any]) -> str:
+    said = result.stderr or result.stdout
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+    lines = text.strip().splitlines()
+    return f"; its last words: {lines[-1][:500]}" if lines else ""
+
+
+def show(argv: tuple[str | bytes, ...]) -> str:
+    """A command for people; a shell's own script without the shell around it."""
+    import shlex
+
+    words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
+    if len(words) == 3 and words[1] == "-c":
+        return words[2]
+    return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of output.
+
+    ``stream`` is ``stdout`` or ``stderr``; all of a terminal's is ``stdout``.  ``text`` is
+    ``data`` as UTF-8, with a character that was split kept for the next piece.  ``omitted``
+    bytes before it were not kept (0: nothing lost).
+    """
+
+    stream: str
+    data: bytes
+    text: str
+    seq: int
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The last event: how the process ended."""
+
+    exit: ExitInfo
+
+
+#: What iterating over a process gives.
+Event = Output | Exited
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Why ``wait_for`` returned; true if a pattern matched.
+
+    ``index`` is the pattern's place among the arguments and ``match`` the text it matched.
+    ``exit`` is set when the process has ended.
+    """
+
+    reason: WaitReason
+    match: str = ""
+    index: int | None = None
+    exit: ExitInfo | None = None
+
+    def __bool__(self) -> bool:
+        return self.reason is WaitReason.PATTERN

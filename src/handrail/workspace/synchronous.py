@@ -1,0 +1,252 @@
+"""``Workspace``: the same names without ``await``, for scripts, threads and notebooks.
+
+Nothing is done here: every call hands over to its asynchronous twin on the background loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Literal, Self, TypeVar, overload
+
+from handrail.errors import UsageError
+from handrail.executor.base import Executor
+from handrail.workspace import bridge
+from handrail.workspace.asynchronous import AsyncWorkspace, Env
+from handrail.workspace.command import Command
+from handrail.workspace.listening import Listening
+from handrail.workspace.profile import Sandbox
+from handrail.workspace.result import Output, Result
+from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+
+T = TypeVar("T")
+
+
+class Workspace:
+    """A directory, here or on another machine, in which commands are run.
+
+    The arguments are those of ``AsyncWorkspace``; every call may be made from any thread, also
+    inside a running event loop, which it then holds up.  Leaving the ``with`` ends every process
+    that was started here, with its descendants.  After a fork the child opens its own.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] = ".",
+        *,
+        at: str | None = None,
+        token: str | None = None,
+        sandbox: Sandbox = "workspace-write",
+        env: Env | None = None,
+        request_timeout: float | None = 30.0,
+        detach_ttl: float | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self._twin = AsyncWorkspace(
+            root,
+            at=at,
+            token=token,
+            sandbox=sandbox,
+            env=env,
+            request_timeout=request_timeout,
+            detach_ttl=detach_ttl,
+            executor=executor,
+        )
+        self._pid = os.getpid()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._pid != os.getpid():
+            coroutine.close()
+            raise UsageError(
+                "this workspace was opened before the fork and belongs to the parent; open"
+                " another in the child"
+            )
+        return bridge.call(coroutine)
+
+    def __enter__(self) -> Self:
+        self._call(self._twin._ground.open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of this workspace, and let go of its machine.
+
+        Can be repeated; raises nothing but an interrupt, when all is done.
+        """
+        if self._pid == os.getpid():
+            self._call(self._twin.close())
+
+    def asynchronous(self) -> AsyncWorkspace:
+        """The same place for coroutines, as long as nothing was run in this one."""
+        return self._twin
+
+    def detach(self) -> str:
+        """Leave with everything still running; see ``AsyncWorkspace.detach``.
+
+        Raises UsageError for a workspace without a server.
+        """
+        return self._call(self._twin.detach())
+
+    @classmethod
+    def attach(
+        cls,
+        id: str,  # noqa: A002 (the name it has everywhere)
+        *,
+        token: str | None = None,
+        request_timeout: float | None = 30.0,
+    ) -> Workspace:
+        """Come back to a workspace that was detached from; see ``AsyncWorkspace.attach``.
+
+        Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
+        """
+        twin = bridge.call(AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout))
+        workspace = cls.__new__(cls)
+        workspace._twin = twin
+        workspace._pid = os.getpid()
+        return workspace
+
+    @property
+    def id(self) -> str:
+        """Its name, for ``attach`` after a ``detach``."""
+        return self._twin.id
+
+    @property
+    def processes(self) -> list[Process]:
+        """The processes that were started here and have not been seen to end."""
+        return [Process(twin, self._call) for twin in self._twin.processes]
+
+    @property
+    def root(self) -> str:
+        """The directory on the workspace's machine: absolute, without links."""
+        self._call(self._twin._ground.open())
+        return self._twin.root
+
+    @property
+    def files(self) -> WorkspaceFiles:
+        """The files of the workspace."""
+        self._call(self._twin._ground.open())
+        return WorkspaceFiles(self._twin.files, self._call)
+
+    def start(
+        self,
+        command: Command,
+        *,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        timeout: float | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Callable[[Output], object] | None = None,
+        name: str | None = None,
+    ) -> Process:
+        """Start a command and return while it runs; see ``AsyncWorkspace.start``.
+
+        ``on_output`` is called in a thread of its own.
+        """
+        listening = None if on_output is None else Listening(on_output)
+        twin = self._call(
+            self._twin.start(
+                command,
+                tty=tty,
+                size=size,
+                cwd=cwd,
+                env=env,
+                timeout=timeout,
+                sandbox=sandbox,
+                on_output=None if listening is None else listening.put,
+                name=name,
+            )
+        )
+        return Process(twin, self._call)
+
+    @overload
+    def run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,
+        text: Literal[True] = True,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Callable[[Output], object] | None = None,
+        name: str | None = None,
+    ) -> Result[str]: ...
+    @overload
+    def run(
+        self,
+        command: Command,
+        *,
+        text: Literal[False],
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Callable[[Output], object] | None = None,
+        name: str | None = None,
+    ) -> Result[bytes]: ...
+    def run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        check: bool = False,
+        input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
+        text: bool = True,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: str | os.PathLike[str] | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Callable[[Output], object] | None = None,
+        name: str | None = None,
+    ) -> Result[Any]:
+        """Run a command to its end; see ``AsyncWorkspace.run``.
+
+        ``timeout`` (seconds) ends the command, ``wait`` (seconds) returns early with
+        ``result.process``.  ``on_output`` is called in a thread of its own and has heard
+        everything when this returns.  Raises CommandFailed with ``check``, ExecutorSpawnFailed,
+        ExecutorTransportFailed, UsageError, and what ``on_output`` raised.
+        """
+        listening = None if on_output is None else Listening(on_output)
+        running = self._twin._run(
+            command,
+            timeout=timeout,
+            wait=wait,
+            check=False,
+            input=input,
+            text=text,
+            tty=tty,
+            size=size,
+            cwd=cwd,
+            env=env,
+            sandbox=sandbox,
+            on_output=None if listening is None else listening.put,
+            name=name,
+        )
+        try:
+            result: Result[Any] = self._call(running)
+        except BaseException:
+            if listening is not None:
+                listening.end()
+            raise
+        if result.process is not None:
+            result = replace(result, process=Process(result.process, self._call))
+        elif listening is not None:
+            listening.finish()
+        return result.check() if check else result

@@ -1,0 +1,311 @@
+"""The front door of an agent, with real processes in a real sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import AsyncWorkspace, Profile, Workspace
+from handrail.agent.shell import AgentShell
+from handrail.agent.where import from_profile
+from handrail.errors import UsageError
+from handrail.executor.local import LocalExecutor
+from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
+from handrail.orchestrator.audit import Notice, Trail
+from handrail.orchestrator.course import SIDE_EFFECTS, TurnAborted
+from handrail.orchestrator.settings import Mode, SandboxMode, Settings
+from handrail.policy.situation import Approval
+from handrail.unified_exec.events import Begin, End, Event
+from handrail.unified_exec.tools import ToolFailed
+
+ADD = "*** Begin Patch\n*** Add File: {}\n+hi\n*** End Patch\n"
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory outside /tmp, which workspaces may write to."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(os.path.realpath(name))
+
+
+@pytest.fixture
+def work(base: Path) -> Path:
+    folder = base / "work"
+    folder.mkdir()
+    return folder
+
+
+class Scribe:
+    def __init__(self, *answers: Answer | Choice) -> None:
+        self.questions: list[Question] = []
+        self._answers = list(answers)
+
+    async def ask(self, question: Question) -> Answer:
+        self.questions.append(question)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return Answer(answer) if isinstance(answer, Choice) else answer
+
+
+def played(main: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(main, 50))
+
+
+def test_a_workspace_opens_the_door(work: Path) -> None:
+    async def main() -> None:
+        for where in (str(work), work, Workspace(work), AsyncWorkspace(work)):
+            async with AgentShell(where) as shell:
+                answer = await shell.exec_command("pwd; touch made")
+                assert answer.exit_code == 0, answer.text
+                assert answer.output == f"{work}\n"
+
+    played(main())
+    assert (work / "made").exists()
+
+
+def test_an_executor_and_a_directory_do_too(work: Path) -> None:
+    async def main() -> None:
+        executor = LocalExecutor()
+        try:
+            with pytest.raises(UsageError, match="cwd"):
+                async with AgentShell(executor):
+                    pass
+            async with AgentShell(executor, cwd=str(work)) as shell:
+                assert (await shell.exec_command("pwd")).output == f"{work}\n"
+        finally:
+            await executor.close()
+
+    played(main())
+
+
+def test_a_closed_shell_says_so(work: Path) -> None:
+    shell = AgentShell(str(work))
+    with pytest.raises(UsageError, match="async with"):
+        played(shell.exec_command("true"))
+
+
+def test_commands_stay_in_the_workspace(base: Path, work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            answer = await shell.exec_command(f"touch {base}/out; touch in")
+            assert answer.exit_code == 0
+            refused = await shell.exec_command(f"touch {base}/out")
+            assert refused.exit_code == 1
+            assert "Read-only file system" in refused.output
+            env = await shell.exec_command("echo $HANDRAIL_SANDBOX_NETWORK_DISABLED")
+            assert env.output == "1\n"
+
+    played(main())
+    assert not (base / "out").exists()
+    assert (work / "in").exists()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_denial_is_asked_about_however_long_it_took(base: Path, work: Path, slow: bool) -> None:
+    """The peer asks only if the refusal comes within 150 ms."""
+    scribe = Scribe(Choice.GRANT_AND_RERUN)
+    events: list[Event] = []
+    trail = Trail()
+
+    async def main() -> None:
+        async with AgentShell(
+            str(work), approver=scribe, policy="on-failure", on_event=events.append, on_audit=trail
+        ) as shell:
+            pause = "sleep 0.4; " if slow else ""
+            answer = await shell.exec_command(f"{pause}touch {base}/out && echo made")
+            assert answer.output == "made\n", answer.text
+            assert answer.exit_code == 0
+            assert "run again in the sandbox" in answer.notes[0]
+            elsewhere = await shell.call("exec_command", {"cmd": "touch /usr/lib/handrail-x"})
+            assert not elsewhere.ok or elsewhere.answer is not None
+
+    scribe._answers = [Choice.GRANT_AND_RERUN, Choice.DENY]
+    played(main())
+    first = scribe.questions[0]
+    assert first.kind is Kind.RETRY
+    assert first.grant == str(base)
+    assert first.notes == (SIDE_EFFECTS,)
+    assert (base / "out").exists()
+    begins = [event.attempt for event in events if isinstance(event, Begin)]
+    ends = [event.attempt for event in events if isinstance(event, End)]
+    assert begins[:2] == [1, 2]
+    assert sorted(ends) == sorted(begins)
+    assert any(isinstance(event, Notice) for event in trail.events)
+
+
+def test_a_late_denial_is_named_with_the_way_out(base: Path, work: Path) -> None:
+    async def main() -> None:
+        scribe = Scribe(Choice.APPROVE)
+        async with AgentShell(str(work), approver=scribe, policy="on-failure") as shell:
+            started = await shell.exec_command(
+                f"read x; touch {base}/out", tty=True, yield_time_ms=250
+            )
+            assert started.process_id is not None
+            answer = await shell.write_stdin(started.process_id, "\n", yield_time_ms=30_000)
+            assert answer.exit_code == 1
+            assert "require_escalated" in answer.notes[-1]
+            assert "\nNote: the sandbox" in answer.text
+            assert scribe.questions == []
+
+    played(main())
+
+
+def test_a_declined_retry_shows_the_model_what_happened(base: Path, work: Path) -> None:
+    async def main() -> None:
+        scribe = Scribe(Answer(Choice.DENY, "not there"))
+        async with AgentShell(str(work), approver=scribe, policy="on-failure") as shell:
+            with pytest.raises(ToolFailed) as caught:
+                await shell.exec_command(f"echo before; touch {base}/out")
+            text = str(caught.value)
+            assert text.startswith("exec command rejected by user: not there")
+            assert "before\n" in text
+            assert "exited with code 1" in text
+            assert caught.value.output.startswith(b"before\n")
+
+    played(main())
+
+
+def test_abort_is_for_the_program(work: Path) -> None:
+    async def main() -> None:
+        scribe = Scribe(Choice.ABORT)
+        async with AgentShell(str(work), approver=scribe, policy="untrusted") as shell:
+            with pytest.raises(TurnAborted):
+                await shell.exec_command("true")
+            with pytest.raises(TurnAborted):
+                await shell.apply_patch(ADD.format("a"))
+            answer = await shell.call("exec_command", {"cmd": "true"})
+            assert answer.aborted
+
+    played(main())
+
+
+def test_patches_are_written_in_the_sandbox(base: Path, work: Path) -> None:
+    async def main() -> None:
+        scribe = Scribe(Choice.DENY)
+        async with AgentShell(str(work), approver=scribe) as shell:
+            answer = await shell.apply_patch(ADD.format("sub/a"))
+            assert "A sub/a" in answer.text
+            script = "apply_patch <<'P'\n" + ADD.format("b") + "P"
+            assert "A b" in (await shell.exec_command(script)).text
+            (work / "way").symlink_to(base)
+            with pytest.raises(ToolFailed):
+                # Inside by its name, outside by its link: the sandbox stops it, nobody allows it.
+                await shell.apply_patch(ADD.format("way/x"))
+            with pytest.raises(ToolFailed, match="patch rejected by user"):
+                await shell.apply_patch(ADD.format("../out"))
+            with pytest.raises(ToolFailed, match="empty patch"):
+                await shell.apply_patch("*** Begin Patch\n*** End Patch\n")
+            kinds = [question.kind for question in scribe.questions]
+            assert kinds == [Kind.RETRY, Kind.PATCH]
+
+    played(main())
+    assert (work / "sub" / "a").read_text() == "hi\n"
+    assert (work / "b").exists()
+    assert sorted(os.listdir(base)) == ["work"]
+
+
+def test_an_approved_patch_outside_is_written(base: Path, work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work), approver=Scribe(Choice.APPROVE)) as shell:
+            await shell.apply_patch(ADD.format("../out"))
+
+    played(main())
+    assert (base / "out").read_text() == "hi\n"
+
+
+def test_a_tool_call_always_has_a_text(work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            for name, arguments in (
+                ("exec_command", {}),
+                ("exec_command", {"cmd": "true", "justification": "why"}),
+                ("exec_command", {"cmd": "true", "workdir": "none"}),
+                ("write_stdin", {"session_id": 1}),
+                ("read_output", {"session_id": 1}),
+                ("apply_patch", {}),
+                ("nothing", {}),
+            ):
+                answer = await shell.call(name, arguments)
+                assert not answer.ok
+                assert answer.text
+            ran = await shell.call("exec_command", {"cmd": "echo hi"})
+            assert ran.ok
+            assert ran.text.endswith("Output:\nhi\n")
+
+    played(main())
+
+
+def test_sessions_live_on_and_are_ended(work: Path) -> None:
+    async def main() -> int:
+        async with AgentShell(str(work)) as shell:
+            started = await shell.exec_command("cat", tty=True, yield_time_ms=250)
+            assert started.process_id is not None
+            echoed = await shell.write_stdin(started.process_id, "hi\n", yield_time_ms=250)
+            said = echoed.output
+            while said.count("hi") < 2:
+                said += (await shell.write_stdin(started.process_id, yield_time_ms=5000)).output
+            found = shell.read_output(started.process_id, 0, 2)
+            assert found.data == b"hi"
+            assert [one.process_id for one in shell.background()] == [started.process_id]
+            assert await shell.terminate(started.process_id)
+            assert not await shell.terminate(started.process_id)
+            assert await shell.clean() == 0
+            return started.process_id
+
+    played(main())
+
+
+def test_whole_settings_can_be_given(work: Path) -> None:
+    async def main() -> None:
+        settings = Settings(str(work), Approval.NEVER, sandbox=SandboxMode(Mode.READ_ONLY))
+        async with AgentShell(str(work), policy=settings) as shell:
+            answer = await shell.exec_command("touch x")
+            assert answer.exit_code == 1
+            assert "rejected" not in answer.text
+            assert not (await shell.call("exec_command", {"cmd": "rm -rf x"})).ok
+
+    played(main())
+
+
+def test_hidden_files_stay_hidden_even_when_escalated(work: Path) -> None:
+    (work / "secret").write_text("s3cret")
+
+    async def main() -> None:
+        mode = SandboxMode(deny_read=(str(work / "secret"),))
+        async with AgentShell(str(work), approver=Scribe(Choice.APPROVE), sandbox=mode) as shell:
+            answer = await shell.exec_command(
+                "cat secret", sandbox_permissions="require_escalated", justification="let me"
+            )
+            assert "s3cret" not in answer.output
+
+    played(main())
+
+
+@pytest.mark.parametrize(
+    ("profile", "mode"),
+    [
+        (None, SandboxMode(Mode.FULL_ACCESS)),
+        (Profile(), SandboxMode()),
+        (
+            Profile(write=(), temporary=False),
+            SandboxMode(Mode.READ_ONLY, exclude_tmpdir=True, exclude_slash_tmp=True),
+        ),
+        (
+            Profile(write=(".", "/data"), deny=("x",), network=True),
+            SandboxMode(writable_roots=("/data",), network_access=True, deny_read=("x",)),
+        ),
+    ],
+)
+def test_a_workspaces_sandbox_is_kept(profile: Profile | None, mode: SandboxMode) -> None:
+    assert from_profile(profile) == mode
+
+
+@pytest.mark.parametrize("profile", [Profile(read=("/usr",)), Profile(write=("sub",))])
+def test_what_cannot_be_kept_is_refused(profile: Profile) -> None:
+    with pytest.raises(UsageError):
+        from_profile(profile)

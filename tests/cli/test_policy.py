@@ -1,0 +1,104 @@
+"""``handrail policy`` as a program: JSON, words, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RULES = """
+prefix_rule(["git"])
+prefix_rule(["git", "push"], "forbidden", justification="ask first")
+prefix_rule(["rm"], "prompt")
+"""
+
+
+def handrail(*words: str, cwd: Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "handrail", *words],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=cwd,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.rules").write_text(RULES)
+    return tmp_path
+
+
+def check(folder: Path, *words: str) -> tuple[int, str, str]:
+    return handrail("policy", "check", "--rules", "a.rules", *words, cwd=folder)
+
+
+def test_the_json_is_the_peers(folder: Path) -> None:
+    code, out, err = check(folder, "git", "push", "--force")
+    assert (code, err) == (0, "")
+    assert out == (
+        '{"matchedRules":[{"prefixRuleMatch":{"matchedPrefix":["git"],"decision":"allow"}},'
+        '{"prefixRuleMatch":{"matchedPrefix":["git","push"],"decision":"forbidden",'
+        '"justification":"ask first"}}],"decision":"forbidden"}\n'
+    )
+    assert check(folder, "ls")[:2] == (0, '{"matchedRules":[]}\n')
+    assert check(folder, "--pretty", "--", "ls")[1] == '{\n  "matchedRules": []\n}\n'
+
+
+def test_options_behind_the_command_are_the_commands(folder: Path) -> None:
+    code, out, _ = check(folder, "git", "--pretty", "--rules", "x")
+    assert code == 0
+    assert json.loads(out)["decision"] == "allow"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("git status", 0), ("rm x", 3), ("git push", 4), ("ls", 5)]
+)
+def test_the_decision_can_be_the_exit_code(folder: Path, command: str, code: int) -> None:
+    assert check(folder, "--exit-code", *command.split())[0] == code
+
+
+def test_a_script_is_taken_apart(folder: Path) -> None:
+    code, out, _ = check(folder, "--shell", "--exit-code", "A=1 git push > log")
+    assert code == 4
+    assert json.loads(out)["splittable"] is False
+    words = check(folder, "--shell", "bash", "-lc", "git status; ls")
+    assert [one["command"] for one in json.loads(words[1])["commands"]] == [
+        ["git", "status"],
+        ["ls"],
+    ]
+
+
+def test_reasons_come_with_the_line_of_the_file(folder: Path) -> None:
+    code, out, _ = check(folder, "--explain", "git", "push")
+    assert code == 4
+    assert "a.rules:3: forbidden `git push`: ask first" in out
+    assert check(folder, "--explain", "--approval", "untrusted", "ls")[0] == 3
+    assert check(folder, "--explain", "--approval", "never", "rm", "x")[0] == 4
+    assert check(folder, "--explain", "--sandbox", "danger-full-access", "ls")[0] == 0
+
+
+def test_files_that_cannot_be_used_and_wrong_usage(folder: Path) -> None:
+    (folder / "b.rules").write_text("prefix_rule([])\n")
+    code, out, err = handrail("policy", "check", "--rules", "b.rules", "ls", cwd=folder)
+    assert (code, out) == (1, "")
+    assert err.startswith("b.rules:1: ")
+    assert handrail("policy", "check", "--rules", "none.rules", "ls", cwd=folder)[0] == 1
+    assert handrail("policy", "check", "ls", cwd=folder)[0] == 2
+    assert check(folder)[0] == 2
+
+
+def test_lint_looks_through_files_and_folders(folder: Path) -> None:
+    code, out, _ = handrail("policy", "lint", ".", cwd=folder)
+    assert code == 0
+    assert out.splitlines()[-1] == "0 errors, 1 warnings"
+    assert handrail("policy", "lint", "--strict", "a.rules", cwd=folder)[0] == 1
+    (folder / "b.rules").write_text("prefix_rule(\n")
+    code, out, _ = handrail("policy", "lint", ".", cwd=folder)
+    assert code == 1
+    assert "b.rules:" in out

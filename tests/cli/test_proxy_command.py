@@ -1,0 +1,119 @@
+"""``handrail proxy``: a bridge to the server of this user, which it starts if need be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from executor.sshd import end_all
+from keeper.watching import bearing, eventually
+from server.process_kit import nothing_left
+
+from handrail.executor.base import SpawnRequest
+from handrail.executor.remote import RemoteExecutor
+
+PROXY = [sys.executable, "-m", "handrail", "proxy"]
+REQUEST = SpawnRequest("p", ("/bin/sh", "-c", "echo $0"), "/", {"PATH": "/usr/bin:/bin"})
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A short path for a socket; whatever bears its name has ended afterwards."""
+    with nothing_left(), tempfile.TemporaryDirectory(prefix="hr-") as name:
+        try:
+            yield Path(name)
+        finally:
+            asyncio.run(end_all(name))
+
+
+async def one_command(proxy: list[str]) -> bytes:
+    executor = await RemoteExecutor.connect(proxy)
+    try:
+        session = await executor.spawn(REQUEST)
+        return b"".join([event.data async for event in session.subscribe_output()])
+    finally:
+        await executor.close()
+
+
+def test_the_first_starts_a_server_and_the_others_find_it(room: Path) -> None:
+    async def main() -> None:
+        proxy = [*PROXY, "--socket", f"{room}/sub/s"]
+        found = await asyncio.gather(*(one_command(proxy) for _ in range(3)))
+        assert found == [b"/bin/sh\n"] * 3
+        assert len(bearing(f"unix:{room}/sub/s")) == 1
+        assert os.stat(f"{room}/sub").st_mode & 0o777 == 0o700
+
+    asyncio.run(main())
+
+
+def test_the_session_outlives_the_proxy(room: Path) -> None:
+    async def main() -> None:
+        proxy = [*PROXY, "--socket", f"{room}/s"]
+        executor = await RemoteExecutor.connect(proxy)
+        request = SpawnRequest("long", ("/bin/cat",), "/", {})
+        await executor.spawn(request)
+        session_id, secret = await executor.detach()
+        again = await RemoteExecutor.connect(proxy, session_id=session_id, resume_secret=secret)
+        session = await again.attach("long")
+        await session.write(b"still here\n")
+        assert (await session.wait_for("still here", timeout=20)).match == b"still here"
+        await again.close()
+
+    asyncio.run(main())
+
+
+def test_without_a_server_it_says_so(room: Path) -> None:
+    done = subprocess.run(  # noqa: PLW1510 (looked at below)
+        [*PROXY, "--socket", f"{room}/s", "--no-start"],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    assert b"no server listens at" in done.stderr
+
+
+def test_a_place_where_no_server_can_be(room: Path) -> None:
+    (room / "file").write_text("")
+    done = subprocess.run(  # noqa: PLW1510 (looked at below)
+        [*PROXY, "--socket", f"{room}/file/s"], capture_output=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"handrail: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_default_place_must_be_ours(room: Path) -> None:
+    runtime = room / "runtime"
+    runtime.mkdir(mode=0o777)
+    os.chmod(runtime, 0o777)
+    done = subprocess.run(  # noqa: PLW1510 (looked at below)
+        [*PROXY, "--no-start"],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+    )
+    assert done.returncode == 1
+    assert b"not a directory of ours alone" in done.stderr
+
+
+def test_it_ends_with_the_server(room: Path) -> None:
+    proxy = subprocess.Popen(
+        [*PROXY, "--socket", f"{room}/s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with proxy:
+        (server,) = eventually(lambda: bearing(f"unix:{room}/s"), "the server runs")
+        eventually((room / "s").exists, "it listens")
+        assert proxy.stdin is not None
+        proxy.stdin.write(b'{"id":1,"method":"initialize","params":{"clientName":"t"}}\n')
+        proxy.stdin.flush()
+        assert proxy.stdout is not None
+        assert b"sessionId" in proxy.stdout.readline()
+        os.kill(server, signal.SIGTERM)
+        assert proxy.wait(20) == 0

@@ -1,0 +1,118 @@
+"""Run recorded cases: ``python tests/conformance/run.py FILE.jsonl...``
+
+A file is recognised by its name, wherever it lies: ``apply_patch.jsonl``, and also
+``apply_patch-more.jsonl``.  Every line is one case.  A failure is printed with what was expected
+and what came; the last line is ``N passed, N failed``.  Without files it runs those in ``cases``.
+
+Exit code: 0 all passed, 1 something failed or a file could not be run, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+if str(HERE.parent) not in sys.path:
+    sys.path.insert(0, str(HERE.parent))
+
+Case = dict[str, Any]
+#: None if a case holds, else what does not.
+Check = Callable[[Case], str | None]
+
+#: File -> module of this package; the function has the file's name.
+MODULES = {
+    "apply_patch": "patches",
+    "apply_patch_intercept": "patches",
+    "dangerous_commands": "policy",
+    "denial_heuristic": "orchestrator",
+    "execpolicy_check": "policy",
+    "head_tail": "unified",
+    "orchestrator_decisions": "orchestrator",
+    "safe_commands": "policy",
+    "shell_split": "policy",
+    "truncation": "unified",
+    "unified_exec": "unified",
+}
+#: Files whose cases need a server or a sandbox of their own, and who runs them.
+ELSEWHERE = {
+    "exec-server-transcripts": "python -m tests.wire.replay --help, and tests/wire in `make test`",
+    "sandbox-attacks": "tests/sandbox in `make test`",
+}
+
+
+def family(path: Path) -> str | None:
+    """Which kind of cases a file holds, by its name."""
+    names = sorted((*MODULES, *ELSEWHERE), key=len, reverse=True)
+    return next((name for name in names if path.stem.startswith(name)), None)
+
+
+def load(path: Path) -> Iterator[tuple[str, Case]]:
+    """The cases of a file with their names."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            case = json.loads(line)
+            yield str(case.get("id", f"line {number}")), case
+
+
+def checker(name: str) -> Check:
+    """The function that runs cases of this family."""
+    module = importlib.import_module(f"conformance.{MODULES[name]}")
+    check: Check = getattr(module, name)
+    return check
+
+
+def outcome(check: Check, case: Case) -> str | None:
+    """None if the case holds, else what does not; a crash is a failure like any other."""
+    try:
+        return check(case)
+    except Exception:  # noqa: BLE001 - whatever it is, the other cases are still to be run
+        return traceback.format_exc()
+
+
+def run_file(path: Path) -> tuple[int, int]:
+    """Run one file and print what fails; how many passed and failed."""
+    name = family(path)
+    if name is None:
+        print(f"{path}: unknown; known names are {', '.join(sorted((*MODULES, *ELSEWHERE)))}")
+        return 0, 1
+    if name in ELSEWHERE:
+        print(f"{path.name}: not run here, but by {ELSEWHERE[name]}")
+        return 0, 0
+    try:
+        check = checker(name)
+    except ModuleNotFoundError as error:
+        count = sum(1 for _ in load(path))
+        print(f"{path.name}: nothing here runs these cases ({error})")
+        return 0, count
+    passed = failed = 0
+    for case_id, case in load(path):
+        wrong = outcome(check, case)
+        if wrong is None:
+            passed += 1
+        else:
+            failed += 1
+            print(f"FAILED {path.name} {case_id}: {wrong}")
+    print(f"{path.name}: {passed} passed, {failed} failed")
+    return passed, failed
+
+
+def main(arguments: Sequence[str]) -> int:
+    paths = [Path(argument) for argument in arguments] or sorted((HERE / "cases").glob("*.jsonl"))
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        print(f"no such file: {', '.join(map(str, missing))}", file=sys.stderr)
+        return 2
+    results = [run_file(path) for path in paths]
+    passed, failed = (sum(column) for column in zip(*results, strict=True))
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

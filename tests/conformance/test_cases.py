@@ -1,0 +1,61 @@
+"""Every recorded case holds, and the runner works on files it has never seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.run import HERE, MODULES, Case, checker, family, load, main, outcome
+
+CASES = HERE / "cases"
+RUNNABLE = [name for name, module in MODULES.items() if (HERE / f"{module}.py").exists()]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(name, case, id=f"{name}-{case_id}")
+        for name in RUNNABLE
+        for case_id, case in load(CASES / f"{name}.jsonl")
+    ],
+)
+def test_case(name: str, case: Case) -> None:
+    assert outcome(checker(name), case) is None
+
+
+def test_every_file_of_cases_is_known() -> None:
+    assert all(family(path) for path in CASES.glob("*.jsonl"))
+
+
+def test_a_file_of_the_same_name_elsewhere_is_run(tmp_path: Path) -> None:
+    good = {"id": "mine", "op": "exec_yield", "requested_ms": 7, "expect": {"effective_ms": 250}}
+    bad = {**good, "id": "wrong", "expect": {"effective_ms": 7}}
+    (tmp_path / "unified_exec.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
+    (tmp_path / "sandbox-attacks.jsonl").write_text("{}\n")
+    done = subprocess.run(
+        [sys.executable, HERE / "run.py", *sorted(tmp_path.iterdir())],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=tmp_path,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert "not run here, but by tests/sandbox" in lines[0]
+    assert lines[1].startswith("FAILED unified_exec.jsonl wrong: effective_ms: expected 7")
+    assert lines[-1] == "1 passed, 1 failed"
+    assert done.returncode == 1
+
+
+def test_a_case_that_breaks_the_code_is_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "head_tail-more.jsonl"
+    path.write_text('{"id": "x"}\n')
+    assert main([str(path)]) == 1
+
+
+def test_a_missing_file_is_wrong_usage(tmp_path: Path) -> None:
+    assert main([str(tmp_path / "head_tail.jsonl")]) == 2

@@ -1,0 +1,41 @@
+"""Executors of every kind, and nothing left behind afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from server.process_kit import nothing_left
+
+from handrail.testing.fixtures import fake_executor
+
+from .places import KINDS, Main, run_in
+
+__all__ = ["fake_executor"]
+
+Run = Callable[[Main], None]
+
+
+@pytest.fixture(autouse=True)
+def _tidy() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture(params=list(KINDS))
+def everywhere(_tidy: None, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Run a test in a room of each kind."""
+    return lambda main: run_in(request.param, tmp_path, main)
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def near(_tidy: None, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Run a test with a local executor, on both kinds of loop."""
+    return lambda main: run_in("local", tmp_path, main, request.param)
+
+
+@pytest.fixture
+def far(_tidy: None, tmp_path: Path) -> Run:
+    """Run a test with a remote executor over a WebSocket."""
+    return lambda main: run_in("websocket", tmp_path, main)

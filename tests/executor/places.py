@@ -1,0 +1,219 @@
+"""One executor of each kind, with the server it needs, for the length of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from interop.codex import cache_dir, installed
+from server.server_kit import ServerProcess
+
+from handrail.executor.base import ExecSession, Executor, OutputKind, SpawnRequest
+from handrail.executor.local import LocalExecutor
+from handrail.executor.remote import RemoteExecutor
+
+from .sshd import no_sshd, sshd
+
+#: Long enough for a busy machine; nothing is measured by it.
+LIMIT = 30.0
+PATH = os.environ.get("PATH", "/usr/bin:/bin")
+ENV = {"PATH": PATH, "LC_ALL": "C"}
+
+Open = Callable[[Path], AbstractAsyncContextManager[Executor]]
+
+
+@asynccontextmanager
+async def local(base: Path) -> AsyncIterator[Executor]:
+    executor = LocalExecutor()
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@asynccontextmanager
+async def remote(where: Any, **how: Any) -> AsyncIterator[RemoteExecutor]:
+    executor = await RemoteExecutor.connect(where, **how)
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@asynccontextmanager
+async def serving(base: Path, *args: str, listen: str = "ws://127.0.0.1:0") -> AsyncIterator[str]:
+    """``handrail serve`` as a process; its address."""
+    server = await asyncio.to_thread(ServerProcess, base / "state", *args, listen=listen)
+    try:
+        yield server.url
+    finally:
+        await asyncio.to_thread(server.stop)
+        server.close()
+
+
+@asynccontextmanager
+async def websocket(base: Path) -> AsyncIterator[Executor]:
+    async with serving(base) as url, remote(url) as executor:
+        yield executor
+
+
+@asynccontextmanager
+async def unix(base: Path) -> AsyncIterator[Executor]:
+    room = base / "sockets"
+    room.mkdir(mode=0o700)
+    async with serving(base, listen=f"unix:{room}/s") as url, remote(url) as executor:
+        yield executor
+
+
+@asynccontextmanager
+async def stdio(base: Path) -> AsyncIterator[Executor]:
+    serve = [sys.executable, "-m", "handrail", "serve", "--listen", "stdio"]
+    async with remote([*serve, "--state-dir", str(base / "state")]) as executor:
+        yield executor
+
+
+@asynccontextmanager
+async def ssh(base: Path) -> AsyncIterator[Executor]:
+    async with sshd(base) as how, remote(how.url, ssh=how.ssh, ssh_command=how.proxy) as executor:
+        yield executor
+
+
+@asynccontextmanager
+async def codex(base: Path) -> AsyncIterator[Executor]:
+    program = find_codex()
+    assert program is not None
+    home = base / "codex"
+    home.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *("exec-server", "--listen", "ws://127.0.0.1:0"),
+        env={**ENV, "HOME": str(home), "CODEX_HOME": str(home)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        url = (await asyncio.wait_for(process.stdout.readline(), LIMIT)).decode().strip()
+        async with remote(url) as executor:
+            yield executor
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def find_codex() -> str | None:
+    """The released Codex, if it is on this machine; it is not fetched for this."""
+    named = os.environ.get("CODEX")
+    if named:
+        return named if os.access(named, os.X_OK) else None
+    return installed(cache_dir() / "codex")
+
+
+def why_not(kind: str) -> str | None:
+    """Why an executor of this kind cannot be had here."""
+    if kind == "codex" and find_codex() is None:
+        return "no Codex here; set $CODEX, or run the interop tests once to have it fetched"
+    if kind == "ssh":
+        return no_sshd()
+    return None
+
+
+KINDS: dict[str, Open] = {
+    "local": local,
+    "websocket": websocket,
+    "unix": unix,
+    "stdio": stdio,
+    "ssh": ssh,
+    "codex": codex,
+}
+
+
+class Room:
+    """An executor, and shorter words for what tests ask of it."""
+
+    def __init__(self, executor: Executor, kind: str, base: Path) -> None:
+        self.executor = executor
+        self.kind = kind
+        self.base = base
+        self._count = 0
+
+    @property
+    def ours(self) -> bool:
+        """Whether the other side knows our extensions."""
+        return self.kind != "codex"
+
+    async def start(self, *argv: str, **how: Any) -> ExecSession:
+        self._count += 1
+        key = how.pop("process_id", f"p{self._count}")
+        env = how.pop("env", ENV)
+        cwd = how.pop("cwd", str(self.base))
+        return await self.executor.spawn(SpawnRequest(key, argv, cwd, env, **how))
+
+    async def sh(self, script: str, **how: Any) -> ExecSession:
+        return await self.start("/bin/sh", "-c", script, **how)
+
+    async def done(self, script: str, **how: Any) -> tuple[bytes, bytes, int | None]:
+        """Run a script to its end: stdout, stderr, exit code."""
+        session = await self.sh(script, **how)
+        out, err = await collect(session)
+        return out, err, (await session.wait()).code
+
+
+async def collect(session: ExecSession) -> tuple[bytes, bytes]:
+    """All output, which must be complete and in order."""
+    parts = {OutputKind.STDOUT: bytearray(), OutputKind.STDERR: bytearray()}
+    last = 0
+    async for event in session.subscribe_output():
+        assert event.omitted == 0
+        assert event.seq > last
+        last = event.seq
+        parts[event.kind] += event.data
+    return bytes(parts[OutputKind.STDOUT]), bytes(parts[OutputKind.STDERR])
+
+
+async def said(session: ExecSession, text: bytes) -> None:
+    """Wait until it has written this."""
+    seen = b""
+    async for event in session.subscribe_output():
+        seen += event.data
+        if text in seen:
+            return
+    raise AssertionError(f"it ended after {seen!r}")
+
+
+Main = Callable[[Room], Awaitable[None]]
+
+
+def run_in(kind: str, base: Path, main: Main, loop: str = "uvloop") -> None:
+    """Run a test with an executor of this kind; what the loop complains about fails it."""
+    why = why_not(kind)
+    if why is not None:
+        pytest.skip(why)
+    complaints: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
+        async with KINDS[kind](base) as executor:
+            async with asyncio.timeout(LIMIT):
+                await main(Room(executor, kind, base))
+
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(watched())
+    assert complaints == []
+
+
+def program(name: str) -> str:
+    """Where a program of the system is."""
+    found = shutil.which(name, path=f"{PATH}:/usr/sbin:/sbin")
+    assert found is not None, name
+    return found

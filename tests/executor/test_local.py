@@ -1,0 +1,128 @@
+"""What is particular to processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from keeper.watching import children, descriptors, eventually_so, kilobytes
+
+from handrail.errors import ExecutorSpawnFailed
+from handrail.executor.base import SpawnRequest
+from handrail.executor.local import LocalExecutor
+from handrail.process.spec import ExitKind
+
+from .places import ENV, Main, Room, collect, said
+
+Near = Callable[[Main], None]
+
+
+def test_the_keeper_comes_with_the_first_process_and_is_shared(near: Near) -> None:
+    async def main(room: Room) -> None:
+        before = children()
+        sessions = await asyncio.gather(*(room.sh("cat") for _ in range(8)))
+        assert len(children() - before) == 1
+        for session in sessions:
+            await session.terminate()
+
+    near(main)
+
+
+def test_a_thousand_runs_leave_nothing(near: Near) -> None:
+    async def main(room: Room) -> None:
+        async def some(count: int) -> None:
+            for _ in range(count):
+                assert await room.done("echo out; echo err >&2") == (b"out\n", b"err\n", 0)
+
+        await some(50)
+        gc.collect()
+        fds, memory = len(descriptors()), kilobytes(os.getpid(), "VmRSS")
+        (keeper,) = children()
+        keeper_fds = len(descriptors(keeper))
+        await some(950)
+        gc.collect()
+        await eventually_so(
+            lambda: len(descriptors()) <= fds and len(descriptors(keeper)) <= keeper_fds,
+            "no more descriptors than before",
+        )
+        assert kilobytes(os.getpid(), "VmRSS") < memory + 8 * 1024
+
+    near(main)
+
+
+def test_descriptors_are_passed_on(near: Near) -> None:
+    async def main(room: Room) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            session = await room.sh("echo through >&7", inherited_fds=((7, write_end),))
+            assert (await session.wait()).code == 0
+            assert os.read(read_end, 100) == b"through\n"
+        finally:
+            os.close(read_end)
+            os.close(write_end)
+
+    near(main)
+
+
+def test_words_that_are_not_text(near: Near) -> None:
+    async def main(room: Room) -> None:
+        argv = (b"/bin/sh", b"-c", b'printf %s "$1"', b"sh", b"\xff\xfe")
+        session = await room.executor.spawn(SpawnRequest("raw", argv, "/", ENV))
+        assert (await collect(session))[0] == b"\xff\xfe"
+        with pytest.raises(ExecutorSpawnFailed):
+            await room.start("echo", "nul\0")
+        with pytest.raises(ExecutorSpawnFailed, match="a name must not be empty"):
+            await room.sh("true", env={"": "x"})
+
+    near(main)
+
+
+def test_a_keeper_that_is_killed(near: Near) -> None:
+    async def main(room: Room) -> None:
+        before = children()
+        session = await room.sh("echo ready; sleep 1000")
+        await said(session, b"ready")
+        (keeper,) = children() - before
+        os.kill(keeper, signal.SIGKILL)
+        exit_info = await session.wait()
+        assert (exit_info.kind, exit_info.code) == (ExitKind.LOST, None)
+        await session.terminate()
+        await session.signal("term")
+        # The next one gets a new keeper.
+        assert await room.done("echo again") == (b"again\n", b"", 0)
+
+    near(main)
+
+
+def test_an_executor_belongs_to_one_loop() -> None:
+    executor = LocalExecutor()
+    request = SpawnRequest("p", ("/bin/true",), "/", ENV)
+
+    async def first() -> None:
+        assert (await (await executor.spawn(request)).wait()).code == 0
+
+    async def second() -> None:
+        with pytest.raises(ExecutorSpawnFailed, match="another event loop"):
+            await executor.spawn(request)
+        await executor.close()
+
+    with asyncio.Runner() as one, asyncio.Runner() as two:
+        one.run(first())
+        two.run(second())
+
+
+def test_a_session_that_nobody_holds_goes_on(near: Near) -> None:
+    async def main(room: Room) -> None:
+        await room.sh("echo made >made; cat", process_id="dropped")
+        gc.collect()
+        await eventually_so((room.base / "made").exists, "it runs")
+        again = await room.executor.attach("dropped")
+        await again.write(b"still there")
+        await said(again, b"still there")
+        await again.terminate()
+
+    near(main)

@@ -1,0 +1,48 @@
+"""Closed by default: the token, the Host header, the address."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from .hosts import LIMIT, PROGRAM, TOKEN, environment, http_server
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": TOKEN}, 401),
+        ({"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}, 421),
+        ({"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"}, 403),
+    ],
+)
+def test_strangers_do_not_get_in(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    with http_server("--cwd", str(tmp_path)) as url:
+        answer = httpx2.post(url, json=PING, headers={**HEADERS, **headers}, timeout=LIMIT)
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--http", "localhost"),
+        ("--http", "example.org:80"),
+        ("--http", "127.0.0.1:99999"),
+        ("--http", "127.0.0.1:0", "--token-file", "/nonexistent/token"),
+        ("--cwd", "/nonexistent/folder"),
+    ],
+)
+def test_what_cannot_be_served_is_said(words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [*PROGRAM, *words], env=environment(), capture_output=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("handrail mcp: ")

@@ -1,0 +1,149 @@
+"""The approvers to choose from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from handrail.orchestrator.approvals import (
+    Answer,
+    Choice,
+    Kind,
+    Question,
+    command_choices,
+    retry_choices,
+)
+from handrail.orchestrator.approvers import (
+    CallbackApprover,
+    FixedApprover,
+    QueueApprover,
+    TerminalApprover,
+    prompt,
+    read_answer,
+)
+
+QUESTION = Question(
+    "c",
+    Kind.COMMAND,
+    ("make", "all\x1b[2J"),
+    "/w",
+    command_choices(with_rule=True),
+    reason="why",
+    proposed_prefix=("make",),
+)
+
+
+def test_fixed() -> None:
+    answer = asyncio.run(FixedApprover(Choice.DENY, "no").ask(QUESTION))
+    assert answer == Answer(Choice.DENY, "no")
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        (True, Choice.APPROVE),
+        (False, Choice.DENY),
+        (Choice.ABORT, Choice.ABORT),
+        (Answer(Choice.APPROVE_FOR_SESSION), Choice.APPROVE_FOR_SESSION),
+    ],
+)
+def test_a_callback_plain_or_async(given: Answer | Choice | bool, choice: Choice) -> None:
+    async def later(question: Question) -> Answer | Choice | bool:
+        return given
+
+    assert asyncio.run(CallbackApprover(lambda q: given).ask(QUESTION)).choice is choice
+    assert asyncio.run(CallbackApprover(later).ask(QUESTION)).choice is choice
+
+
+def test_a_callback_that_answers_nonsense_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        asyncio.run(CallbackApprover(lambda q: "yes").ask(QUESTION))  # type: ignore[arg-type,return-value]
+
+
+def test_a_queue_is_worked_through_by_somebody_else() -> None:
+    async def main() -> list[Choice]:
+        approver = QueueApprover()
+        asked = [asyncio.create_task(approver.ask(QUESTION)) for _ in range(3)]
+        given_up = asyncio.create_task(approver.ask(QUESTION))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        answers = iter((Choice.APPROVE, Choice.DENY, Choice.ABORT))
+        for _ in range(3):
+            pending = await approver.next()
+            pending.answer(next(answers))
+            pending.answer(Choice.APPROVE)  # too late
+        return [answer.choice for answer in await asyncio.gather(*asked)]
+
+    assert asyncio.run(main()) == [Choice.APPROVE, Choice.DENY, Choice.ABORT]
+
+
+def test_a_terminal_asks_one_after_the_other() -> None:
+    master, slave = os.openpty()
+    out_read, out_write = os.pipe()
+    try:
+
+        async def main() -> list[Answer]:
+            approver = TerminalApprover(slave, out_write)
+            asked = [asyncio.create_task(approver.ask(QUESTION)) for _ in range(2)]
+            os.write(master, b"what\nn not this way\n")
+            first = await asked[0]
+            os.write(master, b"y\n")
+            return [first, await asked[1]]
+
+        answers = asyncio.run(main())
+        said = os.read(out_read, 65536).decode()
+    finally:
+        for fd in (master, slave, out_read, out_write):
+            os.close(fd)
+    assert answers == [Answer(Choice.DENY, "not this way"), Answer(Choice.APPROVE)]
+    assert "\x1b" not in said
+    assert "start with `make`" in said
+
+
+def test_a_terminal_that_is_gone_is_no() -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    sink, out = os.pipe()
+    try:
+        answer = asyncio.run(TerminalApprover(reader, out).ask(QUESTION))
+    finally:
+        for fd in (reader, sink, out):
+            os.close(fd)
+    assert answer.choice is Choice.DENY
+
+
+def test_a_waiting_terminal_can_be_cancelled() -> None:
+    reader, writer = os.pipe()
+    sink, out = os.pipe()
+    try:
+
+        async def main() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await TerminalApprover(reader, out).ask(QUESTION)
+
+        asyncio.run(main())
+    finally:
+        for fd in (reader, writer, sink, out):
+            os.close(fd)
+
+
+def test_a_retry_question_names_the_path_and_the_side_effects() -> None:
+    question = Question(
+        "c",
+        Kind.RETRY,
+        ("touch", "/usr/x"),
+        "/w",
+        retry_choices(free=True, with_grant=True, with_rule=False),
+        notes=("what the first run did stays",),
+        grant="/usr",
+    )
+    shown = prompt(question)
+    assert shown.index("[g]") < shown.index("[y]")
+    assert "/usr\n" in shown
+    assert "note: what the first run did stays" in shown
+    assert read_answer(question, "g") == Answer(Choice.GRANT_AND_RERUN)
+    assert read_answer(question, "a") is None

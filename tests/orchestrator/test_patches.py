@@ -1,0 +1,170 @@
+"""Patches: who is asked, and who writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.errors import ApprovalRejected, FilesError, Forbidden, PatchError
+from handrail.orchestrator.approvals import Choice, Kind
+from handrail.orchestrator.patches import admit_patch, first_link
+from handrail.orchestrator.sandboxed_files import SandboxedFiles
+from handrail.orchestrator.settings import Mode, SandboxMode, Settings, permissions
+from handrail.patch.apply import apply_async, verifying
+from handrail.patch.grammar import parse
+from handrail.patch.local import LocalFiles
+from handrail.patch.steps import run
+from handrail.policy.situation import Approval
+
+from .scripted import Room, played
+
+
+class Plain:
+    """The files of this machine, awaited."""
+
+    def __getattr__(self, name: str) -> Any:
+        work = getattr(LocalFiles(), name)
+
+        async def call(*args: Any) -> Any:
+            return work(*args)
+
+        return call
+
+
+def add(path: str) -> str:
+    return f"*** Begin Patch\n*** Add File: {path}\n+hi\n*** End Patch\n"
+
+
+def apply(room: Room, text: str, cwd: Path) -> Any:
+    patch = parse(text)
+    changes = run(verifying(patch, str(cwd)), LocalFiles())
+
+    async def main() -> Any:
+        writer = await admit_patch(
+            room.orchestrator,
+            room.executor,
+            Plain(),  # type: ignore[arg-type]
+            call_id="c1",
+            cwd=str(cwd),
+            changes=changes,
+        )
+        try:
+            return await apply_async(patch, writer, str(cwd))
+        finally:
+            await writer.close()
+
+    return played(room, main)
+
+
+def settings(cwd: Path, approval: Approval, mode: Mode = Mode.WORKSPACE_WRITE) -> Settings:
+    box = SandboxMode(mode, exclude_slash_tmp=True, exclude_tmpdir=True)
+    return Settings(str(cwd), approval, sandbox=box)
+
+
+def test_inside_it_is_written_by_a_helper_in_the_sandbox(tmp_path: Path) -> None:
+    room = Room(settings(tmp_path, Approval.ON_REQUEST))
+    apply(room, add("sub/a.txt"), tmp_path)
+    assert (tmp_path / "sub" / "a.txt").read_text() == "hi\n"
+    assert room.scribe.questions == []
+    (request,) = room.executor.requests
+    assert request.sandbox == permissions(room.orchestrator.settings)
+    assert dict(request.env) == {}
+
+
+def test_untrusted_asks_once_for_the_session_and_per_file(tmp_path: Path) -> None:
+    room = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.APPROVE_FOR_SESSION)
+    apply(room, add("a"), tmp_path)
+    (question,) = room.scribe.questions
+    assert question.kind is Kind.PATCH
+    assert question.paths == (str(tmp_path / "a"),)
+    memory = room.orchestrator.memory
+    again = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, memory=memory)
+    apply(again, add("a"), tmp_path)
+    more = Room(settings(tmp_path, Approval.UNTRUSTED), Choice.DENY, memory=memory)
+    both = add("a").replace("*** End", "*** Add File: b\n+x\n*** End")
+    with pytest.raises(ApprovalRejected, match="patch rejected by user"):
+        apply(more, both, tmp_path)
+    assert not (tmp_path / "b").exists()
+
+
+def test_outside_is_asked_and_then_written_without_a_sandbox(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    room = Room(settings(inside, Approval.ON_REQUEST), Choice.APPROVE)
+    apply(room, add("../out.txt"), inside)
+    assert (tmp_path / "out.txt").read_text() == "hi\n"
+    assert room.executor.requests == []
+
+
+def test_never_refuses_outside(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    with pytest.raises(Forbidden, match="outside of the project"):
+        apply(Room(settings(inside, Approval.NEVER)), add("../out.txt"), inside)
+    read_only = settings(inside, Approval.NEVER, Mode.READ_ONLY)
+    with pytest.raises(Forbidden, match="read-only"):
+        apply(Room(read_only), add("a"), inside)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_an_approved_path_is_that_path_and_no_link(tmp_path: Path) -> None:
+    inside, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    inside.mkdir()
+    elsewhere.mkdir()
+    (tmp_path / "way").symlink_to(elsewhere)
+    room = Room(settings(inside, Approval.ON_REQUEST), Choice.APPROVE)
+    with pytest.raises(Forbidden, match="is a link"):
+        apply(room, add("../way/x"), inside)
+    assert os.listdir(elsewhere) == []
+    assert first_link(str(tmp_path / "way" / "x")) == str(tmp_path / "way")
+
+
+class Refusing(SandboxedFiles):
+    """As if the sandbox held more back than the settings tell."""
+
+    async def write(self, path: str, data: bytes) -> None:
+        raise FilesError("Read-only file system", kind="permission_denied", path=path)
+
+
+def test_a_refusal_of_the_sandbox_is_put_to_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.orchestrator.patches.SandboxedFiles", Refusing)
+    room = Room(settings(tmp_path, Approval.ON_REQUEST), Choice.APPROVE)
+    apply(room, add("a"), tmp_path)
+    assert (tmp_path / "a").exists()
+    (question,) = room.scribe.questions
+    assert question.kind is Kind.RETRY
+
+
+def test_a_declined_rest_puts_back_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.orchestrator.patches.SandboxedFiles", Refusing)
+    room = Room(settings(tmp_path, Approval.ON_REQUEST), Choice.DENY)
+    with pytest.raises(PatchError):
+        apply(room, add("new/folder/a"), tmp_path)
+    assert len(room.scribe.questions) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_large_files_pass_through_the_helper(tmp_path: Path) -> None:
+    room = Room(settings(tmp_path, Approval.ON_REQUEST))
+    data = os.urandom(700_001)
+
+    async def main() -> bytes:
+        sandbox = permissions(room.orchestrator.settings)
+        assert sandbox is not None
+        files = SandboxedFiles(room.executor, "p", str(tmp_path), sandbox)
+        await files.write(str(tmp_path / "f"), data)
+        with pytest.raises(FilesError) as caught:
+            await files.read(str(tmp_path / "none"))
+        assert caught.value.kind == "not_found"
+        got = await files.read(str(tmp_path / "f"))
+        await files.close()
+        return got
+
+    assert played(room, main) == data

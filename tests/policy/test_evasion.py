@@ -1,0 +1,167 @@
+"""A forbidden program stays forbidden: the ways around a rule that do not lead around it.
+
+``P`` is the program that may not run; every script here would run ``P x``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from handrail.policy.decide import Action, decide
+from handrail.policy.load import parse_rules
+from handrail.policy.situation import Approval, Situation
+
+TABLE = {
+    "redirection": [
+        "P x > /dev/null", "P x 2>&1", ">o P x", "P <i >o x", "P x &> o", "P x >> o < i",
+        "P x | tee o", "exec 3< <(P x)",
+    ],
+    "assignment": [
+        "A=1 P x", "A=1 B=2 P x", "A=$(y) P x", "A=$(P x)", "export A=$(P x)", "X=P; $X x",
+        'X=P; "$X" x', "X='P x'; $X", "X=P; Y=$X; $Y x", "X='P x'; eval $X", 'a=(P x); "${a[@]}"',
+        "for c in P; do $c x; done", "${X:-P} x", "read c <<< P; $c x", "alias q=P; q x",
+    ],
+    "subshell and flow": [
+        "(P x)", "{ P x; }", "! P x", "P x &", "true && P x", "false || P x", "a; P x", "a\nP x",
+        "if true; then P x; fi", "while P x; do :; done", "case a in *) P x;; esac",
+        "f() { P x; }; f", "time P x", "coproc P x", "[[ -n $(P x) ]]",
+        "select a in b; do P x; done",
+    ],
+    "spelling": [
+        "'P' x", '"P" x', "\\P x", "P'' x", "P\\\n x", "$'\\x50' x", "/usr/bin/P x", "./P x",
+        "../P x", "{P,x}", "P 'x'", "P x # y",
+    ],
+    "command": [
+        "command P x", "command -p P x", "command -- P x", "builtin command P x", "exec P x",
+        "exec -a y P x", ". P x", "source P x",
+    ],
+    "env": [
+        "env P x", "env -i P x", "env -u A P x", "env A=1 P x", "env -- P x", "env -S 'P x'",
+        "env -iS 'P x'", "/usr/bin/env P x", "env X=P sh -c '$X x'",
+    ],
+    "sudo": [
+        "sudo P x", "sudo -n P x", "sudo -u root -- P x", "sudo A=1 P x", "sudo sh -c 'P x'",
+        "sudo -E env P x", "doas P x", "su -c 'P x'", "su - y -c 'P x'", "pkexec P x",
+        "runuser -u y -- P x",
+    ],
+    "xargs": [
+        "xargs P", "xargs -0 -n 1 P", "echo x | xargs P", "xargs -I{} sh -c 'P x'",
+        "parallel P ::: x",
+        "find . -exec P {} +", "find . -execdir P {} \\;", "find . -exec sh -c 'P x' \\;",
+        "fd -x P",
+    ],
+    "bash -c": [
+        "bash -c 'P x'", "bash -lc 'P x'", "bash -xec 'P x'", "bash --norc -c 'P x'",
+        "bash -o pipefail -c 'P x'", "/bin/sh -c 'P x'", "sh -c \"bash -c 'P x'\"",
+        "bash -c '\"$@\"' _ P x", "bash -c '$0 x' P", "bash -c 'exec \"$1\" x' _ P", "zsh -c 'P x'",
+        "dash -c 'P x'", "busybox sh -c 'P x'", "bash <(echo P x)", "X=P bash -c '$X x'",
+    ],
+    "eval": [
+        "eval P x", "eval 'P x'", "eval P\\ x", 'eval "$(echo P x)"', "eval $(printf 'P x')",
+        "trap 'P x' EXIT", "trap -- 'P x' DEBUG", "eval eval P x",
+    ],
+    "here-documents": [
+        "bash <<E\nP x\nE", "bash -s <<E\nP x\nE", "bash - <<'E'\nP x\nE", "sh <<< 'P x'",
+        "sudo bash <<E\nP x\nE", "cat <<E | bash\nP x\nE", 'cat <<"E" | sudo sh\nP x\nE',
+        "bash /dev/stdin <<E\nP x\nE", ". /dev/stdin <<E\nP x\nE", "cat <<E\n$(P x)\nE",
+        'bash -c "$(cat <<E\nP x\nE\n)"', "at now <<E\nP x\nE", "source <(cat <<E\nP x\nE\n)",
+    ],
+    "pipe into a shell": [
+        "echo P x | sh", "printf 'P x' | bash", "printf '%s %s\\n' P x | bash",
+        "{ echo P x; } | sh",
+        "(echo P x) | cat | sh", "echo P x | sudo bash", "echo UCB4 | base64 -d | sh",
+        "sh < <(echo P x)", "printf P | xargs -I{} sh -c 'P x'", "echo 'P x' | tee l | bash -s",
+    ],
+    "command substitution": [
+        "echo $(P x)", "echo `P x`", 'echo "$(P x)"', "cat <(P x)", "tee >(P x)", "$(echo P) x",
+        "`echo P` x", "$(printf P) x", "echo ${A:-$(P x)}", "$(echo 'P x')", "x $(y $(P x))",
+        "(( $(P x) ))", "a[$(P x)]=1",
+    ],
+    "other wrappers": [
+        "timeout 5 P x", "nice -n 5 P x", "nohup P x", "setsid P x", "stdbuf -oL P x",
+        "flock l P x",
+        "script -qc 'P x' l", "strace -f P x", "chroot / P x", "unshare -r P x", "watch P x",
+        "setarch x86_64 P x", "/lib64/ld-linux-x86-64.so.2 /usr/bin/P x", "ssh h P x",
+        "ssh h 'P x'",
+        "uv run P x", "npx P x", "bwrap --bind / / P x", "docker run -it i P x", "gdb --args P x",
+        "git -c alias.x='!P x' x", "tar cf o i --checkpoint-action=exec='P x'",
+    ],
+}  # fmt: skip
+EVASIONS = [
+    pytest.param(script, id=f"{way}: {script}")
+    for way, scripts in TABLE.items()
+    for script in scripts
+]
+FORBIDDEN = parse_rules('prefix_rule(["P"], "forbidden", justification="use Q")', "r.rules")
+ALLOWING = parse_rules(
+    'prefix_rule(["P"], "forbidden")\n'
+    'prefix_rule([["bash", "/bin/bash", "sh", "sudo", "env", "echo", "git", "X"]])',
+    "r.rules",
+)
+FREE = Situation(cwd="/w", restricted=False)
+
+
+@pytest.mark.parametrize("script", EVASIONS)
+def test_a_forbidden_program_stays_forbidden(script: str) -> None:
+    verdict = decide(["/bin/bash", "-lc", script], FORBIDDEN, FREE)
+    assert verdict.action is Action.FORBID
+    assert verdict.reason is not None
+    assert "use Q" in verdict.reason
+
+
+@pytest.mark.parametrize("script", EVASIONS)
+def test_no_allow_rule_lifts_it(script: str) -> None:
+    verdict = decide(["/bin/bash", "-lc", script], ALLOWING, FREE)
+    assert verdict.action is Action.FORBID
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(EVASIONS) >= 150
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 -c 'import os; os.system(\"P x\")'",
+        "perl -e 'system(\"P x\")'",
+        "awk 'BEGIN{system(\"P x\")}'",
+        'node -e \'require("child_process").execSync("P x")\'',
+        "ruby -e '`P x`'",
+        "$SUDO P x",
+    ],
+)
+def test_what_another_language_may_do_with_its_strings_is_asked(script: str) -> None:
+    assert decide(["bash", "-c", script], FORBIDDEN, FREE).action is Action.ASK
+    unattended = Situation(cwd="/w", restricted=False, approval=Approval.NEVER)
+    assert decide(["bash", "-c", script], FORBIDDEN, unattended).action is Action.FORBID
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo P x", "grep P f", "cat P", "echo 'P x' > f", "echo 'P x' | cat", "X=P; echo $X",
+        "printf 'P x' | wc", "git commit -m 'P x'", "cat <<E\nP x\nE", "find . -name P",
+        "python3 -c 'print(1)'", "bash script <<E\nP x\nE", "echo $(echo P x)", "ssh P",
+        "command -v P",
+        "for f in P; do echo $f; done", "read x <<< 'P x'; echo $x",
+    ],
+)  # fmt: skip
+def test_a_word_is_no_command(script: str) -> None:
+    assert decide(["bash", "-c", script], FORBIDDEN, FREE).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "a|" * 3000 + "a",
+        "$(" * 3000 + "a" + ")" * 3000,
+        "X=$X$X;" * 2000 + "$X",
+        "a=1;" + 'a="$a$a$a$a$a$a$a$a";' * 500 + "$a",
+        "{ " * 200 + "sh;" + "} | sh;" * 200,
+        "x $(echo $(echo $(echo a))) ;" * 300,
+        "bwrap " * 200,
+    ],
+    ids=["pipes", "nested", "doubling", "growing", "groups", "many", "wrappers"],
+)
+def test_a_script_made_to_be_slow_is_judged_all_the_same(script: str) -> None:
+    decide(["bash", "-c", script], FORBIDDEN, FREE)

@@ -1,0 +1,139 @@
+"""A process that is talked to: sending, waiting for any of several things, following."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from handrail import (
+    Exited,
+    ExitKind,
+    Output,
+    ResizeFailed,
+    UsageError,
+    WaitReason,
+    Workspace,
+    WriteFailed,
+)
+
+REPL = [sys.executable, "-q"]
+
+
+def test_a_dialogue(ws: Workspace) -> None:
+    repl = ws.start(REPL, tty=True)
+    assert repl.wait_for(">>> ", timeout=20)
+    repl.send("6 * 7\n")
+    waited = repl.wait_for(r"^4\d\b", timeout=20)
+    assert (waited.reason, waited.match, waited.index) == (WaitReason.PATTERN, "42", 0)
+    repl.send("exit()\n")
+    assert repl.wait_for("never", timeout=20).reason is WaitReason.EXIT
+    end = repl.wait()
+    assert end is not None
+    assert end.code == 0
+
+
+def test_a_match_is_not_found_twice(ws: Workspace) -> None:
+    process = ws.start("echo one two one; read x; echo one")
+    assert process.wait_for("one", timeout=20)
+    assert process.wait_for("one", timeout=20)
+    assert process.wait_for("one", idle=0.05).reason is WaitReason.IDLE
+    process.send("\n")
+    assert process.wait_for("one", timeout=20)
+
+
+def test_the_first_of_several_patterns_is_named(ws: Workspace) -> None:
+    process = ws.start("echo Error: broken; cat")
+    waited = process.wait_for("ready", re.compile("error: (.*)", re.IGNORECASE), timeout=20)
+    assert (waited.index, waited.match) == (1, "Error: broken")
+
+
+def test_a_deadline_does_not_end_the_process(ws: Workspace) -> None:
+    process = ws.start("cat")
+    waited = process.wait_for("never", timeout=0.05)
+    assert waited.reason is WaitReason.DEADLINE
+    assert not waited
+    assert process.running
+    assert process.wait(wait=0.01) is None
+
+
+def test_bad_patterns_and_empty_waits_are_refused(ws: Workspace) -> None:
+    process = ws.start("cat")
+    with pytest.raises(UsageError, match="pattern"):
+        process.wait_for("(")
+    with pytest.raises(UsageError, match="nothing to wait for"):
+        process.wait_for(exit=False)
+
+
+def test_following_gives_output_and_then_the_exit(ws: Workspace) -> None:
+    process = ws.start("echo out; echo err >&2; exit 4")
+    for _ in range(2):  # every iteration sees it all
+        *outputs, last = process
+        said = {"stdout": "", "stderr": ""}
+        for event in outputs:
+            assert isinstance(event, Output)
+            said[event.stream] += event.text
+        assert said == {"stdout": "out\n", "stderr": "err\n"}
+        assert isinstance(last, Exited)
+        assert last.exit.code == 4
+
+
+def test_text_is_not_torn_between_pieces(ws: Workspace) -> None:
+    script = r"printf '\303'; read x; printf '\266\n'"
+    process = ws.start(script)
+    texts = []
+    for event in process:
+        if isinstance(event, Output):
+            texts.append(event.text)
+            if len(texts) == 1:
+                process.send("\n")
+    assert texts == ["", "ö\n"]
+
+
+def test_a_listener_may_call_back(ws: Workspace) -> None:
+    def answer(output: Output) -> None:
+        if "name?" in output.text:
+            process.send("handrail\n")
+
+    process = ws.start("sleep 0.05; echo 'name?'; read n; echo hello $n", on_output=answer)
+    assert process.wait_for("hello handrail", timeout=20)
+
+
+def test_the_end_of_stdin(ws: Workspace) -> None:
+    process = ws.start(["cat"])
+    process.send(b"bytes ")
+    process.send("text")
+    process.close_stdin()
+    assert process.result().stdout == "bytes text"
+    with pytest.raises(WriteFailed):
+        process.send("more")
+
+
+def test_signals_and_sizes(ws: Workspace) -> None:
+    with ws.start("trap 'echo got it; exit 9' INT; echo up; while :; do sleep 0.01; done") as one:
+        one.wait_for("up", timeout=20)
+        one.interrupt()
+        assert one.result().stdout == "up\ngot it\n"
+        with pytest.raises(ResizeFailed):
+            one.resize(10, 20)
+    with ws.start("trap 'stty size; exit' WINCH; echo up; read x", tty=True, size=(11, 22)) as two:
+        two.wait_for("up", timeout=20)
+        two.resize(33, 44)
+        assert two.wait_for("33 44", timeout=20)
+    with pytest.raises(UsageError, match="no signal"):
+        one.signal("bang")
+
+
+def test_a_context_ends_the_process(ws: Workspace) -> None:
+    with ws.start("sleep 600") as process:
+        assert process.running
+    assert process.exit is not None
+    assert process.exit.kind is ExitKind.TERMINATED
+
+
+def test_the_timeout_of_a_start(ws: Workspace) -> None:
+    process = ws.start("sleep 600", timeout=0.05)
+    end = process.wait()
+    assert end is not None
+    assert end.kind is ExitKind.TIMED_OUT

@@ -1,0 +1,66 @@
+"""Profiles as rules for our own file calls, and as they travel."""
+
+from __future__ import annotations
+
+import pytest
+
+from handrail import Profile, UsageError
+from handrail.executor.base import SandboxKind
+from handrail.workspace.profile import Access, Rules, Sandbox, find_profile, intent
+
+ROOT = "/work/repo"
+
+
+@pytest.mark.parametrize(
+    ("profile", "path", "access"),
+    [
+        (Profile(), "/etc/passwd", Access.READ),
+        (Profile(), "/work/repo/a", Access.WRITE),
+        (Profile(), "/work/repository", Access.READ),
+        (Profile(), "/work/repo/.git/config", Access.READ),
+        (Profile(), "/work/repo/sub/.git/config", Access.WRITE),
+        (Profile(write=(".", ".git")), "/work/repo/.git/config", Access.WRITE),
+        (Profile(write=()), "/work/repo/a", Access.READ),
+        (Profile(read=("/usr",)), "/etc/passwd", Access.DENY),
+        (Profile(deny=("private",)), "/work/repo/private/key", Access.DENY),
+        (
+            Profile(deny=("private",), write=(".", "private/x")),
+            "/work/repo/private/x",
+            Access.WRITE,
+        ),
+        (Profile(deny=("**/*.env",)), "/work/repo/.env", Access.DENY),
+        (Profile(deny=("**/*.env",)), "/work/repo/a/b/x.env", Access.DENY),
+        (Profile(deny=("**/*.env",)), "/work/repo/a/b/x.envs", Access.WRITE),
+        (Profile(read=("/",), write=("same",), deny=("same",)), "/work/repo/same", Access.DENY),
+    ],
+)
+def test_the_longest_entry_decides(profile: Profile, path: str, access: Access) -> None:
+    assert Rules(profile, ROOT, None).access(path) is access
+
+
+def test_names_and_their_intents() -> None:
+    assert intent(find_profile("off"), ROOT, None) is SandboxKind.NONE
+    found = intent(find_profile("workspace-write"), ROOT, "/tmp/private")
+    assert not isinstance(found, SandboxKind)
+    assert found["workspaceRoots"] == ["file:///work/repo"]
+    assert found["permissions"] == {
+        "type": "managed",
+        "file_system": {
+            "type": "restricted",
+            "entries": [
+                {"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"},
+                {
+                    "path": {"type": "special", "value": {"kind": "project_roots"}},
+                    "access": "write",
+                },
+                {"path": {"type": "path", "path": "file:///tmp/private"}, "access": "write"},
+            ],
+        },
+        "network": "restricted",
+    }
+
+
+@pytest.mark.parametrize("name", ["", "none", "danger-full-access", None, 0])
+def test_other_names_are_refused(name: Sandbox) -> None:
+    with pytest.raises(UsageError, match="no sandbox"):
+        find_profile(name)

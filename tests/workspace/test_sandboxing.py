@@ -1,0 +1,96 @@
+"""Sandboxed unless said otherwise: what commands and files of a workspace may touch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from handrail import FilesError, Profile, Workspace
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "repo"
+    path.mkdir()
+    (tmp_path / "outside").write_text("old")
+    return path
+
+
+def test_writes_only_below_the_root(root: Path) -> None:
+    with Workspace(root) as ws:
+        result = ws.run("echo in > inside; echo out > ../outside; echo $?")
+    assert (root / "inside").read_text() == "in\n"
+    assert (root.parent / "outside").read_text() == "old"
+    assert result.stdout == "2\n" or "Read-only" in result.stderr
+
+
+def test_a_refusal_is_told(root: Path) -> None:
+    with Workspace(root) as ws:
+        result = ws.run(["touch", str(root.parent / "new")])
+        assert not result.ok
+        assert [denial.path for denial in result.denials] == [str(root.parent / "new")]
+        assert ws.run("exit 3").denials == ()
+
+
+def test_no_network(root: Path) -> None:
+    connect = "import socket; socket.create_connection(('192.0.2.1', 9), 1)"
+    with Workspace(root) as ws:
+        result = ws.run(["python3", "-c", connect])
+    assert "Network is unreachable" in result.stderr or "not permitted" in result.stderr
+
+
+def test_temporary_files_are_private_and_go_away(root: Path) -> None:
+    with Workspace(root) as ws:
+        place = ws.run('echo x > "$TMPDIR/file" && echo "$TMPDIR"', check=True).stdout.strip()
+        assert ws.run(["cat", f"{place}/file"]).stdout == "x\n"
+        assert os.stat(place).st_mode & 0o077 == 0
+    assert not os.path.exists(place)
+
+
+def test_read_only_and_off(root: Path) -> None:
+    with Workspace(root, sandbox="read-only") as ws:
+        assert not ws.run("touch file").ok
+        assert ws.run("touch file", sandbox="off").ok
+        assert ws.run("echo more > file", sandbox="workspace-write").ok
+    assert (root / "file").read_text() == "more\n"
+
+
+def test_a_profile_of_ones_own(root: Path) -> None:
+    (root / "out").mkdir()
+    (root / "secret.env").write_text("secret")
+    profile = Profile(write=("out",), deny=("**/*.env",))
+    with Workspace(root, sandbox=profile) as ws:
+        assert ws.run("echo x > out/file").ok
+        assert not ws.run("echo x > file").ok
+        assert "secret" not in ws.run("cat secret.env").stdout
+        with pytest.raises(FilesError) as info:
+            ws.files.read("secret.env")
+        assert info.value.kind == "permission_denied"
+        ws.files.write("out/other", "y")
+        with pytest.raises(FilesError):
+            ws.files.write("file", "y")
+
+
+def test_a_terminal_inside(root: Path) -> None:
+    with Workspace(root) as ws, ws.start("cat", tty=True) as process:
+        process.send("hello\n")
+        assert process.wait_for("hello\r?\nhello", timeout=20)
+        process.send(b"\x03")
+        assert process.wait_for("never", timeout=20).exit is not None
+
+
+def test_files_keep_to_the_same_rules(root: Path) -> None:
+    (root / "link").symlink_to(root.parent)
+    (root / ".git").mkdir()
+    with Workspace(root) as ws:
+        ws.files.write("sub/deep/notes.txt", "hi", parents=True)
+        assert ws.files.read("sub/deep/notes.txt") == "hi"
+        for path in ("../outside", "link/outside", str(root.parent / "new"), ".git/hooks"):
+            with pytest.raises(FilesError) as info:
+                ws.files.write(path, "escaped")
+            assert info.value.kind == "permission_denied", path
+        with pytest.raises(FilesError, match="root"):
+            ws.files.remove(".", recursive=True)
+        assert ws.files.read("../outside") == "old"  # reading is not restricted
