@@ -152,11 +152,10 @@ class Child:
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
         self._ending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.started_at = time.time()
+        self.started_at, self._started = time.time(), time.monotonic()
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
         self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
-        self._started = time.monotonic()
         self._pidfd = spawned.pidfd
         self._launcher = launcher
         self._loop = loop
@@ -200,6 +199,15 @@ class Child:
     @property
     def running(self) -> bool:
         return self.exit is None
+
+    @property
+    def started(self) -> tuple[float, float]:
+        """When it was started, by the clock on the wall and the monotonic one."""
+        return self.started_at, self._started
+
+    @started.setter
+    def started(self, at: tuple[float, float]) -> None:
+        self.started_at, self._started = at
 
     @property
     def age(self) -> float:

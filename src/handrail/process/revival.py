@@ -32,8 +32,7 @@ def revive(
     pidfd = held.pop(b"lone" if lone else b"pidfd", -1)
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
-    child.started_at = note.started_at
-    child._started = note.started
+    child.started = (note.started_at, note.started)
     for stream in child.streams:
         stream.ended = stream.fd < 0
         _attach(stream, held)

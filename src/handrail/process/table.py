@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
@@ -39,9 +40,10 @@ class StartCancelled(HandrailError):
 class Starting:
     """An id whose process is on its way."""
 
-    __slots__ = ("cancelled",)
+    __slots__ = ("at", "cancelled")
 
     def __init__(self) -> None:
+        self.at = (time.time(), time.monotonic())
         self.cancelled = False
 
 
@@ -99,9 +101,11 @@ class ProcessTable:
         """
         if key in self._entries:
             raise ProcessExists(f"process {key} already exists")
-        note = b"" if self._owner is None else notes.encode(self._owner, key, spec)
+        place = Starting()
+        owner = self._owner
+        note = b"" if owner is None else notes.encode(owner, key, spec, place.at)
         spawning = self._launcher.spawn(spec, note)
-        place = self._entries[key] = Starting()
+        self._entries[key] = place
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
@@ -122,6 +126,7 @@ class ProcessTable:
             self._running -= 1
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+        child.started = place.at
         if place.cancelled:
             del self._entries[key]
             self._running -= 1

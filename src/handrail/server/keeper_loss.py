@@ -78,5 +78,5 @@ class KeeperLoss:
         self._sessions.save_all()
         for session in self._sessions.all():
             for child in session.table:
-                note = notes.encode(session.id, child.key, child.spec)
+                note = notes.encode(session.id, child.key, child.spec, child.started)
                 self._launcher.adopt(child.number, child.pid, note, child.holdings())
