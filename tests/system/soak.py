@@ -204,7 +204,7 @@ def size_of(pid: int) -> tuple[int, int]:
 
 
 def at_rest(server: int) -> dict[str, tuple[int, int]]:
-    """What server and keeper take when nothing is left to do; raises Wrong when that is too much."""
+    """What server and keeper take with nothing left to do; raises Wrong when that is too much."""
     deadline = time.monotonic() + LIMIT
     while True:
         (keeper,) = keepers(server)
