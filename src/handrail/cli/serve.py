@@ -12,6 +12,8 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
@@ -172,10 +174,9 @@ def _run(args: argparse.Namespace) -> int:
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    if args.trees != "auto":
-        os.environ["HANDRAIL_TREES"] = args.trees
     state = claim(settings.state_dir)
-    keeper = state.keeper(settings.orphan_ttl)
+    with _choice("HANDRAIL_TREES", args.trees):
+        keeper = state.keeper(settings.orphan_ttl)
     become_private()
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
@@ -197,6 +198,21 @@ def _run(args: argparse.Namespace) -> int:
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
     return uvloop.run(serve(settings, auth, keeper))
+
+
+@contextmanager
+def _choice(name: str, value: str) -> Iterator[None]:
+    """For the keeper, whose environment is made of ours; our children are not to see it."""
+    before = os.environ.get(name)
+    if value != "auto":
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def _raise_file_limit() -> None:
