@@ -518,6 +518,7 @@ def test_no_descriptor_for_the_spool_makes_the_child_wait(run_everywhere: Run, t
         child, sink = await shop.record(
             sh("stty -echo 2>/dev/null; read x; echo one; exit 3", tty=tty, pipe_stdin=not tty)
         )
+        _put(child, b"")  # its input has a place before they run out
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         top = max(descriptors()) + 1
         fillers = [os.dup(0) for _ in range(top - len(descriptors()))]

@@ -226,7 +226,7 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         launcher = shop.launcher
         os.kill(shop.keeper, signal.SIGSTOP)
         small = [asyncio.create_task(launcher.spawn(spec("/bin/true"))) for _ in range(400)]
-        await shop.until(lambda: launcher._unsent, "the socket is full")
+        await shop.until(lambda: launcher._later, "the socket is full")
         big = asyncio.create_task(launcher.spawn(spec("/bin/true", "x" * 80_000)))
         last = asyncio.create_task(launcher.spawn(spec("/bin/true")))
         await asyncio.sleep(0)
@@ -243,7 +243,7 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         assert {getattr(answer, "errno", answer) for answer in answers} <= wanted
         assert launcher.alive
         await shop.done(spec("/bin/true", "x" * 80_000))
-        await shop.until(lambda: not launcher._unsent, "everything was sent")
+        await shop.until(lambda: not launcher._later, "everything was sent")
         await shop.until(lambda: not children(shop.keeper), "no child nobody knows")
 
     run(main)
@@ -260,14 +260,14 @@ def test_questions_to_a_stopped_keeper_wait_in_order(run_everywhere: Run) -> Non
             asyncio.create_task(shop.done(spec("/bin/echo", str(n), "x" * (n % 50 == 0) * 70_000)))
             for n in range(400)
         ]
-        await shop.until(lambda: len(shop.launcher._unsent) > 10, "the socket is full")
+        await shop.until(lambda: len(shop.launcher._later) > 10, "the socket is full")
         os.kill(shop.keeper, signal.SIGCONT)
         answers = await asyncio.gather(*tasks)
         first = answers[0][0].number
         for number, (child, sink) in enumerate(answers):
             assert sink.out.split()[0] == b"%d" % number
             assert child.number == first + number
-        await shop.until(lambda: not shop.launcher._unsent, "everything was sent")
+        await shop.until(lambda: not shop.launcher._later, "everything was sent")
 
     run_everywhere(main)
 

@@ -102,19 +102,6 @@ def test_a_found_keeper_has_room_for_new_children(tmp_path: Path) -> None:
     assert is_gone(old)  # this server stopped with its default, which ends everything
 
 
-def test_exits_are_lost_when_the_keeper_is_killed_and_nothing_lives_on(tmp_path: Path) -> None:
-    with serving(tmp_path / "state") as (server, url), connect(url, proxy=None) as ws:
-        client = Client(ws)
-        client.start("p", "sh", "-c", "echo $$; exec sleep 600")
-        pid = client.said()
-        os.kill(keeper_of(server), signal.SIGKILL)
-        exited = client.until("process/exited")
-        assert exited["exitCode"] == -1
-        assert exited["exit"]["kind"] == "lost"
-        assert server.wait(LIMIT) == 1
-    assert is_gone(pid)
-
-
 def test_a_keeper_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as (server, _url):
         keeper = keeper_of(server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from handrail.cli import serve
+from handrail.cli import serve, upgrade
 from handrail.version import __version__
 
 
@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     serve.add_parser(commands)
+    upgrade.add_parser(commands)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     code: int = args.run(args)
     return code

@@ -12,9 +12,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from handrail import faults
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -141,9 +140,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from handrail.process.keeper_program import become_private
+    from handrail.process.keeper_program import KeeperHandle, become_private, start_keeper
+    from handrail.server import upgrade
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
-    from handrail.server.state_dir import claim
+    from handrail.server.state_dir import StateDir, claim, inherit
 
     settings = ServerSettings(
         listen=parse_listen(args.listen),
@@ -173,10 +173,23 @@ def _run(args: argparse.Namespace) -> int:
     check_exposure(settings)
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    state = claim(settings.state_dir)
-    with _choice("HANDRAIL_TREES", args.trees):
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
+    if args.trees != "auto":
+        os.environ["HANDRAIL_TREES"] = args.trees
+    heir = upgrade.inherited()
+    state: StateDir | None = None
+    keeper: KeeperHandle | None = None
+    if heir is not None:
+        state = inherit(heir.path, heir.lock)
+    elif settings.listen.kind == "stdio" and settings.state_dir is None:
+        # It lives and ends with whoever holds the other ends of our pipes.
+        keeper = start_keeper()
+    else:
+        state = claim(settings.state_dir)
+        state.begin()
         keeper = state.keeper(settings.orphan_ttl)
+    if faults.armed:
+        faults.point("server.start")
     become_private()
     _raise_file_limit()  # after the keeper, which hands the limit we were given to children
 
@@ -197,22 +210,7 @@ def _run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
-    return uvloop.run(serve(settings, auth, keeper))
-
-
-@contextmanager
-def _choice(name: str, value: str) -> Iterator[None]:
-    """For the keeper, whose environment is made of ours; our children are not to see it."""
-    before = os.environ.get(name)
-    if value != "auto":
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
+    return uvloop.run(serve(settings, auth, keeper, state, heir))
 
 
 def _raise_file_limit() -> None:

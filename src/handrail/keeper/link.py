@@ -19,9 +19,9 @@ import struct
 VERSION = 3
 
 # What a server asks.
-HELLO = 1  # version, pid
+HELLO = 1  # version, pid, and perhaps "claim": then a holder that does not answer is ended
 SPAWN = 2  # child, mode, rows, cols, "N,N..." numbers of passed descriptors in the child, program,
-# argc, argv..., "K=V"...   fds: cwd, then those that are passed
+# argc and perhaps " NOTE", argv..., "K=V"...   fds: cwd, then those that are passed
 SIGNAL = 3  # child, signal number, scope
 KEEP = 4  # child, name        fds: one, held under that name
 RELEASE = 5  # child...        their streams have ended: close pipes and terminals, keep the rest
@@ -30,17 +30,26 @@ DROP = 7  # child, name       close the copy held under that name
 LIST = 8
 ORPHANS = 9  # who still has descendants whose parents are gone
 STOP = 10  # end everything, then yourself
+NOTE = 11  # key, value; or key alone to drop it.  Kept for the next server, not looked at
+REEXEC = 12  # python, program: become that keeper.  This form is for all versions
+WHO = 13  # whose is the lease; answered to everybody
+BYE = 14  # the holder lets go and touches nothing any more
+ALIVE = 15  # the holder's answer to ASKED
+ADOPT = 16  # child, pid, note, names...  fds: a child of a keeper that is gone, and its pidfd
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
-WELCOME = 32  # version, keeper pid
+WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -, mark of
+# its first child
 SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
 FAILED = 34  # errno, step
 EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
 DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, child, ...
-CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names...   fds in that order;
-# DONE ends the list
+CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., and perhaps "=NOTE"
+# fds in the order of the names; DONE ends the list
 REFUSED = 38  # reason
+NOTED = 39  # key, value: part of the list
+ASKED = 40  # to the holder: are you there
 
 # How a child is started; limits follow as " name=value", by the names in limits.py.
 MODE_PIPES = b"pipes"  # stdin is the null device

@@ -7,7 +7,8 @@ in the table until the server says FORGET, so that the next server finds it.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
-the next; then it ends what is left.  STOP ends everything at once.
+the next; then it ends what is left.  STOP ends everything at once.  ``fence.py`` is how one
+server follows another, ``handover.py`` how one keeper does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,18 @@ import sys
 import time
 from collections import deque
 
-from handrail.keeper import descriptors, groups, limits, link, memory, privacy, spawn, tree
+from handrail.keeper import (
+    descriptors,
+    fence,
+    groups,
+    handover,
+    limits,
+    link,
+    memory,
+    privacy,
+    spawn,
+    tree,
+)
 from handrail.keeper.lease import Lease
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -39,9 +51,11 @@ _NOTHING: dict[bytes, int] = {}
 class Entry:
     """One child and what we hold of it."""
 
-    __slots__ = ("child", "fds", "killed", "mark", "pid", "status", "usage")
+    __slots__ = ("child", "fds", "killed", "mark", "note", "pid", "status", "usage")
 
-    def __init__(self, child: bytes, pid: int, mark: int, fds: dict[bytes, int]) -> None:
+    def __init__(
+        self, child: bytes, pid: int, mark: int, fds: dict[bytes, int], note: bytes = b""
+    ) -> None:
         self.child = child
         self.pid = pid
         self.mark = mark
@@ -49,6 +63,7 @@ class Entry:
         self.status: int | None = None
         self.usage: tuple[bytes, bytes, bytes] = (b"0", b"0", b"0")
         self.killed = False
+        self.note = note
 
 
 class Link:
@@ -68,6 +83,10 @@ class Keeper:
         self.by_pid: dict[int, Entry] = {}
         self.links: dict[int, Link] = {}
         self.lease = Lease()
+        self.holder: fence.Holder | None = None  # of the lease, or the last that did not let go
+        self.claims: list[fence.Claim] = []
+        self.notes: dict[bytes, bytes] = {}
+        self.lost_at: float | None = None
         self.listener: socket.socket | None = None
         self.poll = select.poll()
         self.limits = spawn.Limits()
@@ -91,7 +110,10 @@ class Keeper:
             for passed in fds:
                 os.close(passed)
         gone.sock.close()
-        self.lease.release(fd)
+        self.claims = [claim for claim in self.claims if claim.fd != fd]
+        if self.lease.release(fd):
+            self.lost_at = time.monotonic()
+            self.settle_claims()
         # Also when it had never said hello: an owner may die before it does.
         if self.lease.holder is None:
             if self.listener is None:
@@ -167,7 +189,12 @@ class Keeper:
         if op == link.HELLO:
             self.greet(fd, serial, fields)
             return
-        if fd != self.lease.holder:
+        if op == link.WHO:
+            self.say(fd, link.DONE, serial, [b"%d" % self.lease.pid])
+        elif op == link.REEXEC and self.lease.holder in (fd, None):
+            reason = handover.execute(self, fields[0], fields[1], (fd, serial))
+            self.say(fd, link.REFUSED, serial, [reason.encode()])
+        elif fd != self.lease.holder:
             self.say(fd, link.REFUSED, serial, [b"say hello first"])
         elif message.cut:
             if serial:
@@ -198,6 +225,8 @@ class Keeper:
             if len(fields) >= memory.MANY:
                 memory.give_back()
         elif op == link.LIST:
+            for key, value in self.notes.items():
+                self.say(fd, link.NOTED, serial, [key, value])
             for entry in self.entries.values():
                 self.describe(fd, serial, entry)
             self.say(fd, link.DONE, serial, [b"%d" % len(self.entries)])
@@ -206,23 +235,98 @@ class Keeper:
             self.say(fd, link.DONE, serial, [self.groups.rung, b" ".join(names)])
         elif op == link.ORPHANS:
             self.say(fd, link.DONE, serial, self.orphans())
+        elif op == link.NOTE:
+            if len(fields) > 1:
+                self.notes[fields[0]] = fields[1]
+            else:
+                self.notes.pop(fields[0], None)
+        elif op == link.ALIVE:
+            self.refuse_claims()
+        elif op == link.BYE:
+            self.forget_holder()
+        elif op == link.ADOPT:
+            self.adopt(fields, message.fds)
         elif op == link.STOP:
             self.say(fd, link.DONE, serial, [])
             self.stop()
 
     def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        pid = int(fields[1])
         if int(fields[0]) != link.VERSION:
             reason: str | None = f"the keeper speaks version {link.VERSION} of the link"
+        elif self.lease.holder not in (fd, None) and b"claim" in fields[2:]:
+            self.claim(fd, serial, fields)
+            return
         else:
-            reason = self.lease.ask(fd, int(fields[1]))
+            reason = self.lease.ask(fd, pid)
+        if reason is None:
+            reason = self.follow(fd)
         if reason is not None:
             self.say(fd, link.REFUSED, serial, [reason.encode()])
             return
         self.deadline = None
-        self.say(fd, link.WELCOME, serial, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+        lost = b"-" if self.lost_at is None else repr(self.lost_at).encode()
+        version, pid_here = b"%d" % link.VERSION, b"%d" % os.getpid()
+        base = b"%d" % (self.mark >> 24 << 24)
+        self.say(fd, link.WELCOME, serial, [version, pid_here, lost, base])
+
+    # --- one server after another ----------------------------------------------------------
+
+    def follow(self, fd: int) -> str | None:
+        """Make sure of the holder before; the reason when that fails."""
+        now = fence.Holder.behind(self.links[fd].sock)
+        before = self.holder
+        if before is not None and before.pid != now.pid and not before.fence(fence.END_SECONDS):
+            now.close()
+            self.lease.release(fd)
+            return f"process {before.pid}, the server before, cannot be ended; try again later"
+        self.forget_holder()
+        self.holder = now
+        return None
+
+    def forget_holder(self) -> None:
+        if self.holder is not None:
+            self.holder.close()
+            self.holder = None
+
+    def claim(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        """Somebody wants the lease of another: end that one if it is stuck."""
+        holder = self.lease.holder
+        assert holder is not None  # noqa: S101 (asked before)
+        if self.holder is not None and self.holder.stopped and self.holder.fence(0.0):
+            self.claims.append(fence.Claim(fd, serial, fields))
+            self.lost(holder)
+            return
+        self.claims.append(fence.Claim(fd, serial, fields))
+        self.say(holder, link.ASKED, 0, [])
+
+    def refuse_claims(self) -> None:
+        claims, self.claims = self.claims, []
+        for claim in claims:
+            reason = self.lease.ask(claim.fd, 0) or "ask again"
+            self.say(claim.fd, link.REFUSED, claim.serial, [reason.encode()])
+
+    def settle_claims(self) -> None:
+        """The lease is free: the first who waits has it, the others are told so."""
+        claims, self.claims = self.claims, []
+        for claim in claims:
+            if claim.fd in self.links:
+                self.greet(claim.fd, claim.serial, [*claim.fields[:2]])
+
+    def fence_silent(self) -> None:
+        """The time of a holder that was asked is over."""
+        if self.claims and time.monotonic() >= self.claims[0].deadline:
+            holder = self.lease.holder
+            if holder is None:
+                self.settle_claims()
+            elif self.holder is None or self.holder.fence(0.0):
+                self.lost(holder)
+            else:
+                self.refuse_claims()
 
     def spawn(self, fd: int, message: link.Message) -> None:
         child, mode, rows, cols, passed, program, argc = message.fields[:7]
+        argc, _, note = argc.partition(b" ")
         count = int(argc)
         argv = message.fields[7 : 7 + count]
         env = {}
@@ -257,7 +361,7 @@ class Keeper:
             self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return
         entry = Entry(
-            child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True))
+            child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True)), note
         )
         self.entries[child] = entry
         self.by_pid[started.pid] = entry
@@ -291,13 +395,37 @@ class Keeper:
     def describe(self, fd: int, serial: int, entry: Entry) -> None:
         status = b"-" if entry.status is None else b"%d" % entry.status
         fields = [entry.child, b"%d" % entry.pid, status, *entry.usage, *entry.fds]
-        self.say(fd, link.CHILD, serial, fields, list(entry.fds.values()))
+        fds = list(entry.fds.values())
+        pidfd = -1
+        if entry.status is None and b"lone" not in entry.fds:
+            pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still its own
+            fields.append(b"pidfd")
+            fds.append(pidfd)
+        if entry.note:
+            fields.append(b"=" + entry.note)
+        try:
+            self.say(fd, link.CHILD, serial, fields, fds)
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def adopt(self, fields: list[bytes], fds: list[int]) -> None:
+        """Hold what a server has of a child whose keeper has died; we are not its parent."""
+        child, pid, note, *names = fields
+        if child not in self.entries and len(names) == len(fds):
+            self.entries[child] = Entry(
+                child, int(pid), 0, dict(zip(names, fds, strict=True)), note
+            )
+            fds.clear()  # ours now
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
         entry = self.entries.get(child)
         if entry is None:
             return 0
         leader = entry.pid if entry.status is None else None
+        lone = entry.fds.get(b"lone")
+        if lone is not None and not fence.alive(lone):
+            return 0  # not our child, and its number may be somebody else's by now
         if scope == link.SCOPE_TREE:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
@@ -404,14 +532,12 @@ class Keeper:
         self.poll.register(wake, select.POLLIN)
         if self.listener is not None:
             self.poll.register(self.listener.fileno(), select.POLLIN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.limits.raise_own()
         privacy.become_private()
         self.reap()
         while self.running:
-            timeout = None
-            if self.deadline is not None:
-                timeout = max(0.0, self.deadline - time.monotonic()) * 1000
-            for fd, events in self.poll.poll(timeout):
+            for fd, events in self.poll.poll(self.patience()):
                 if fd == wake:
                     if signal.SIGTERM in os.read(wake, 4096):
                         self.stop()
@@ -423,8 +549,16 @@ class Keeper:
                         self.flush(fd)
                     if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                         self.hear(fd)
+            self.fence_silent()
             if self.deadline is not None and time.monotonic() >= self.deadline:
                 self.stop()
+
+    def patience(self) -> float | None:
+        """Milliseconds until something is due without anybody asking."""
+        due = [claim.deadline for claim in self.claims[:1]]
+        if self.deadline is not None:
+            due.append(self.deadline)
+        return max(0.0, min(due) - time.monotonic()) * 1000 if due else None
 
     def accept(self) -> None:
         assert self.listener is not None  # noqa: S101 (the poll only names it when there is one)
@@ -454,7 +588,21 @@ def become_subreaper() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """``keeper LINK LISTENER ORPHAN_TTL``: descriptors 3.. of the first two, or - for none."""
+    """``keeper LINK LISTENER ORPHAN_TTL``: descriptors 3.. of the first two, or - for none.
+
+    ``--check FORM`` says by its exit code whether that form of a handover can be read, and
+    ``--state FD`` takes one over.
+    """
+    if argv[0] == "--check":
+        sys.exit(argv[1].encode() != handover.FORM)
+    os.chdir("/")
+    if argv[0] == "--state":
+        from handrail.keeper import takeover
+
+        keeper = takeover.revive(int(argv[1]))
+        become_subreaper()
+        keeper.run()
+        return
     first, listener, orphan_ttl = argv
     descriptors.close_inherited({int(fd) for fd in (first, listener) if fd != "-"})
     keeper = Keeper(float(orphan_ttl))
@@ -465,5 +613,4 @@ def main(argv: list[str]) -> None:
         os.set_inheritable(int(listener), False)
     os.set_inheritable(int(first), False)
     keeper.add(socket.socket(fileno=int(first)))
-    os.chdir("/")
     keeper.run()

@@ -27,14 +27,18 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from handrail import faults
 from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import link
+from handrail.process import pidfd
+from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
 from handrail.process.spec import ExitInfo, ExitKind, OnLag, ProcessSpec, Usage, exit_from_status
-from handrail.process.spool import STEP, Spool, Staging
+from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
+from handrail.process.stdin_log import StdinLog
 from handrail.process.stdin_pump import StdinPump
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,8 @@ _LOOK_SECONDS = 0.005
 _LOOK_SECONDS_MOST = 0.1
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
+#: How often the kernel is asked for the status of a child without a keeper.
+_STATUS_TRIES = 100
 
 
 class Sink(Protocol):
@@ -99,6 +105,7 @@ class Child:
         "_backlog",
         "_cause",
         "_ending",
+        "_index",
         "_launcher",
         "_loop",
         "_pidfd",
@@ -148,32 +155,41 @@ class Child:
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
         self._ending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.started_at = time.time()
+        self.started_at, self._started = time.time(), time.monotonic()
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
         self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
-        self._started = time.monotonic()
         self._pidfd = spawned.pidfd
         self._launcher = launcher
         self._loop = loop
         self._waiters: list[asyncio.Future[None]] = []
+        self._index: EventIndex | None = None  # made when there is something to remember
         self._pump: StdinPump | None = None
         self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
         self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         if spec.tty:
             self.streams = [Stream(PTY, spawned.fds[0])]
-            self._pump = StdinPump(spawned.fds[0], loop)
+            self._pump = StdinPump(spawned.fds[0], loop, None, self._open_input)
         else:
             self.streams = [Stream(STDOUT, spawned.fds[0]), Stream(STDERR, spawned.fds[1])]
             if spec.pipe_stdin:
-                self._pump = StdinPump(spawned.fds[2], loop, self._stdin_closed)
+                self._pump = StdinPump(spawned.fds[2], loop, self._stdin_closed, self._open_input)
+        if self._pump is not None:
+            self.ledger.store = self._pump.store
 
     def begin(self) -> None:
         """Start reading, and hear of the exit."""
-        if self._pidfd < 0:
-            return  # discarded meanwhile
+        if self._pidfd >= 0:  # else discarded meanwhile
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The same for one that a server before us has begun with, and that may have ended."""
         for stream in self.streams:
             self._read_from(stream)
+        if self.exit is not None:
+            self._maybe_closed()
+            self._drain_later()
+            return
         self._launcher.watch(self.number, self._exited)
         if self.spec.timeout is not None:
             left = max(0.0, self.spec.timeout - self.age)
@@ -186,6 +202,15 @@ class Child:
     @property
     def running(self) -> bool:
         return self.exit is None
+
+    @property
+    def started(self) -> tuple[float, float]:
+        """When it was started, by the clock on the wall and the monotonic one."""
+        return self.started_at, self._started
+
+    @started.setter
+    def started(self, at: tuple[float, float]) -> None:
+        self.started_at, self._started = at
 
     @property
     def age(self) -> float:
@@ -260,7 +285,8 @@ class Child:
 
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
-        self.terminated = self.terminated or self.running
+        if self.running:
+            self._note_terminated()
         await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
 
     async def end(self, grace: float) -> None:
@@ -269,7 +295,8 @@ class Child:
         The grace is over early when nobody is left who could use it.
         """
         if grace > 0:
-            self.terminated = self.terminated or self.running
+            if self.running:
+                self._note_terminated()
             log.info("process %r: asked to end, with %g s of grace", self.key[:80], grace)
             deadline = self._loop.time() + grace
             if self.spec.tty and self.running:
@@ -296,6 +323,7 @@ class Child:
         """End it for a reason of our own, which its exit will tell."""
         if self.running and self._cause is None:
             self._cause = cause
+            self._mark(TIMED_OUT if cause is ExitKind.TIMED_OUT else EVICTED)
             self._ending = self._loop.create_task(self._end_quietly(grace))
 
     async def _end_quietly(self, grace: float) -> None:
@@ -416,20 +444,70 @@ class Child:
         return False
 
     def _open_spool(self, stream: Stream) -> Spool:
+        """Make the place where a stream goes; the keeper has it before the first byte does."""
+        if faults.armed:
+            faults.point("spool.open")
         spool = Spool()
-        if stream.index == PTY:
-            try:
-                stream.staging = Staging()
-            except OSError:
-                spool.close()
-                raise
-            self._launcher.keep(self.number, b"staging", stream.staging.read_end)
-        stream.spool = spool
+        staging = None
         name = STREAM_NAMES[stream.index].encode()
-        self._launcher.keep(self.number, b"spool." + name, spool.fd)
+        try:
+            if stream.index == PTY:
+                staging = Staging()
+                self._launcher.keep(self.number, b"staging", staging.read_end)
+            index = EventIndex(spool.fd, INDEX_AT) if self._index is None else self._index
+            self._launcher.keep(self.number, b"spool." + name, spool.fd)
+        except OSError:
+            spool.close()
+            if staging is not None:
+                staging.close()
+            raise
+        stream.spool, stream.staging, self._index = spool, staging, index
         return spool
 
+    def _open_input(self) -> StdinLog:
+        if faults.armed:
+            faults.point("stdin.open")
+        log = StdinLog()
+        try:
+            self._launcher.keep(self.number, b"input", log.fd)
+        except OSError:
+            log.close()
+            raise
+        return log
+
+    def _open_index(self) -> EventIndex | None:
+        """Where to note something of a process that may not have said anything yet."""
+        if self._index is None and not self.closed:
+            fd = -1
+            try:
+                fd = os.memfd_create("handrail-events", os.MFD_CLOEXEC)
+                index = EventIndex(fd, 0)
+                self._launcher.keep(self.number, b"events", fd)
+            except OSError:
+                if fd >= 0:
+                    os.close(fd)
+                return None  # no descriptor free: only a server after a crash misses it
+            self._index = index
+        return self._index
+
+    def _note_terminated(self) -> None:
+        self.terminated = True
+        self._mark(TERMINATED)
+
+    def _mark(self, flag: int) -> None:
+        index = self._open_index()
+        if index is not None:
+            index.mark(flag)
+
     def _publish(self, chunk: Chunk) -> None:
+        if faults.armed:
+            faults.point("output.taken")
+        if self._index is not None:
+            self._index.chunk(
+                chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
+            )
+        if faults.armed:
+            faults.point("output.numbered")
         sink = self.sink
         if sink is not None and (
             self._backlog is None or self._backlog.keeps_up(self, sink, chunk.seq)
@@ -460,6 +538,12 @@ class Child:
 
     def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
+        self._take_last()
+        info = exit_from_status(status, terminated=self.terminated, usage=usage, cause=self._cause)
+        self._note_exit(info, status)
+
+    def _take_last(self) -> None:
+        """Number what was written before the exit before the exit."""
         if self.sink is None or self.sink.ready or self._backlog is not None:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
@@ -467,15 +551,14 @@ class Child:
                         break
                     if stream.ended or not self._take(stream):
                         break
-        self._note_exit(
-            exit_from_status(status, terminated=self.terminated, usage=usage, cause=self._cause)
-        )
 
-    def _note_exit(self, info: ExitInfo) -> None:
+    def _note_exit(self, info: ExitInfo, status: int = LOST) -> None:
         self.exit = info
         self._stop_timer()
-        os.close(self._pidfd)
-        self._pidfd = -1
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
         if self._pump is not None:
             if self.terminated:
                 self._pump.close()  # refuses who still waits
@@ -483,11 +566,21 @@ class Child:
                 # As on the wire: a write after the exit is accepted, and its bytes vanish.
                 self._pump.abandon()
         seq = self.log.exited()
+        # Without an index its number is the first there is, and the close has the second.
+        if self._index is not None or not all(s.ended for s in self.streams):
+            index = self._open_index()
+            if index is not None:
+                index.exited(seq, status, int(self.age * 1000))
+        if faults.armed:
+            faults.point("exit.numbered")
         if self.sink is not None and not self._is_behind:
             self.sink.exited(self, seq)
         self._wake()
         self._counted()
         self._maybe_closed()
+        self._drain_later()
+
+    def _drain_later(self) -> None:
         # One that asked to lose nothing is closed by the end of its streams alone.
         if not self.closed and self._window is None:
             self._timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
@@ -524,6 +617,12 @@ class Child:
     def _close(self) -> None:
         self._stop_timer()
         seq = self.log.closed()
+        if self._index is not None:
+            if self.held_open:
+                self._index.mark(HELD_OPEN)
+            self._index.closed(seq, time.monotonic())
+        if faults.armed:
+            faults.point("close.numbered")
         if self._pump is not None:
             self._pump.close()
         if not self.held_open:
@@ -541,8 +640,63 @@ class Child:
         if not self._is_behind:
             self.tags = _NO_TAGS
         self._pump = None
+        self._close_index()
         if all(stream.spool is None and stream.ended for stream in self.streams):
             self.streams = _NO_STREAMS
+
+    def park(self) -> None:
+        """Touch nothing any more; another server goes on with this child."""
+        self._stop_timer()
+        if self._ending is not None:
+            self._ending.cancel()
+        for stream in self.streams:
+            self._stop_reading(stream)
+            if not stream.ended:
+                stream.ended = True
+                os.close(stream.fd)
+                stream.fd = -1
+        if self._pump is not None:
+            self._pump.park(close=not self.spec.tty)
+
+    def orphaned(self) -> None:
+        """Its keeper is gone: nobody tells us of its exit, so we look for it."""
+        if self.exit is None and self._pidfd >= 0:
+            self._loop.add_reader(self._pidfd, self._gone_alone, _STATUS_TRIES)
+
+    def _gone_alone(self, tries: int) -> None:
+        self._loop.remove_reader(self._pidfd)
+        try:
+            status = pidfd.exit_status(self._pidfd)
+        except OSError:
+            status, tries = None, 0
+        if status is not None:
+            self._exited(status, 0, 0, 0)
+        elif tries:  # whoever has inherited it may take its status any moment
+            self._loop.call_later(_RETRY_SECONDS, self._look_again, tries - 1)
+        else:
+            self._take_last()
+            self._note_exit(ExitInfo(ExitKind.LOST, None))
+
+    def _look_again(self, tries: int) -> None:
+        if self.exit is None and self._pidfd >= 0:
+            self._gone_alone(tries)
+
+    def holdings(self) -> dict[bytes, int]:
+        """Everything a keeper holds of a child, by the names it has there."""
+        held = {} if self._pidfd < 0 else {b"lone": self._pidfd}
+        for stream in self.streams:
+            name = STREAM_NAMES[stream.index].encode()
+            if not stream.ended:
+                held[name] = stream.fd
+            if stream.spool is not None:
+                held[b"spool." + name] = stream.spool.fd
+            if stream.staging is not None:
+                held[b"staging"] = stream.staging.read_end
+        if self._index is not None and self._index.own_fd is not None:
+            held[b"events"] = self._index.own_fd
+        if self._pump is not None:
+            held |= self._pump.holdings(tty=self.spec.tty)
+        return held
 
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""
@@ -554,6 +708,11 @@ class Child:
         except OSError:
             pass
         self._note_exit(ExitInfo(ExitKind.LOST, None))
+
+    def _close_index(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def _counted(self) -> None:
         if self.on_exit is not None:
@@ -573,10 +732,12 @@ class Child:
                 stream.spool = None
         if self._pump is not None:
             self._pump.close()
+        self._close_index()
         self._stop_timer()
         if self._ending is not None:
             self._ending.cancel()
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
         if forget:

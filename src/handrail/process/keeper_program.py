@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail.keeper import link, privacy
+from handrail.keeper import handover, link, privacy
 
 
 class KeeperHandle(NamedTuple):
@@ -21,6 +21,73 @@ class KeeperHandle(NamedTuple):
     sock: socket.socket
     pid: int
     found: bool = False  # it was there already, and is nobody's child of ours
+
+
+#: Python and the keeper's program, as this server has them.
+PROGRAM = (sys.executable, os.path.join(os.path.dirname(link.__file__), "__main__.py"))
+#: How long a keeper may take to say that it can take over.
+_CHECK_SECONDS = 20.0
+#: The keeper gives a holder three seconds to answer, and a dying one some more.
+_CLAIM_SECONDS = 10.0
+
+
+def find_keeper(path: str) -> KeeperHandle | None:
+    """The keeper that listens there, if one does."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        return None
+    # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
+    return KeeperHandle(sock, 0, found=True)
+
+
+def claim_lease(handle: KeeperHandle) -> str | None:
+    """Take the lease from a server that does not answer; the reason when it is refused."""
+    fields = [b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim"]
+    answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
+    if answer is None:
+        return "its keeper does not answer"
+    return None if answer.op == link.WELCOME else answer.fields[0].decode()
+
+
+def holder_of(handle: KeeperHandle) -> int:
+    """The pid of the server that holds the lease, or 0."""
+    answer = ask_keeper(handle, link.WHO, [], _CLAIM_SECONDS)
+    return 0 if answer is None or answer.op != link.DONE else int(answer.fields[0])
+
+
+def check_keeper() -> str | None:
+    """Whether our keeper's program can take over from one that runs; the reason when not."""
+    import subprocess  # only for an upgrade
+
+    python, main = PROGRAM
+    try:
+        asked = subprocess.run(
+            [python, "-I", "-S", main, "--check", handover.FORM.decode()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_CHECK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the new one does not start: {error}"
+    if asked.returncode == 0:
+        return None
+    return "the new one cannot take over: " + asked.stderr.decode("utf-8", "replace")[-400:]
+
+
+def ask_keeper(
+    handle: KeeperHandle, op: int, fields: list[bytes], seconds: float
+) -> link.Message | None:
+    """One question before there is an event loop; None when no answer came."""
+    handle.sock.settimeout(seconds)
+    try:
+        link.send(handle.sock, op, 1, fields)
+        return link.receive(handle.sock)
+    except OSError:
+        return None
 
 
 def become_private() -> None:
@@ -36,7 +103,7 @@ def start_keeper(
     Called before the event loop is made, so that it starts while we still import.
     """
     ours, theirs = link.pair()
-    main = os.path.join(os.path.dirname(link.__file__), "__main__.py")
+    main = PROGRAM[1]
     # Out of the way of the numbers the keeper will find them under.
     first = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 16)
     second = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 16) if listener else -1

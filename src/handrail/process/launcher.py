@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
 from handrail.process import lookup
@@ -29,8 +30,22 @@ _GATHER_MOST = 256
 #: First and longest pause between two looks whether the keeper has ended.
 _REAP_SECONDS = 0.01
 _REAP_SECONDS_MOST = 2.0
+#: Starts the keeper is asked for at a time.  It does one after another anyway, and so what has to
+#: be with it at once (spools, signals) never waits behind a crowd.
+_STARTS_MOST = 32
 
 ExitCallback = Callable[[int, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A child of a server before us; the descriptors are the caller's to close."""
+
+    child: int
+    pid: int
+    exit: tuple[int, int, int, int] | None  # status, user ms, system ms, max RSS
+    note: bytes
+    fds: dict[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +81,21 @@ class Launcher:
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, int, int, int] | None] = {}
+        self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
+        self._starts: set[int] = set()  # serials of starts under way
+        self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
+        self._renoted: set[int] = set()
         self._released: list[bytes] = []
         self._forgotten: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
         self.alive = True
+        self.keeper_pid = handle.pid
+        self.mark = 0  # everything the keeper starts has one from here on
+        #: When the keeper lost the server before us, on the monotonic clock.
+        self.lost_at: float | None = None
         self.abilities = Abilities()
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
@@ -83,13 +106,45 @@ class Launcher:
         answer = await self._ask(link.HELLO, [b"%d" % link.VERSION, b"%d" % os.getpid()])
         if answer.op != link.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
+        self.keeper_pid = int(answer.fields[1])
+        self.mark = int(answer.fields[3])
+        if answer.fields[2] != b"-":
+            self.lost_at = float(answer.fields[2])
         trees, limits = (await self._ask(link.ABILITIES, [])).fields
         self.abilities = Abilities(trees.decode(), frozenset(limits.decode().split()))
 
-    def spawn(self, spec: ProcessSpec) -> Coroutine[Any, Any, Spawned]:
+    async def found(self) -> tuple[dict[bytes, bytes], list[Found]]:
+        """Notes and children that were there before us."""
+        self._listing = ({}, [])
+        await self._ask(link.LIST, [])
+        listing, self._listing = self._listing, ({}, [])
+        return listing
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Leave something for the next server, or take it back."""
+        self._tell(link.NOTE, 0, [key] if value is None else [key, value], [])
+
+    def renote(self, child: int, value: bytes) -> None:
+        """Leave word of a change to what the note of a child says; gone when it is forgotten."""
+        self._renoted.add(child)
+        self.note(b"child/%d" % child, value)
+
+    def adopt(self, child: int, pid: int, note: bytes, fds: dict[bytes, int]) -> None:
+        """Give a new keeper what we have of a child whose keeper is gone."""
+        fields = [b"%d" % child, b"%d" % pid, note, *fds]
+        self._tell(link.ADOPT, 0, fields, list(fds.values()))
+
+    async def replace_keeper(self, python: str, program: str) -> None:
+        """Have the keeper become that program; raises KeeperLost when it refuses."""
+        answer = await self._ask(link.REEXEC, [os.fsencode(python), os.fsencode(program)])
+        if answer.op != link.DONE:
+            raise KeeperLost(answer.fields[0].decode())
+
+    def spawn(self, spec: ProcessSpec, note: bytes = b"") -> Coroutine[Any, Any, Spawned]:
         """Start one child.  Raises SpawnFailed, or KeeperLost.
 
-        The keeper is asked before this returns; the coroutine waits for the answer.
+        ``note``: what the next server has to know of it; holds no NUL.  The keeper is asked
+        before this returns, or in its turn; the coroutine waits for the answer.
         """
         cwd = lookup.open_cwd(spec.cwd)
         try:
@@ -112,11 +167,11 @@ class Launcher:
                 b"%d" % spec.cols,
                 b",".join(b"%d" % number for number, _ in spec.passed),
                 program,
-                b"%d" % len(argv),
+                b"%d %b" % (len(argv), note) if note else b"%d" % len(argv),
                 *argv,
             ]
             fields += [b"%b=%b" % pair for pair in spec.env.items()]
-            question = self._ask(link.SPAWN, fields, [cwd, *(fd for _, fd in spec.passed)])
+            question = self._ask_spawn(fields, [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None
@@ -144,6 +199,8 @@ class Launcher:
         if answer.cut:
             self._unwanted(answer)
             raise lookup.spawn_failed(spec.argv[0], errno.EMFILE)
+        if faults.armed:
+            faults.point("spawn.answered")
         *fds, pidfd = answer.fds
         answer.fds = []
         return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds))
@@ -166,11 +223,17 @@ class Launcher:
         return dict(zip(map(int, fields[::2]), map(int, fields[1::2]), strict=True))
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
-        """Give the keeper a copy of a descriptor to hold for the next server."""
-        try:
-            self._tell(link.KEEP, 0, [b"%d" % child, name], [fd])
-        except OSError:
-            pass  # no descriptor free for a copy that has to wait: only the next server misses it
+        """Give the keeper a copy of a descriptor to hold for the next server.
+
+        It has it when this returns, whatever becomes of us; raises OSError when it is too busy.
+        """
+        if self.alive:
+            if self._unsent:
+                raise BlockingIOError(errno.EAGAIN, "the keeper is busy")
+            try:
+                link.send(self._sock, link.KEEP, 0, [b"%d" % child, name], [fd])
+            except ConnectionError:
+                pass  # seen by the reader
 
     def drop(self, child: int, name: bytes) -> None:
         """Have the keeper close its copy too: only then does the child see an end of file."""
@@ -185,8 +248,25 @@ class Launcher:
         """Nothing more is wanted of this child."""
         self._watchers.pop(child, None)
         self._early.pop(child, None)
+        if child in self._renoted:
+            self._renoted.discard(child)
+            self.note(b"child/%d" % child, None)
         self._forgotten.append(b"%d" % child)
         self._gather()
+
+    def discard(self, child: int, *, running: bool) -> None:
+        """End what is left of a child nobody wants, and forget it."""
+        self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
+        if running:
+            self.watch(child, lambda *_: self.forget(child))
+        else:
+            self.forget(child)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended because we asked it to."""
+        said = self._goodbye
+        return said is not None and said.done() and not said.cancelled() and not said.exception()
 
     async def stop(self) -> None:
         """End every child and the keeper."""
@@ -204,6 +284,7 @@ class Launcher:
     def close(self) -> None:
         """Let go of the link.  An embedded keeper then ends its children and itself."""
         self._send_gathered()
+        self._tell(link.BYE, 0, [], [])
         self.on_lost = None
         self._lost()
 
@@ -220,6 +301,34 @@ class Launcher:
         self._tell(op, serial, fields, fds or [])
         self._questions[serial] = future
         return future
+
+    def _ask_spawn(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[link.Message]:
+        if len(self._starts) < _STARTS_MOST or not self.alive:
+            question = self._ask(link.SPAWN, fields, fds)
+            self._starts.add(self._serial)
+            return question
+        copies = [os.dup(fd) for fd in fds]
+        self._serial = serial = self._serial % 0xFFFFFFFF + 1
+        self._later.append((serial, fields, copies))
+        question = self._questions[serial] = self._loop.create_future()
+        return question
+
+    def _start_next(self) -> None:
+        while self._later and len(self._starts) < _STARTS_MOST:
+            serial, fields, fds = self._later.popleft()
+            question = self._questions[serial]
+            try:
+                if not question.done():
+                    self._tell(link.SPAWN, serial, fields, fds)
+                    self._starts.add(serial)
+            except (OSError, ValueError) as error:
+                del self._questions[serial]
+                question.set_exception(
+                    error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+                )
+            finally:
+                for fd in fds:
+                    os.close(fd)
 
     def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
         if not self.alive:
@@ -267,7 +376,13 @@ class Launcher:
             if message.op == link.EXITED:
                 self._exited(message.fields)
                 continue
+            if message.op in (link.CHILD, link.NOTED, link.ASKED):
+                self._told(message)
+                continue
             future = self._questions.pop(message.serial, None)
+            if message.serial in self._starts:
+                self._starts.discard(message.serial)
+                self._start_next()
             if message.op == link.SPAWNED:
                 self._early[int(message.fields[0])] = None
             if future is None or future.done():
@@ -283,12 +398,29 @@ class Launcher:
         elif child in self._early:
             self._early[child] = (status, user, system, rss)
 
+    def _told(self, message: link.Message) -> None:
+        """Part of a list, or somebody wants to know whether we are alive."""
+        fields = message.fields
+        if message.op == link.ASKED:
+            self._tell(link.ALIVE, 0, [], [])
+        elif message.op == link.NOTED:
+            self._listing[0][fields[0]] = fields[1]
+            if fields[0].startswith(b"child/"):
+                self._renoted.add(int(fields[0][6:]))
+        else:
+            note = fields.pop()[1:] if fields[-1].startswith(b"=") else b""
+            names = fields[6:] if not message.cut else []
+            fds, message.fds = dict(zip(names, message.fds, strict=True)), []
+            known = None if fields[2] == b"-" else (int(fields[2]), *map(int, fields[3:6]))
+            self._early[int(fields[0])] = known  # type: ignore[assignment]
+            self._listing[1].append(
+                Found(int(fields[0]), int(fields[1]), known, note, fds)  # type: ignore[arg-type]
+            )
+
     def _unwanted(self, message: link.Message) -> None:
         """Nobody waits for this answer any more; a child that came of it must not live on."""
         if message.op == link.SPAWNED:
-            child = int(message.fields[0])
-            self.signal(child, 9, link.SCOPE_TREE).add_done_callback(_seen)
-            self.watch(child, lambda *_: self.forget(child))
+            self.discard(int(message.fields[0]), running=True)
         message.close()
 
     def _gather(self) -> None:
@@ -321,42 +453,54 @@ class Launcher:
             for fd in fds:
                 os.close(fd)
         self._unsent.clear()
+        for _, _, fds in self._later:
+            for fd in fds:
+                os.close(fd)
+        self._later.clear()
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(_gone())
         self._questions.clear()
-        self._reap_keeper(_REAP_SECONDS)
+        self._reap_keeper(self._pid, _REAP_SECONDS)
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
 
-    def _reap_keeper(self, pause: float) -> None:
+    def relink(self, handle: KeeperHandle) -> None:
+        """Go on with another keeper; what was asked of the one before has failed."""
+        self._sock = handle.sock
+        self._sock.setblocking(False)
+        self._pid = 0 if handle.found else handle.pid
+        self._watchers.clear()
+        self._early.clear()
+        self._starts.clear()
+        self._released.clear()
+        self._forgotten.clear()
+        self._gathering = None
+        self.alive = True
+        self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _reap_keeper(self, pid: int, pause: float) -> None:
         """Take the status of a keeper that is our child, now or when it has ended.
 
         After STOP it closes the link as its last act, so this does not take long; one that
         ends its children first, or dies, may still be on its way.
         """
-        if not self._pid:
+        if not pid:
             return
         try:
             # Waiting is right only for a keeper that has confirmed its end by itself.
-            said = self._goodbye
-            confirmed = (
-                said is not None
-                and said.done()
-                and not said.cancelled()
-                and said.exception() is None
-            )
-            wait = 0 if confirmed else os.WNOHANG
-            ended, _ = os.waitpid(self._pid, wait)
+            wait = 0 if self.ended else os.WNOHANG
+            ended, _ = os.waitpid(pid, wait)
         except ChildProcessError:
-            ended = self._pid
+            ended = pid
         if ended:
-            self._pid = 0
+            if self._pid == pid:
+                self._pid = 0
         else:
             later = min(2 * pause, _REAP_SECONDS_MOST)
-            self._loop.call_later(pause, self._reap_keeper, later)
+            self._loop.call_later(pause, self._reap_keeper, pid, later)
 
 
 def _seen(future: asyncio.Future[link.Message]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
 RETENTION_BYTES = 1024 * 1024
 RETENTION_CHUNKS = 50_000
@@ -29,6 +30,16 @@ class Chunk:
         self.stream = stream
         self.start = start
         self.size = size
+
+
+class Event(NamedTuple):
+    """A chunk as it was recorded, with the bytes of the process up to and including it."""
+
+    seq: int
+    stream: int
+    start: int
+    size: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,29 @@ class OutputLog:
         """The number of the close, which is the last."""
         self.closed_seq = self._number(0)
         return self.closed_seq
+
+    def restore(self, events: list[Event], exit_seq: int | None, closed_seq: int | None) -> None:
+        """Go on where the log of a server before us ended; only for a log that is new."""
+        self.exit_seq, self.closed_seq = exit_seq, closed_seq
+        self.next_seq = max(events[-1].seq if events else 0, exit_seq or 0, closed_seq or 0) + 1
+        self._ends_from = first = events[0].seq if events else 1
+        self.bytes_total = total = events[0].total - events[0].size if events else 0
+        self.bytes_dropped = total
+        if total:
+            self.dropped_seq = first - 1 if exit_seq != first - 1 else first - 2
+            early = exit_seq is not None and exit_seq < first
+            self.chunks_dropped = first - 1 - early
+        ends = self._ends = array("Q")
+        for event in events:
+            while first + len(ends) < event.seq:  # an exit or a close: no bytes
+                ends.append(self.bytes_total)
+            self.bytes_total = event.total
+            ends.append(event.total)
+            self._chunks.append(Chunk(event.seq, event.stream, event.start, event.size))
+            self.retained += event.size
+        while first + len(ends) < self.next_seq:
+            ends.append(self.bytes_total)
+        self._evict()
 
     def read(self, after: int, max_bytes: int | None) -> Page:
         """Retained chunks numbered above ``after``; at least one if there is any."""

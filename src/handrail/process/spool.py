@@ -18,14 +18,19 @@ same work without the promise for a killed server.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import struct
+import termios
 
+from handrail import faults
 from handrail.process.output_log import RETENTION_BYTES
 
 #: Bytes moved in one step; larger ones were slower in every measurement.
 STEP = 64 * 1024
 RING = RETENTION_BYTES + STEP
+#: Where an index of the process may lie (``event_index.py``): behind the ring and its head.
+INDEX_AT = (RING // 4096 + 1) * 4096
 _HEAD = struct.Struct("<8sQQ")  # magic, laps, pending
 _MAGIC = b"hrspool1"
 #: A terminal gives about 4 KiB a step, and the kernel makes pages for all that is asked for.
@@ -46,6 +51,23 @@ class Spool:
         self._plain = False
         self._write_head(pending=False)
 
+    @classmethod
+    def attach(cls, fd: int) -> Spool:
+        """Go on with the spool of a server before us, which may have been killed in any step."""
+        spool = object.__new__(cls)
+        spool.fd = fd
+        spool._plain = False
+        magic, spool._laps, pending = _HEAD.unpack(os.pread(fd, _HEAD.size, RING))
+        if magic != _MAGIC:
+            raise ValueError("no spool of ours")
+        spool._offset = os.lseek(fd, 0, os.SEEK_CUR)
+        if spool._offset == RING:
+            spool._wrap()
+        elif pending:  # the step back was taken and not noted
+            spool._laps += 1
+            spool._write_head(pending=False)
+        return spool
+
     @property
     def position(self) -> int:
         """Bytes of the stream so far."""
@@ -55,6 +77,9 @@ class Spool:
         """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty."""
         room = RING - self._offset
         want = min(room, STEP)
+        if faults.armed:
+            want = faults.at_most("spool.fill", want)
+            faults.point("spool.fill")
         if self._plain:
             moved = self._copy(source, want)
         else:
@@ -88,7 +113,11 @@ class Spool:
 
     def _wrap(self) -> None:
         self._write_head(pending=True)
+        if faults.armed:
+            faults.point("spool.pending")
         os.lseek(self.fd, 0, os.SEEK_SET)
+        if faults.armed:
+            faults.point("spool.wrapped")
         self._laps += 1
         self._offset = 0
         self._write_head(pending=False)
@@ -106,6 +135,17 @@ class Staging:
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.held = 0  # bytes in the pipe
         self._plain = False
+
+    @classmethod
+    def attach(cls, read_end: int) -> Staging:
+        """Go on with the pipe of a server before us, and what it holds."""
+        staging = object.__new__(cls)
+        staging.read_end = read_end
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        staging.write_end = os.open(f"/proc/self/fd/{read_end}", flags)
+        staging.held = struct.unpack("i", fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)))[0]
+        staging._plain = False
+        return staging
 
     def fill(self, terminal: int, want: int) -> tuple[int, bool]:
         """Gather from a terminal; says how many bytes, and whether it has ended.

@@ -1,7 +1,7 @@
 """Bytes on their way into a child's stdin.
 
-Never blocks: what the child does not take at once waits here, in order, up to a bound in
-chunks and in bytes.  Beyond it a writer waits for room, and only that writer.
+Never blocks: what the child does not take at once waits in the log (``stdin_log.py``), in order,
+up to a bound in chunks and in bytes.  Beyond it a writer waits for room, and only that writer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from handrail.errors import StdinClosed
+from handrail.process.stdin_log import NO_ID, StdinLog
 
 #: The peer queues 128 chunks; the bytes are bounded too, for chunks may be large.
 QUEUE_CHUNKS = 128
@@ -23,11 +24,13 @@ class StdinPump:
 
     __slots__ = (
         "_closing",
+        "_ends",
         "_fd",
+        "_log",
         "_loop",
         "_on_close",
-        "_queue",
-        "_size",
+        "_open_log",
+        "_stored",
         "_waiting",
         "_writing",
         "broken",
@@ -38,12 +41,15 @@ class StdinPump:
         fd: int,
         loop: asyncio.AbstractEventLoop,
         on_close: Callable[[int], None] | None = None,
+        open_log: Callable[[], StdinLog] = StdinLog,
     ) -> None:
         self._fd = fd
         self._loop = loop
         self._on_close = on_close  # None for a terminal, which is closed by whoever reads it
-        self._queue: deque[memoryview] = deque()
-        self._size = 0
+        self._open_log = open_log
+        self._log: StdinLog | None = None  # made with the first write
+        self._ends: deque[int] = deque()  # of the chunks that wait in the log
+        self._stored = False
         self._waiting: deque[tuple[asyncio.Future[None], bytes, Callable[[], bool]]] = deque()
         self._writing = False
         self._closing = False
@@ -51,7 +57,12 @@ class StdinPump:
 
     @property
     def full(self) -> bool:
-        return bool(self._queue) and (len(self._queue) >= QUEUE_CHUNKS or self._size >= QUEUE_BYTES)
+        return bool(self._ends) and (
+            len(self._ends) >= QUEUE_CHUNKS or self._waits() >= QUEUE_BYTES
+        )
+
+    def _waits(self) -> int:
+        return 0 if self._log is None else self._log.waiting
 
     @property
     def closed(self) -> bool:
@@ -61,7 +72,8 @@ class StdinPump:
         """Queue bytes in their turn; None when that was now.
 
         ``accept`` is called in the same step as the queueing and says whether to write at
-        all; a future that is cancelled before its turn leaves no trace.
+        all; it may ``store`` the bytes under their id itself.  A future that is cancelled before
+        its turn leaves no trace.
         """
         if self.closed:
             raise StdinClosed("stdin of this process is closed")
@@ -69,13 +81,36 @@ class StdinPump:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((future, data, accept))
             return future
-        if accept():
-            self._queue_up(data)
+        self._accept(data, accept)
         return None
+
+    def store(self, data: bytes, digest: bytes = NO_ID, check: int = 0) -> None:
+        """Put bytes into the log; of those that vanish only the id.  Raises OSError."""
+        if self._fd < 0:
+            return
+        if self._log is None:
+            if self.broken:
+                return
+            self._log = self._open_log()
+        self._log.append(b"" if self.broken else data, digest, check)
+        self._stored = True
+
+    def revive(self, log: StdinLog) -> None:
+        """Go on with what a server before us has left."""
+        self._log = log
+        if self._fd < 0:
+            return
+        self._closing = log.closing
+        if log.waiting:
+            self._ends.append(log.end)
+            self._write()
+        self._next()
 
     def finish(self) -> None:
         """End of file after what is queued, and after those who wait for their turn."""
         self._closing = True
+        if self._log is not None and not self._waiting:
+            self._log.finish()
         self._next()
 
     def close(self) -> None:
@@ -88,50 +123,72 @@ class StdinPump:
         fd, self._fd = self._fd, -1
         if self._on_close is not None:
             self._on_close(fd)
-        self._queue.clear()
-        self._size = 0
+        self._forget_log()
         waiting, self._waiting = self._waiting, deque()
         for future, _, _ in waiting:
             if not future.done():
                 future.set_exception(StdinClosed("stdin of this process was closed"))
 
-    def _queue_up(self, data: bytes) -> None:
-        if self.broken:
-            return
-        view = memoryview(data)
-        if not self._queue:
-            view = view[self._write(view) :]
-        if view and not self.broken:
-            self._queue.append(view)
-            self._size += len(view)
-            if not self._writing:
-                self._writing = True
-                self._loop.add_writer(self._fd, self._writable)
+    def holdings(self, *, tty: bool) -> dict[bytes, int]:
+        """What a keeper is to hold of it; a terminal it has already."""
+        held = {} if tty or self._fd < 0 else {b"stdin": self._fd}
+        if self._log is not None:
+            held[b"input"] = self._log.fd
+        return held
 
-    def _write(self, view: memoryview) -> int:
-        try:
-            return os.write(self._fd, view)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            self._break()
-            return len(view)
-
-    def _writable(self) -> None:
-        while self._queue:
-            view = self._queue[0]
-            written = self._write(view)
-            if self.broken:
-                return
-            self._size -= written
-            if written < len(view):
-                self._queue[0] = view[written:]
-                break
-            self._queue.popleft()
-        self._next()
-        if self._writing and not self._queue:
+    def park(self, *, close: bool) -> None:
+        """Touch nothing any more; another server goes on with the log."""
+        if self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
+        fd, self._fd = self._fd, -1
+        if close and fd >= 0:
+            os.close(fd)
+        self._forget_log()
+
+    def _accept(self, data: bytes, accept: Callable[[], bool]) -> None:
+        self._stored = False
+        if accept():
+            if not self._stored:
+                self.store(data)
+            if data and not self.broken and self._log is not None:
+                self._ends.append(self._log.end)
+                if not self._writing:
+                    self._write()
+
+    def _write(self) -> None:
+        """Move on what the child takes, and come back when it takes more."""
+        log, ends = self._log, self._ends
+        if log is None:
+            return
+        try:
+            while log.waiting:
+                log.send(self._fd)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._break()
+            return
+        while ends and ends[0] <= log.sent:
+            ends.popleft()
+        if log.waiting and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        self._write()
+        if self.broken:
+            return
+        self._next()
+        if self._writing and not self._ends:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
+
+    def _forget_log(self) -> None:
+        self._ends.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def abandon(self) -> None:
         """The reader is gone: accept everything, write nothing."""
@@ -140,8 +197,7 @@ class StdinPump:
 
     def _break(self) -> None:
         self.broken = True
-        self._queue.clear()
-        self._size = 0
+        self._ends.clear()
         if self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
@@ -152,8 +208,15 @@ class StdinPump:
         while self._waiting and not self.full:
             future, data, accept = self._waiting.popleft()
             if not future.done():
-                if accept():
-                    self._queue_up(data)
-                future.set_result(None)
-        if self._closing and not self._queue and not self._waiting:
-            self.close()
+                try:
+                    self._accept(data, accept)
+                except OSError as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(None)
+        if self._closing and not self._waiting:
+            if self._ends:
+                if self._log is not None:
+                    self._log.finish()
+            elif self._fd >= 0:
+                self.close()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 from handrail.errors import HandrailError, KeeperLost, ProcessExists
 from handrail.keeper import link, memory
+from handrail.process import notes
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
@@ -38,9 +40,10 @@ class StartCancelled(HandrailError):
 class Starting:
     """An id whose process is on its way."""
 
-    __slots__ = ("cancelled",)
+    __slots__ = ("at", "cancelled")
 
     def __init__(self) -> None:
+        self.at = (time.time(), time.monotonic())
         self.cancelled = False
 
 
@@ -54,7 +57,9 @@ class ProcessTable:
         *,
         retention: float = RETENTION_SECONDS,
         observer: Observer | None = None,
+        owner: str | None = None,
     ) -> None:
+        self._owner = owner  # who finds these processes again after a crash
         self._launcher = launcher
         self._loop = loop
         self._retention = retention
@@ -72,6 +77,10 @@ class ProcessTable:
 
     def __iter__(self) -> Iterator[Child]:
         return iter([e for e in self._entries.values() if isinstance(e, Child)])
+
+    @property
+    def starting(self) -> bool:
+        return any(isinstance(entry, Starting) for entry in self._entries.values())
 
     @property
     def running(self) -> int:
@@ -92,8 +101,11 @@ class ProcessTable:
         """
         if key in self._entries:
             raise ProcessExists(f"process {key} already exists")
-        spawning = self._launcher.spawn(spec)
-        place = self._entries[key] = Starting()
+        place = Starting()
+        owner = self._owner
+        note = b"" if owner is None else notes.encode(owner, key, spec, place.at)
+        spawning = self._launcher.spawn(spec, note)
+        self._entries[key] = place
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
@@ -114,6 +126,7 @@ class ProcessTable:
             self._running -= 1
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+        child.started = place.at
         if place.cancelled:
             del self._entries[key]
             self._running -= 1
@@ -132,6 +145,20 @@ class ProcessTable:
         later = self._loop.call_soon
         later(later, later, child.begin)
         return child
+
+    def revive(self, child: Child, closed_ago: float | None) -> None:
+        """A process of a server before us; ``closed_ago``: how long it has been closed."""
+        self._entries[child.key] = child
+        child.on_closed = self._retire
+        if child.running:
+            self._running += 1
+            if self._observer is not None:
+                self._observer.started(child)
+            child.on_exit = self._exited
+        if closed_ago is not None:
+            self._retire(child, closed_ago)
+        if closed_ago is None or child.held_open:
+            child.go_on()
 
     def _exited(self, child: Child) -> None:
         self._running -= 1
@@ -165,10 +192,11 @@ class ProcessTable:
         """Terminate a process that has not started yet."""
         place.cancelled = True
 
-    def _retire(self, child: Child) -> None:
-        self._closed.append((self._loop.time() + self._retention, child))
+    def _retire(self, child: Child, closed_ago: float = 0.0) -> None:
+        left = max(0.0, self._retention - closed_ago)
+        self._closed.append((self._loop.time() + left, child))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._retention, self._expire)
+            self._timer = self._loop.call_later(left, self._expire)
 
     def _expire(self) -> None:
         """Free the ids whose time is over; many at once, for each time the keeper is asked."""

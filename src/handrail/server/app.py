@@ -6,27 +6,31 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
-from handrail.errors import RpcError, UsageError
+from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
-from handrail.process.keeper_program import KeeperHandle
+from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
-from handrail.server import environment, quota
+from handrail.server import environment, quota, upgrade
+from handrail.server.adoption import adopt, renew_keeper
 from handrail.server.auth import Authenticator, Principal, Throttle
 from handrail.server.connection import Connection
 from handrail.server.front import Front
 from handrail.server.handlers import HANDLERS
 from handrail.server.http_client import HttpClient
+from handrail.server.keeper_loss import KeeperLoss
 from handrail.server.measures import Measures
 from handrail.server.rows import Rows
 from handrail.server.sessions import Session, Sessions
+from handrail.server.state_dir import StateDir
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
@@ -39,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: How long an orderly stop may take beyond the grace of the children.
 STOP_SECONDS = 5.0
+#: How long a hand-over waits for processes that are just being started.
+_STARTS_SECONDS = 2.0
 
 
 class Server:
@@ -59,7 +65,8 @@ class Server:
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
-        self.own_environment = dict(os.environ)
+        #: Without what we only tell our keepers by it.
+        self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
         self.stopping = asyncio.Event()
@@ -68,7 +75,9 @@ class Server:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._info: EnvironmentInfo | None = None
-        launcher.on_lost = self._keeper_lost
+        #: Where the next server waits for its turn, once there is one.
+        self.successor: socket.socket | None = None
+        launcher.on_lost = self.keeper_lost
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
@@ -108,8 +117,9 @@ class Server:
         """A connection for somebody who may connect."""
         return Connection(self, f"{principal.mode.value}:{principal.issuer}:{principal.subject}")
 
-    def _keeper_lost(self) -> None:
-        log.error("the keeper is gone; its children are ended and their exits reported as lost")
+    def keeper_lost(self) -> None:
+        """There is no keeper and there will be none."""
+        log.error("without a keeper children are ended and their exits reported as lost")
         self.exit_code = 1
         for child in self.sessions.children():
             child.keeper_lost()
@@ -118,14 +128,18 @@ class Server:
     async def stop(self) -> None:
         """Drain, and end the children or leave them to the keeper."""
         self.draining = True
-        keep = self.settings.on_stop == "keep"
+        keep = self.settings.on_stop == "keep" or self.successor is not None
         for connection in list(self._connections):
             if keep:
                 connection.go_away(CLOSE_RESTART, "restarting; resume with the session id")
             else:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
+            for child in self.sessions.children():
+                child.park()
             self.launcher.close()
+            if self.successor is not None:
+                upgrade.go(self.successor)
             return
         stdio = self.settings.listen.kind == "stdio"
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
@@ -143,11 +157,32 @@ class Server:
         return otel.start(self.measures.registry)
 
 
-async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHandle) -> int:
+async def serve(
+    settings: ServerSettings,
+    auth: Authenticator,
+    keeper: KeeperHandle | None,
+    state: StateDir | None = None,
+    heir: upgrade.Inheritance | None = None,
+) -> int:
     """Run one server until it is told to stop; the exit code."""
     loop = asyncio.get_running_loop()
+    if heir is not None and state is not None:
+        if not await heir.take(loop):
+            return 1  # the server before us goes on
+        keeper = state.keeper(settings.orphan_ttl)
+    assert keeper is not None  # noqa: S101 (given, or found just now)
     launcher = Launcher(keeper, loop)
     server = Server(settings, launcher, loop)
+
+    def new_keeper() -> KeeperHandle:
+        return start_keeper() if state is None else state.keeper(settings.orphan_ttl)
+
+    def at_work(mark: int) -> None:
+        if state is not None:
+            state.at_work(mark)
+
+    loss = KeeperLoss(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
+    launcher.on_lost = loss.happened
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -155,24 +190,66 @@ async def serve(settings: ServerSettings, auth: Authenticator, keeper: KeeperHan
     try:
         await launcher.hello()
         log.info("trees are ended by %s", launcher.abilities.trees)
-        listener = await _listen(server, auth)
+        at_work(launcher.mark)
+        if keeper.found:
+            await adopt(server.sessions, launcher, loop)
+        listener = await _listen(server, auth, None if heir is None else heir.listener)
+        if state is not None:
+            state.ready()
+        if state is not None and listener is not None:
+            offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
+            loop.add_signal_handler(
+                upgrade.UPGRADE_SIGNAL, lambda: server.spawn_task(_hand_over(server, offer))
+            )
+        else:
+            signal.signal(upgrade.UPGRADE_SIGNAL, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (upgrade.UPGRADE_SIGNAL,))
+        if heir is not None:
+            await renew_keeper(launcher)
         await server.stopping.wait()
+    except HandrailError:
+        if state is not None:
+            state.ready()  # an orderly refusal is no crash
+        raise
     finally:
         if listener is not None:
-            listener.close()
+            if server.successor is None:
+                listener.close()
+            else:
+                listener.leave()
         try:
             async with asyncio.timeout(settings.stop_grace + STOP_SECONDS):
                 await server.stop()
                 if listener is not None:
                     await listener.wait_closed()
+            if state is not None and launcher.ended:
+                state.done()
         except TimeoutError:
-            log.error("the keeper does not answer; leaving its children to it")
-            server.exit_code = 1
+            if server.successor is None:
+                log.error("the keeper does not answer; leaving its children to it")
+                server.exit_code = 1
             launcher.close()
     return server.exit_code
 
 
-async def _listen(server: Server, auth: Authenticator) -> WebSocketListener | None:
+async def _hand_over(server: Server, offer: upgrade.Upgrade) -> None:
+    """Start the next server; when it is ready, stop without stopping anything else."""
+    control = await offer.prepare(server.loop)
+    if control is None:
+        return
+    server.draining = True
+    # What is just being started is answered by whoever was asked.
+    deadline = server.loop.time() + _STARTS_SECONDS
+    while server.sessions.starting and server.loop.time() < deadline:  # noqa: ASYNC110 (rare, short)
+        await asyncio.sleep(0.005)
+    server.successor = control
+    server.stopping.set()
+
+
+async def _listen(
+    server: Server, auth: Authenticator, sock: socket.socket | None
+) -> WebSocketListener | None:
+    """Open the way in; with a socket of the server before us nothing is announced again."""
     listen = server.settings.listen
     if listen.kind == "stdio":
         from handrail.transport.stdio import open_stdio
@@ -192,16 +269,22 @@ async def _listen(server: Server, auth: Authenticator) -> WebSocketListener | No
             from handrail.transport import unix_socket
 
             unix = await unix_socket.listen(
-                listen.path, front, accept=lambda who: Connection(server, f"uid:{who.uid}")
+                listen.path,
+                front,
+                accept=lambda who: Connection(server, f"uid:{who.uid}"),
+                sock=sock,
             )
-            _announce(f"unix:{listen.path}")
+            if sock is None:
+                _announce(f"unix:{listen.path}")
             return unix
         limits = ListenLimits(refused=Throttle().failed)
-        tcp = await websocket.listen(listen.host, listen.port, front, limits=limits)
+        tcp = await websocket.listen(listen.host, listen.port, front, limits=limits, sock=sock)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
         ) from None
+    if sock is not None:
+        return tcp
     host, port = tcp.sockname[:2]  # type: ignore[index]
     _announce(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}")
     return tcp

@@ -386,6 +386,8 @@ def process_write(conn: Connection, params: WriteParams) -> Any:
         turn = child.write(data, accept)
     except StdinClosed:
         return WriteResult(status="stdinClosed")
+    except OSError as error:
+        raise _no_room(error) from None
     return _ACCEPTED if turn is None else _write_later(conn, turn)
 
 
@@ -395,9 +397,19 @@ async def _write_later(conn: Connection, turn: Any) -> WriteResult:
         await turn
     except StdinClosed:
         raise RpcError(INTERNAL_ERROR, "failed to write to process stdin") from None
+    except OSError as error:
+        raise _no_room(error) from None
     finally:
         conn.calls.unpark(Lane.ORDINARY)
     return _ACCEPTED
+
+
+def _no_room(error: OSError) -> RpcError:
+    return RpcError(
+        INTERNAL_ERROR,
+        f"no room to keep input of this process ({error.strerror}); nothing was accepted, send"
+        " the same write again later",
+    )
 
 
 def _note_conflict(child: Child, write_id: str, data: bytes) -> None:

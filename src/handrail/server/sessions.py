@@ -3,19 +3,26 @@
 A session is a set of processes under a random name.  It belongs to at most one connection;
 without one it goes on for its time to live and is then ended, every tree of it.  Whoever knows
 the id may resume a detached session; whoever also knows its secret may take an attached one
-over, and the connection that had it is closed with a reason.
+over, and the connection that had it is closed with a reason.  What a session is lies with the
+keeper too, so that the next server goes on with it, its remaining time included.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import secrets
+import time
 import uuid
+from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from handrail.errors import RpcError
+from handrail.process import notes
 from handrail.process.child import Child
 from handrail.process.launcher import Launcher
 from handrail.process.table import ProcessTable
@@ -40,15 +47,36 @@ class Attached(Protocol):
         """Another connection has taken the session over."""
 
 
+class SessionNote(msgspec.Struct, array_like=True, frozen=True):
+    """A session as the next server has to know it."""
+
+    owner: str
+    ttl: float
+    secret: str | None  # its digest
+    detached_at: float | None  # monotonic
+
+
+_KEY = b"session/"
+
+
 class Session:
     """Processes, and who is to hear of them."""
 
-    def __init__(self, owner: str, table: ProcessTable, ttl: float) -> None:
-        self.id = str(uuid.uuid4())
+    def __init__(
+        self,
+        session_id: str,
+        owner: str,
+        table: ProcessTable,
+        ttl: float,
+        save: Callable[[Session], None],
+    ) -> None:
+        self.id = session_id
         self.owner = owner
         self.table = table
         self.ttl = ttl
-        self.secret: str | None = None
+        self.secret: str | None = None  # the digest of the one that is valid
+        self.detached_at: float | None = None
+        self._save = save
         self.holder: Attached | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ended = False
@@ -59,8 +87,10 @@ class Session:
 
     def new_secret(self) -> str:
         """A secret for the next resume; the one before is worth nothing any more."""
-        self.secret = secrets.token_urlsafe(32)
-        return self.secret
+        secret = secrets.token_urlsafe(32)
+        self.secret = _digest(secret)
+        self._save(self)
+        return secret
 
 
 class Sessions:
@@ -89,15 +119,63 @@ class Sessions:
         return len(self._sessions)
 
     def create(self, holder: Attached, owner: str) -> Session:
-        session = Session(owner, self._table(), self._ttl)
-        self._sessions[session.id] = session
+        session = self._make(str(uuid.uuid4()), owner, self._ttl)
         session.holder = holder
+        self._save(session)
         return session
 
-    def _table(self) -> ProcessTable:
+    def _make(self, session_id: str, owner: str, ttl: float) -> Session:
+        session = Session(session_id, owner, self._table(session_id), ttl, self._save)
+        self._sessions[session_id] = session
+        return session
+
+    def _table(self, session_id: str | None = None) -> ProcessTable:
         return ProcessTable(
-            self._launcher, self._loop, retention=self._retention, observer=self._measures
+            self._launcher,
+            self._loop,
+            retention=self._retention,
+            observer=self._measures,
+            owner=session_id,
         )
+
+    # --- one server after another ----------------------------------------------------------
+
+    def _save(self, session: Session) -> None:
+        note = SessionNote(session.owner, session.ttl, session.secret, session.detached_at)
+        self._launcher.note(_KEY + session.id.encode(), msgspec.json.encode(note))
+
+    def save_all(self) -> None:
+        """The keeper is a new one."""
+        for session in self._sessions.values():
+            self._save(session)
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    @property
+    def starting(self) -> bool:
+        """Whether any process is on its way."""
+        return any(session.table.starting for session in self._sessions.values())
+
+    def get(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def revive(self, kept: dict[bytes, bytes], lost_at: float) -> None:
+        """Go on with the sessions of a server that was lost then; nobody is attached."""
+        for key, value in kept.items():
+            if not key.startswith(_KEY):
+                continue
+            try:
+                note = msgspec.json.decode(value, type=SessionNote)
+            except msgspec.DecodeError:
+                log.error("a session note is not of this version; its processes are ended")
+                continue
+            session = self._make(key[len(_KEY) :].decode(), note.owner, note.ttl)
+            session.secret = note.secret
+            session.detached_at = lost_at if note.detached_at is None else note.detached_at
+            self._save(session)
+            left = session.detached_at + session.ttl - time.monotonic()
+            session.timer = self._loop.call_later(max(0.0, left), self._expire, session)
 
     # --- processes that outlive their session ----------------------------------------------
 
@@ -115,8 +193,13 @@ class Sessions:
         if not len(table):
             del self._detached[session.owner]
         session.table.adopt(child)
+        self._launcher.renote(child.number, notes.move(session.id, child.key))
         child.sink = session.sink()
         return child
+
+    def revive_detached(self, owner: str, child: Child, closed_ago: float | None) -> None:
+        """A process of nobody, found after a crash."""
+        self._detached.setdefault(owner, self._table()).revive(child, closed_ago)
 
     def _detach_processes(self, session: Session) -> None:
         for child in session.table:
@@ -125,6 +208,8 @@ class Sessions:
                 child.sink = None
                 child.resume()
                 self._detached.setdefault(session.owner, self._table()).adopt(child)
+                moved = notes.move(session.owner, child.key, detached=True)
+                self._launcher.renote(child.number, moved)
 
     # --- attach and detach -----------------------------------------------------------------
 
@@ -140,7 +225,7 @@ class Sessions:
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
             known = session.secret
-            if secret is None or known is None or not _same(secret, known):
+            if secret is None or known is None or not _same(_digest(secret), known):
                 raise RpcError(
                     ALREADY_ATTACHED,
                     f"session {session_id} is already attached to another connection",
@@ -152,6 +237,8 @@ class Sessions:
             session.timer.cancel()
             session.timer = None
         session.holder = holder
+        session.detached_at = None
+        self._save(session)
         for child in session.table:
             child.sink = holder.notifier
         return session
@@ -159,12 +246,15 @@ class Sessions:
     def set_ttl(self, session: Session, ttl: float) -> None:
         """How long it lives without a connection, within our own bounds."""
         session.ttl = min(max(ttl, 0.0), max(LONGEST_TTL, self._ttl))
+        self._save(session)
 
     def detach(self, session: Session, holder: Attached) -> None:
         """The connection is gone; the session waits for the next."""
         if session.holder is not holder or session.ended:
             return
         self._let_go(session)
+        session.detached_at = time.monotonic()
+        self._save(session)
         session.timer = self._loop.call_later(session.ttl, self._expire, session)
 
     def _let_go(self, session: Session) -> None:
@@ -195,6 +285,8 @@ class Sessions:
             session.timer.cancel()
             session.timer = None
         self._sessions.pop(session.id, None)
+        # First of all: without it the next server ends what we have not ended.
+        self._launcher.note(_KEY + session.id.encode(), None)
         session.holder = None
         if keep_detached:
             self._detach_processes(session)
@@ -213,6 +305,11 @@ class Sessions:
         """Every process of every session."""
         tables = [*(s.table for s in self._sessions.values()), *self._detached.values()]
         return [child for table in tables for child in table]
+
+
+def _digest(secret: str) -> str:
+    """What is kept of a secret: random enough to need no salt."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _same(one: str, other: str) -> bool:

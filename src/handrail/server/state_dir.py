@@ -1,8 +1,9 @@
 """Where a server and its keeper find each other again.
 
-One directory, one lock, one keeper.  A directory that was named is taken or refused; without a
-name the first one of the user's own that nobody holds is taken, so that several servers on one
-machine do not meet.
+One directory, one lock, one keeper.  A directory that was named is taken or refused; from a
+server that is stopped or does not answer it is taken by force.  Without a name the first one of
+the user's own that nobody holds is taken, so that several servers on one machine do not meet and
+one that follows a crash finds what the crash has left.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ import fcntl
 import os
 import socket
 import stat
+import time
 
 from handrail.errors import UsageError
-from handrail.process.keeper_program import KeeperHandle, start_keeper
+from handrail.process.keeper_program import KeeperHandle, claim_lease, find_keeper, start_keeper
+from handrail.server import leftovers
 
 _MOST_SERVERS = 4096
+#: Of a socket's name, less what we add.
+_LONGEST_NAME = 90
+#: How long a lock may outlive the process that had it.
+_LOCK_SECONDS = 5.0
 _SOCKET = "keeper.sock"
+_STARTS = "starts"
+#: So many crashes at the start in so many seconds are enough.
+BUDGET = 3
+BUDGET_SECONDS = 60.0
 
 
 class StateDir:
@@ -27,6 +38,8 @@ class StateDir:
         self.path = path
         self._fd = fd
         self._lock = lock
+        self._claimed: KeeperHandle | None = None
+        self._started = False
 
     @property
     def _socket(self) -> str:
@@ -35,19 +48,52 @@ class StateDir:
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
-        return self._find() or self._start(orphan_ttl)
+        claimed, self._claimed = self._claimed, None
+        found = claimed or self._find()
+        self._started = self._started or found is not None
+        return found or self._start(orphan_ttl)
 
     def _find(self) -> KeeperHandle | None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return find_keeper(self._socket)
+
+    def begin(self) -> None:
+        """Note that we start; raises UsageError when that went wrong too often just now.
+
+        Whoever restarts a server that crashes at its start would do it for ever, and each time
+        take the children from nobody to nobody.
+        """
+        now = time.monotonic()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        file = os.open(_STARTS, flags, 0o600, dir_fd=self._fd)
         try:
-            sock.connect(self._socket)
-        except OSError:
-            sock.close()
-            return None
-        # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
-        return KeeperHandle(sock, 0, found=True)
+            times = [float(line) for line in os.read(file, 65_536).split()]
+            if sum(now - BUDGET_SECONDS < at <= now for at in times) >= BUDGET:
+                raise UsageError(
+                    f"the server has crashed {BUDGET} times in {BUDGET_SECONDS:.0f} s while it"
+                    " started; its processes are untouched; look into its log, then remove"
+                    f" {os.path.join(self.path, _STARTS)} to try at once"
+                )
+            os.write(file, b"%f\n" % now)
+        finally:
+            os.close(file)
+
+    def ready(self) -> None:
+        """We have started."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_STARTS, dir_fd=self._fd)
+
+    def at_work(self, mark: int) -> None:
+        """A keeper of this mark serves us; see ``leftovers.py``."""
+        leftovers.remember(self._fd, mark)
+
+    def done(self) -> None:
+        """The keeper has ended with everything it had."""
+        leftovers.forget(self._fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
+        if not self._started:  # else we have lost our keeper, and its children are ours
+            leftovers.end(self._fd)
+            self._started = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self._fd)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -64,6 +110,10 @@ class StateDir:
                 log=os.path.join(self.path, "keeper.log"),
             )
 
+    @property
+    def lock(self) -> int:
+        return self._lock
+
     def close(self) -> None:
         """Let others have it."""
         os.close(self._lock)
@@ -73,19 +123,63 @@ class StateDir:
 def claim(path: str | None) -> StateDir:
     """Take the directory that was named, or one of our own; raises UsageError."""
     if path is not None:
-        taken = _take(path)
-        if taken is None:
-            raise UsageError(
-                f"the state directory {path} is in use by another server; stop it, or give"
-                " this one another --state-dir"
-            )
-        return taken
+        return _take(path) or _take_over(path)
     base = _base()
     for number in range(_MOST_SERVERS):
         taken = _take(os.path.join(base, str(number)))
         if taken is not None:
             return taken
     raise UsageError(f"{_MOST_SERVERS} servers are running under {base}; stop some of them")
+
+
+def inherit(path: str, lock: int) -> StateDir:
+    """The directory of a server that hands over to us, with the lock it holds."""
+    return StateDir(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), lock)
+
+
+def running(path: str | None) -> tuple[str, KeeperHandle]:
+    """The keeper of a directory that is in use; without a name there must be only one."""
+    if path is not None:
+        names = [path]
+    else:
+        base, names = _base(), []
+        with contextlib.suppress(OSError):
+            names = sorted(os.path.join(base, name) for name in os.listdir(base))
+    found = []
+    for name in names:
+        handle = find_keeper(f"{name}/{_SOCKET}")
+        if handle is not None:
+            found.append((name, handle))
+    if len(found) == 1:
+        return found[0]
+    for _, handle in found:
+        handle.sock.close()
+    if not found:
+        raise UsageError("no server is running; start one with `handrail serve`")
+    raise UsageError(
+        "several servers are running; name one with --state-dir: "
+        + ", ".join(name for name, _ in found)
+    )
+
+
+def _take_over(path: str) -> StateDir:
+    """Take a directory from a server that is stuck; raises UsageError when it is not."""
+    handle = find_keeper(f"{path}/{_SOCKET}") if len(path) < _LONGEST_NAME else None
+    reason = "" if handle is None else claim_lease(handle)
+    if handle is not None and reason is None:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while time.monotonic() < deadline:
+            taken = _take(path)
+            if taken is not None:
+                taken._claimed = handle
+                return taken
+            time.sleep(0.01)
+    if handle is not None:
+        handle.sock.close()
+    raise UsageError(
+        f"the state directory {path} is in use by another server; stop it, or give"
+        " this one another --state-dir" + (f" ({reason})" if reason else "")
+    )
 
 
 def _base() -> str:

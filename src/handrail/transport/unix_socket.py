@@ -55,6 +55,10 @@ class UnixListener(WebSocketListener):
 
     identity: tuple[int, int]
 
+    def leave(self) -> None:
+        self.identity = (0, 0)  # no file is
+        self.close()
+
     def close(self) -> None:
         super().close()
         path = str(self.sockname)
@@ -127,7 +131,12 @@ class _UnixHandshake(HttpHandshake):
 
 
 async def listen(
-    path: str, route: Route, *, accept: Accept, limits: ListenLimits | None = None
+    path: str,
+    route: Route,
+    *,
+    accept: Accept,
+    limits: ListenLimits | None = None,
+    sock: socket.socket | None = None,
 ) -> UnixListener:
     """Accept peers of our own user, and root, on a socket at ``path``.
 
@@ -136,8 +145,9 @@ async def listen(
     """
     path, parent = _prepare_directory(path)
     admission = Admission(limits or ListenLimits())
-    async with _locked(parent):
-        sock = _bind(path)
+    if sock is None:  # else one that listens there already
+        async with _locked(parent):
+            sock = _bind(path)
     try:
         info = os.lstat(path)
         server = await asyncio.get_running_loop().create_unix_server(

@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from handrail.errors import ConnectionLost, TransportError, UsageError
@@ -44,6 +44,9 @@ BACKLOG = 512
 class _Server(Protocol):
     """What asyncio.Server and uvloop's Server share and we use."""
 
+    @property
+    def sockets(self) -> Any: ...
+
     def close(self) -> None: ...
 
 
@@ -61,10 +64,18 @@ class WebSocketListener:
         """How many connections are open, unfinished handshakes not counted."""
         return self._admission.connections
 
+    def fileno(self) -> int:
+        """The listening socket, for a server that goes on with it."""
+        return int(self._server.sockets[0].fileno())
+
     def close(self) -> None:
         """Accept nobody any more and drop unfinished handshakes.  Open connections stay."""
         self._server.close()
         self._admission.close()
+
+    def leave(self) -> None:
+        """Close our copy; another server goes on with the socket."""
+        self.close()
 
     def abort(self) -> None:
         """Close, and drop every open connection too."""
@@ -77,9 +88,14 @@ class WebSocketListener:
 
 
 async def listen(
-    host: str, port: int, route: Route, *, limits: ListenLimits | None = None
+    host: str,
+    port: int,
+    route: Route,
+    *,
+    limits: ListenLimits | None = None,
+    sock: socket.socket | None = None,
 ) -> WebSocketListener:
-    """Accept WebSockets on ``host:port`` (0: any free port).
+    """Accept WebSockets on ``host:port`` (0: any free port), or on a socket that listens there.
 
     ``route`` gets each complete request, of any method and path, and answers with an
     HttpResponse, or with the Receiver of the WebSocket to be opened.  A request that is no
@@ -90,7 +106,8 @@ async def listen(
     loop = asyncio.get_running_loop()
     # A socket of our own: given a host, the loop would start threads to look it up.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    if sock is None:
+        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     server = await loop.create_server(
         lambda: HttpHandshake(route, admission), sock=sock, backlog=BACKLOG
     )

@@ -1,0 +1,58 @@
+"""``handrail upgrade``: have a running server replaced by what is installed now."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+
+from handrail.errors import HandrailError, UsageError
+
+_SECONDS = 60.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "upgrade",
+        help="replace a running server without ending its processes",
+        description="Start the installed version beside a running server and hand over to it:"
+        " clients are told to resume, no process notices.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="of that server, if it was given one")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, and wait until the new server has taken over."""
+    try:
+        before, after = _upgrade(args.state_dir)
+    except HandrailError as error:
+        print(f"handrail: {error}", file=sys.stderr)
+        return 1
+    print(f"server {before} has handed over to server {after}")
+    return 0
+
+
+def _upgrade(path: str | None) -> tuple[int, int]:
+    from handrail.process.keeper_program import holder_of
+    from handrail.server import state_dir
+
+    path, handle = state_dir.running(path)
+    with handle.sock:
+        before = holder_of(handle)
+        if not before:
+            raise UsageError(f"no server is running on {path}; start one with `handrail serve`")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(before, signal.SIGUSR2)
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            after = holder_of(handle)
+            if after not in (0, before):
+                return before, after
+            time.sleep(0.02)
+    raise UsageError(f"server {before} has not handed over; look into its log")

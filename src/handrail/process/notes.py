@@ -1,0 +1,110 @@
+"""What the next server has to know of a process, in the keeper's hands.  Pure.
+
+Written with the request that starts the process, so there is no moment at which one is without
+the other.  The environment is left out: nobody needs it again, and it may hold secrets.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from handrail.process.spec import OnLag, ProcessLimits, ProcessSpec
+
+#: Longer argument lists are only shown, so only their beginning is kept.
+_LONGEST_ARGV = 16_384
+
+
+class Note(msgspec.Struct, array_like=True, frozen=True):
+    """One process, as its starter described it."""
+
+    owner: str
+    key: str
+    argv: list[bytes]
+    cwd: bytes
+    tty: bool
+    pipe_stdin: bool
+    name: str | None
+    started_at: float
+    started: float  # monotonic
+    on_lag: OnLag | None = None
+    timeout: float | None = None
+    output_bytes: int | None = None
+    detach: bool = False
+
+    def spec(self) -> ProcessSpec:
+        """What was started, without its environment."""
+        return ProcessSpec(
+            argv=tuple(self.argv),
+            cwd=self.cwd,
+            env={},
+            tty=self.tty,
+            pipe_stdin=self.pipe_stdin,
+            name=self.name,
+            on_lag=self.on_lag,
+            timeout=self.timeout,
+            limits=ProcessLimits(output_bytes=self.output_bytes),
+            detach=self.detach,
+        )
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Note)
+
+
+def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> bytes:
+    """A note without a NUL, as the keeper's link wants it; ``at``: by both clocks."""
+    argv = list(spec.argv)
+    if sum(map(len, argv)) > _LONGEST_ARGV:
+        argv = _beginning(argv)
+    note = Note(
+        owner,
+        key,
+        argv,
+        spec.cwd,
+        spec.tty,
+        spec.pipe_stdin,
+        spec.name,
+        *at,
+        spec.on_lag,
+        spec.timeout,
+        spec.limits.output_bytes,
+        spec.detach,
+    )
+    return _encoder.encode(note)
+
+
+def decode(data: bytes) -> Note | None:
+    """None for what is no note of this version."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class Move(msgspec.Struct, array_like=True, frozen=True):
+    """Whose a process is since it changed its owner, and its id there."""
+
+    owner: str
+    key: str
+    detached: bool
+
+
+def move(owner: str, key: str, *, detached: bool = False) -> bytes:
+    """A note that a process belongs to another session, or to nobody."""
+    return _encoder.encode(Move(owner, key, detached))
+
+
+def moved(data: bytes | None) -> Move | None:
+    """Read such a note."""
+    return None if data is None else msgspec.json.decode(data, type=Move)
+
+
+def _beginning(argv: list[bytes]) -> list[bytes]:
+    kept: list[bytes] = []
+    left = _LONGEST_ARGV
+    for word in argv:
+        kept.append(word[:left])
+        left -= len(word)
+        if left <= 0:
+            break
+    return kept

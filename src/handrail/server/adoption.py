@@ -1,0 +1,98 @@
+"""What a server finds of the one before it: sessions, processes, their output and their exits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+import msgspec
+
+from handrail.errors import KeeperLost
+from handrail.process import keeper_program, notes
+from handrail.process.launcher import Found, Launcher
+from handrail.process.notes import Note
+from handrail.process.revival import revive
+from handrail.server.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+
+async def adopt(
+    sessions: Sessions, launcher: Launcher, loop: asyncio.AbstractEventLoop
+) -> tuple[int, int]:
+    """Go on with everything the keeper holds; how many sessions and processes that were."""
+    began = time.monotonic()
+    kept, found = await launcher.found()
+    sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
+    count = 0
+    for one, note, detached in _newest(kept, found, launcher):
+        session = sessions.get(note.owner)
+        if session is None and not detached:
+            _end(one, launcher)
+            continue
+        try:
+            child, closed_ago = revive(one, note, launcher, loop)
+        except (OSError, ValueError) as error:
+            # Its output cannot be read, so nobody could ever tell what it did.
+            log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
+            _end(one, launcher)
+            continue
+        if session is None:
+            sessions.revive_detached(note.owner, child, closed_ago)
+        else:
+            session.table.revive(child, closed_ago)
+        count += 1
+    if found:
+        log.warning(
+            "took over %d processes of %d sessions in %.0f ms",
+            count,
+            len(sessions),
+            (time.monotonic() - began) * 1000,
+        )
+    return len(sessions), count
+
+
+async def renew_keeper(launcher: Launcher) -> None:
+    """Have the keeper become the program that belongs to us; it loses nothing by that."""
+    reason = await asyncio.to_thread(keeper_program.check_keeper)
+    if reason is None:
+        try:
+            await launcher.replace_keeper(*keeper_program.PROGRAM)
+        except KeeperLost as error:
+            reason = str(error)
+    if reason is not None:
+        log.error("the keeper stays the one it was: %s", reason)
+
+
+def _newest(
+    kept: dict[bytes, bytes], found: list[Found], launcher: Launcher
+) -> list[tuple[Found, Note, bool]]:
+    """Each process with its note, and whether it is nobody's.
+
+    An id may be there twice: forgotten, and the keeper not told so in time.
+    """
+    chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
+    for one in found:
+        note = notes.decode(one.note)
+        if note is None:
+            _end(one, launcher)
+            continue
+        move = notes.moved(kept.get(b"child/%d" % one.child))
+        if move is not None:
+            note = msgspec.structs.replace(note, owner=move.owner, key=move.key)
+        this = (one, note, move is not None and move.detached)
+        other = chosen.setdefault((note.owner, note.key), this)
+        if other is not this:
+            older, newer = sorted((other, this), key=lambda each: each[1].started)
+            _end(older[0], launcher)
+            chosen[note.owner, note.key] = newer
+    return list(chosen.values())
+
+
+def _end(one: Found, launcher: Launcher) -> None:
+    """Nobody can ask for this process any more: its session is gone."""
+    for fd in one.fds.values():
+        os.close(fd)
+    launcher.discard(one.child, running=one.exit is None)

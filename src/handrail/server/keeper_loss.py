@@ -1,0 +1,82 @@
+"""When the keeper dies and the server does not.
+
+The children go on, and we have their descriptors: output goes on, exits are seen by pidfd.  A new
+keeper is given copies of everything, so that a crash of the server after that loses nothing
+either.  A keeper that dies again and again is not started for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from handrail.errors import HandrailError
+from handrail.process import notes
+from handrail.process.keeper_program import KeeperHandle
+from handrail.process.launcher import Launcher
+from handrail.server.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+#: At most so many new keepers in so many seconds.
+BUDGET = 3
+BUDGET_SECONDS = 60.0
+
+
+class KeeperLoss:
+    """Starts the next keeper, within a budget."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        sessions: Sessions,
+        start: Callable[[], KeeperHandle],
+        give_up: Callable[[], None],
+        at_work: Callable[[int], None],
+    ) -> None:
+        self._launcher = launcher
+        self._sessions = sessions
+        self._start = start
+        self._give_up = give_up
+        self._at_work = at_work
+        self._starts: deque[float] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def happened(self) -> None:
+        """The keeper is gone: see to the children ourselves and start another."""
+        now = time.monotonic()
+        while self._starts and self._starts[0] < now - BUDGET_SECONDS:
+            self._starts.popleft()
+        if len(self._starts) >= BUDGET:
+            log.error(
+                "the keeper has died %d times in %.0f s; the server stops",
+                BUDGET + 1,
+                BUDGET_SECONDS,
+            )
+            self._give_up()
+            return
+        self._starts.append(now)
+        log.error("the keeper is gone; its children go on, and a new keeper is started")
+        for child in self._sessions.children():
+            child.orphaned()
+        self._task = asyncio.get_running_loop().create_task(self._replace())
+
+    async def _replace(self) -> None:
+        try:
+            self._launcher.relink(self._start())
+            await self._launcher.hello()
+        except (OSError, HandrailError) as error:
+            if not self._launcher.alive or self._task is not asyncio.current_task():
+                return  # that one has died as well, and is being replaced
+            log.error("no new keeper can be had (%s); the server stops", error)
+            self._give_up()
+            return
+        self._at_work(self._launcher.mark)
+        self._sessions.save_all()
+        for session in self._sessions.all():
+            for child in session.table:
+                note = notes.encode(session.id, child.key, child.spec, child.started)
+                self._launcher.adopt(child.number, child.pid, note, child.holdings())

@@ -1,0 +1,134 @@
+"""One server hands over to the next, side by side, and nobody notices but by a new line.
+
+The old server starts the new program with its listening socket, its lock and one line to talk on.
+The new one gets ready and says so; only then does the old one stop reading, give back the lease
+and say *go*.  Clients that call meanwhile wait in the backlog of the socket, which is never
+closed; those that are connected are told to resume.  A new program that does not get ready costs
+nothing: the old server goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+#: Where the new program finds what it inherits; taken out of its environment at once.
+VARIABLE = "HANDRAIL_HANDOVER"
+#: What tells a server to hand over.
+UPGRADE_SIGNAL = signal.SIGUSR2
+#: How long the new program may take to get ready, and the old one to let go.
+_READY_SECONDS = 30.0
+_FIRST = 3
+_READY, _GO = b"ready", b"go"
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a server has from the one before it."""
+
+    control: socket.socket
+    listener: socket.socket
+    lock: int
+    path: str
+
+    async def take(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Say that we are ready and wait for our turn; False when it never comes."""
+        self.control.setblocking(False)
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                await loop.sock_sendall(self.control, _READY)
+                return await loop.sock_recv(self.control, 16) == _GO
+        except (TimeoutError, OSError):
+            return False
+        finally:
+            self.control.close()
+
+
+def inherited() -> Inheritance | None:
+    """What the server before us has left, once."""
+    given = os.environ.pop(VARIABLE, None)
+    if given is None:
+        return None
+    for fd in range(_FIRST, _FIRST + 3):
+        os.set_inheritable(fd, False)
+    return Inheritance(
+        control=socket.socket(fileno=_FIRST),
+        listener=socket.socket(fileno=_FIRST + 1),
+        lock=_FIRST + 2,
+        path=json.loads(given)["path"],
+    )
+
+
+class Upgrade:
+    """The old server's half."""
+
+    def __init__(self, path: str, lock: int, listener: Callable[[], int]) -> None:
+        self._path = path
+        self._lock = lock
+        self._listener = listener
+        self._under_way = False
+
+    async def prepare(self, loop: asyncio.AbstractEventLoop) -> socket.socket | None:
+        """Start the new program; the line on which it waits for *go*, or None."""
+        if self._under_way:
+            return None
+        self._under_way = True
+        ours, theirs = socket.socketpair()
+        try:
+            pid = self._start(theirs.fileno())
+        except OSError as error:
+            log.error("the new server does not start: %s; this one goes on", error)
+            ours.close()
+            self._under_way = False
+            return None
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                if await loop.sock_recv(ours, 16) == _READY:
+                    return ours
+        except (TimeoutError, OSError):
+            pass
+        log.error("the new server did not get ready; this one goes on")
+        ours.close()
+        self._under_way = False
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            await asyncio.to_thread(os.waitpid, pid, 0)
+        return None
+
+    def _start(self, control: int) -> int:
+        # Out of the way of the numbers they are found under.
+        passed = [
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)
+            for fd in (control, self._listener(), self._lock)
+        ]
+        actions = [(os.POSIX_SPAWN_DUP2, fd, _FIRST + n) for n, fd in enumerate(passed)]
+        environment = {**os.environ, VARIABLE: json.dumps({"path": self._path})}
+        argv = [sys.executable, *sys.orig_argv[1:]]
+        try:
+            return os.posix_spawn(
+                sys.executable, argv, environment, file_actions=actions, setsigmask=()
+            )
+        finally:
+            for fd in passed:
+                os.close(fd)
+
+
+def go(control: socket.socket) -> None:
+    """The new server may begin: we touch nothing any more."""
+    with contextlib.suppress(OSError):
+        control.send(_GO)
+    control.close()
