@@ -1,14 +1,13 @@
 """Control groups, where we may make some: one for each child, so that a kill misses nobody.
 
-The keeper steps into the child's group, spawns, and steps out again: the child is born inside,
-with no moment in which it could fork away.  ``cgroup.kill`` then ends everybody in it in one
-write, daemons that changed session, parent and environment included.  The keeper never kills a
-group while it is inside: it has one thread.
+The child steps into its group before it becomes the program (``fork.py``), so that nothing of
+the program is ever outside.  ``cgroup.kill`` then ends everybody in it in one write, daemons that
+changed session, parent and environment included.
 
 What the machine offers is found by doing it once (``__init__``).  Version 2 is needed for
 killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
 system has them there.  Where a step into a group is slow, only children whose limits need a
-group get one (docs/decisions/0007).
+group get one (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -17,8 +16,11 @@ import errno
 import os
 import time
 
-#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for everybody first.
-SLOW_SECONDS = 0.001
+from handrail.keeper import fork
+
+#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for everybody first; a
+#: fork is in it.
+SLOW_SECONDS = 0.003
 #: Marks a wait status: the kernel ended a process of this child for want of memory.
 OUT_OF_MEMORY = 0x10000
 
@@ -27,36 +29,29 @@ CHOICE = "HANDRAIL_TREES"
 
 
 class Hierarchy:
-    """One mounted tree of groups: our own group in it, and the place for those we make."""
+    """One mounted tree of groups, and the place in it for those we make."""
 
-    __slots__ = ("base", "home", "unified")
+    __slots__ = ("base", "unified")
 
     def __init__(self, own: str, *, unified: bool) -> None:
         self.unified = unified
         self.base = f"{own}/handrail-{os.getpid()}"
-        self.home = os.open(f"{own}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def path(self, mark: int) -> str:
         return f"{self.base}/{mark:x}"
 
-    def enter(self, mark: int) -> None:
+    def make(self, mark: int) -> str:
+        """A new group; the file by which a process enters it."""
         try:
             os.mkdir(self.path(mark))
         except FileNotFoundError:
             os.mkdir(self.base)
             os.mkdir(self.path(mark))
-        _write(f"{self.path(mark)}/cgroup.procs", b"0")
-
-    def leave(self) -> None:
-        os.write(self.home, b"0")
+        return f"{self.path(mark)}/cgroup.procs"
 
     def remove(self, mark: int) -> bool:
         """Take the group away; False while somebody is in it."""
         return _remove(self.path(mark))
-
-    def close(self) -> None:
-        os.close(self.home)
-        _remove(self.base)
 
 
 class Groups:
@@ -65,9 +60,7 @@ class Groups:
     def __init__(self) -> None:
         self.kills: Hierarchy | None = None
         self.limits: dict[bytes, Hierarchy] = {}  # b"memory", b"pids"
-        self._inside: list[Hierarchy] = []
         self._made: dict[int, list[Hierarchy]] = {}
-        self._stuck: set[int] = set()
         self._leaving: set[int] = set()
         self.everyone = False  # gets a group
         choice = os.environ.get(CHOICE)
@@ -105,54 +98,46 @@ class Groups:
         """How trees are ended here."""
         return b"cgroup" if self.everyone else b"walk"
 
-    def enter(self, mark: int, limits: dict[bytes, int]) -> None:
-        """Step into the group of a child that is about to be born."""
+    def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
+        """Make the groups of a child that is to be; the files by which it enters them."""
         needed = limits.keys() & _FILES.keys()
         if not needed and not self.everyone:
-            return
-        wanted = [self.kills] if self.kills is not None else []
+            return []
+        places = [self.kills] if self.kills is not None else []
         for name in needed:
             place = self.limits.get(name)
             if place is None:
                 raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-            if place not in wanted:
-                wanted.append(place)
-        for place in wanted:
+            if place not in places:
+                places.append(place)
+        doors = []
+        for place in places:
+            self._made.setdefault(mark, []).append(place)
             try:
-                place.enter(mark)
+                doors.append(place.make(mark))
             except OSError:
                 if needed:
                     raise
-                continue  # out of groups: this child is ended by the walk
-            self._inside.append(place)
-            self._made.setdefault(mark, []).append(place)
+                return []  # out of groups: this child is ended by the walk
+        for name in needed:
+            self._limit(mark, name, limits[name])
+        return doors
 
-    def leave(self, mark: int) -> None:
-        """Step out again."""
-        for place in self._inside:
+    def _limit(self, mark: int, name: bytes, value: int) -> None:
+        place = self.limits[name]
+        for file, optional in _FILES[name][place.unified]:
             try:
-                place.leave()
+                _write(
+                    f"{place.path(mark)}/{file}",
+                    b"%d" % (0 if file == "memory.swap.max" else value),
+                )
             except OSError:
-                self._stuck.add(mark)  # a kill of this group would be our own end
-        self._inside.clear()
-
-    def limit(self, mark: int, limits: dict[bytes, int]) -> None:
-        """Set what the child may take; after we have left, for we would be counted too."""
-        for name, value in limits.items():
-            if name not in _FILES:
-                continue  # one of a process, not of a group
-            place = self.limits[name]
-            for file, optional in _FILES[name][place.unified]:
-                path = f"{place.path(mark)}/{file}"
-                try:
-                    _write(path, b"%d" % (0 if file == "memory.swap.max" else value))
-                except OSError:
-                    if not optional:
-                        raise
+                if not optional:
+                    raise
 
     def kill(self, mark: int) -> int:
         """End everybody in a group; how many there were, 0 where there is no such group."""
-        if self.kills is None or mark in self._stuck or self.kills not in self._made.get(mark, ()):
+        if self.kills is None or self.kills not in self._made.get(mark, ()):
             return 0
         path = self.kills.path(mark)
         count = len(_read(f"{path}/cgroup.procs").split())
@@ -190,7 +175,7 @@ class Groups:
 
     def close(self) -> None:
         for place in self._places():
-            place.close()
+            _remove(place.base)
 
     def _places(self) -> set[Hierarchy]:
         places = set(self.limits.values())
@@ -230,31 +215,23 @@ def _places() -> dict[str, str]:
 
 
 def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
-    """Make a group, step in and out, and take it away: all must work.  Says how long it took."""
+    """Make a group, have somebody enter it, take it away: all must work.  Says how long it took."""
     if not own:
         return None, 0.0
+    place = Hierarchy(own, unified=unified)
+    good, spent = False, 0.0
     try:
-        place = Hierarchy(own, unified=unified)
-    except OSError:
-        return None, 0.0
-    try:
+        door = place.make(0)
         began = time.monotonic()
-        place.enter(0)
-        place.leave()
+        good = fork.try_door(door)
         spent = time.monotonic() - began
-        good = not unified or os.path.exists(f"{place.path(0)}/cgroup.kill")
-        if place.remove(0) and good:
-            # Made again with the first group; what one leaves that is killed is for _sweep().
-            _remove_empty(place.base)
-            return place, spent
+        good = good and (not unified or os.path.exists(f"{place.path(0)}/cgroup.kill"))
     except OSError:
         pass
-    try:
-        place.leave()
-    except OSError:
-        pass
-    place.close()
-    return None, 0.0
+    # Made again with the first group; what one leaves that is killed is for _sweep().
+    good = place.remove(0) and good
+    _remove_empty(place.base)
+    return (place if good else None), spent
 
 
 def _delegate(place: Hierarchy) -> None:

@@ -1,18 +1,15 @@
 """Limits of one child, by the names the link has for them.
 
 ``memory`` and ``pids`` count for the whole tree and need a control group (``groups.py``); the
-others are the kernel's limits of a process, inherited by what it starts.  They are set from
-outside once the child runs: set on the keeper before, some would hit the keeper itself.
+others are the kernel's limits of a process, inherited by what it starts.
 """
 
 from __future__ import annotations
 
 import resource
 
-from handrail.keeper import tree
-
-#: The kernel's limit for each, and what its hard value may exceed the soft one by: a process
-#: that ignores SIGXCPU is killed a second later.
+#: The kernel's limit for each, and by what its hard value exceeds the soft one: a process that
+#: ignores SIGXCPU is killed a second later.
 RESOURCES = {
     b"cpu": (resource.RLIMIT_CPU, 1),
     b"files": (resource.RLIMIT_NOFILE, 0),
@@ -30,22 +27,15 @@ def read(words: list[bytes]) -> dict[bytes, int]:
     return found
 
 
-def apply(pid: int, limits: dict[bytes, int]) -> None:
-    """Set them for a child, and for what it may have started already; raises OSError."""
-    wanted = [(RESOURCES[name], value) for name, value in limits.items() if name in RESOURCES]
-    if not wanted:
-        return
-    done: set[int] = set()
-    # Again until nobody new is there: one that was forked before its parent had them.
-    while new := tree.below(pid) - done:
-        for one in new:
-            for (kind, extra), value in wanted:
-                try:
-                    _, hard = resource.prlimit(one, kind)
-                    most = value + extra
-                    if hard != resource.RLIM_INFINITY:
-                        most = min(most, hard)
-                    resource.prlimit(one, kind, (min(value, most), most))
-                except ProcessLookupError:
-                    pass
-        done |= new
+def of_process(limits: dict[bytes, int]) -> dict[int, tuple[int, int]]:
+    """Those a process has itself: soft and hard value by kind, within what we have ourselves."""
+    found = {}
+    for name, value in limits.items():
+        if name in RESOURCES:
+            kind, extra = RESOURCES[name]
+            hard = resource.getrlimit(kind)[1]
+            most = value + extra
+            if hard != resource.RLIM_INFINITY:
+                most = min(most, hard)
+            found[kind] = (min(value, most), most)
+    return found

@@ -338,34 +338,25 @@ class Keeper:
             return
         self.mark += 1
         mode, *words = mode.split(b" ")
-        started = None
         try:
             wanted = limits.read(words)
-            self.groups.enter(self.mark, wanted)
-            try:
-                started = spawn.start(
-                    mode,
-                    (int(rows), int(cols)),
-                    self.mark,
-                    program,
-                    argv,
-                    env,
-                    message.fds[0],
-                    _passed(passed, message.fds[1:]),
-                    self.home,
-                    self.limits,
-                )
-            finally:
-                self.groups.leave(self.mark)
-            if wanted:
-                self.groups.limit(self.mark, wanted)
-                limits.apply(started.pid, wanted)
+            started = spawn.start(
+                mode,
+                (int(rows), int(cols)),
+                self.mark,
+                program,
+                argv,
+                env,
+                message.fds[0],
+                _passed(passed, message.fds[1:]),
+                self.home,
+                self.limits,
+                self.groups.prepare(self.mark, wanted),
+                limits.of_process(wanted) if wanted else {},
+            )
         except (OSError, ValueError, struct.error) as error:
             # ValueError: what Python itself refuses, such as an empty first argument.
             number = error.errno if isinstance(error, OSError) else None
-            if started is not None:  # it runs, but without its limits
-                spawn.undo(started)
-                self.groups.kill(self.mark)
             self.groups.forget(self.mark)
             self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return

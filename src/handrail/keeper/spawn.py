@@ -17,7 +17,7 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import link, privacy
+from handrail.keeper import fork, link, privacy
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
@@ -88,10 +88,13 @@ def start(
     passed: dict[int, int],
     home: int,
     limits: Limits,
+    doors: list[str],
+    own_limits: dict[int, tuple[int, int]],
 ) -> Started:
     """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours.
+    ``doors`` and ``own_limits`` as in ``fork.py``, which starts those that have some.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
@@ -140,15 +143,18 @@ def start(
         os.fchdir(cwd)
         limits.for_child(mark)
         try:
-            pid = os.posix_spawn(
-                program,
-                argv,
-                env,
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_ALL_SIGNALS,
-            )
+            if doors or own_limits:
+                pid = fork.start(program, argv, env, actions, _ALL_SIGNALS, doors, own_limits)
+            else:
+                pid = os.posix_spawn(
+                    program,
+                    argv,
+                    env,
+                    file_actions=actions,
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=_ALL_SIGNALS,
+                )
         finally:
             limits.for_us()
             os.fchdir(home)
@@ -160,13 +166,6 @@ def start(
         for fd in theirs:
             os.close(fd)
     return Started(pid, names, ours)
-
-
-def undo(started: Started) -> None:
-    """End a child that nobody is to know of; it is not reaped yet."""
-    os.kill(started.pid, signal.SIGKILL)
-    for fd in started.fds:
-        os.close(fd)
 
 
 def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:

@@ -82,18 +82,6 @@ def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
     return found
 
 
-def below(pid: int) -> set[int]:
-    """A process and everything that hangs below it now."""
-    found: set[int] = set()
-    todo = [pid]
-    while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo.extend(children_of(one))
-    return found
-
-
 def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     """Signal a whole family once; says how many were reached."""
     family = members(leader, mark, leaders)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -39,6 +40,8 @@ from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_ledger import StdinLedger
 from handrail.process.stdin_log import StdinLog
 from handrail.process.stdin_pump import StdinPump
+
+log = logging.getLogger(__name__)
 
 STDOUT, STDERR, PTY = 0, 1, 2
 STREAM_NAMES = ("stdout", "stderr", "pty")
@@ -294,6 +297,7 @@ class Child:
         if grace > 0:
             if self.running:
                 self._note_terminated()
+            log.info("process %r: asked to end, with %g s of grace", self.key[:80], grace)
             deadline = self._loop.time() + grace
             if self.spec.tty and self.running:
                 await self.signal(signal.SIGHUP, tree=True)
@@ -307,6 +311,8 @@ class Child:
                     break
                 await asyncio.sleep(min(left, pause))
                 pause = min(2 * pause, _LOOK_SECONDS_MOST)
+            if self.running:
+                log.info("process %r: did not end within its grace, killed", self.key[:80])
         await self.kill()
 
     async def _until_exit(self, deadline: float) -> None:

@@ -65,7 +65,8 @@ class Server:
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
-        self.own_environment = dict(os.environ)
+        #: Without what we only tell our keepers by it.
+        self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
         self.stopping = asyncio.Event()
