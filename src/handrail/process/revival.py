@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 
+from handrail.process import custody
 from handrail.process.child import PTY, STREAM_NAMES, Child, Stream
 from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.launcher import Found, Launcher, Spawned
@@ -54,7 +55,7 @@ def revive(
     for fd in held.values():
         os.close(fd)
     if lone:
-        child.orphaned()
+        custody.watch(child)
     return child, _closed_ago(child)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
+from handrail.process import custody
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
@@ -136,7 +137,7 @@ class Server:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
             for child in self.sessions.children():
-                child.park()
+                custody.park(child)
             self.launcher.close()
             if self.successor is not None:
                 upgrade.go(self.successor)
