@@ -76,6 +76,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._info: EnvironmentInfo | None = None
+        self._retained = quota.Retained(self.sessions.tables)
         #: Where the next server waits for its turn, once there is one.
         self.successor: socket.socket | None = None
         launcher.on_lost = self.keeper_lost
@@ -93,7 +94,9 @@ class Server:
         """Refuse a new process once the server is on its way out, or there are too many."""
         if self.draining:
             raise RpcError(INTERNAL_ERROR, "the server is stopping and starts nothing any more")
-        refusal = quota.refusal(self.settings.quota, session.table, self.measures.running)
+        bounds = self.settings.quota
+        retained = self._retained.at(self.loop.time(), bounds.bytes)
+        refusal = quota.refusal(bounds, session.table, self.measures.running, retained)
         if refusal is not None:
             raise RpcError(INTERNAL_ERROR, refusal)
 
