@@ -1,4 +1,4 @@
-.PHONY: setup demo test conformance interop lint bench fuzz clean
+.PHONY: setup demo test conformance interop lint bench fuzz soak clean
 
 setup:
 	@scripts/setup
@@ -27,6 +27,9 @@ bench: setup
 
 fuzz: setup
 	@.venv/bin/python fuzz/run.py $(ARGS)
+
+soak: setup
+	@.venv/bin/python tests/system/soak.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,7 +1,7 @@
-"""The main job in fifteen seconds: run, talk, resize, lose the line, go on.
+"""The main job in fifteen seconds: run, talk, resize, lose the line, lose the server, go on.
 
-Starts a server of its own, speaks the wire to it with the ``websockets`` package and prints
-what happens.  ``make demo`` runs it.
+Starts a server of its own, speaks the wire to it with the ``websockets`` package, kills it in the
+middle of a build and of an open REPL, and prints what happens.  ``make demo`` runs it.
 """
 
 from __future__ import annotations
@@ -82,22 +82,44 @@ def say(headline: str, *lines: str) -> None:
         print(f"    {line}")
 
 
+class Server:
+    """``handrail serve`` on one state directory, again and again."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.start()
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", self.state]
+        self.process = subprocess.Popen(
+            [*argv, "--log-level", "error"], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(10)
+
+
 def main() -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as state:
-        argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", state]
-        server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        server = Server(state)
         try:
-            assert server.stdout is not None
-            show(server.stdout.readline().strip(), server.pid)
+            client = show(server.url, server.process.pid)
+            survive(server, client)
         finally:
-            server.send_signal(signal.SIGTERM)
-            code = server.wait(10)
-    say("7. stopped", f"SIGTERM to the server: it ended its children and exited with {code}")
+            code = server.stop()
+    say("8. stopped", f"SIGTERM to the server: it ended its children and exited with {code}")
     print(f"{DIM}({time.perf_counter() - began:.1f} s in all){OFF}")
 
 
-def show(url: str, pid: int) -> None:
+def show(url: str, pid: int) -> Client:
     client = Client(url)
     say("1. connected", f"{url} (server {pid}), session {client.session}")
 
@@ -150,6 +172,50 @@ def show(url: str, pid: int) -> None:
     print("    the processes of the session:")
     for one in client.call("process/list", {})["processes"]:
         print(f"      {one['processId']:8} {one['state']:8} {' '.join(one['argv'])[:60]}")
+    return client
+
+
+#: Five steps, each of which says so and takes a moment; the last decides over the exit code.
+BUILD = "for i in 1 2 3 4 5; do echo step $i of 5; sleep 0.15; done; echo built; exit 0"
+
+
+def survive(server: Server, client: Client) -> None:
+    client.start("build", ["sh", "-c", BUILD])
+    client.wait_for("build", b"step 2")
+    client.type("repl", "answer = 6 * 7\n")
+    client.wait_for("repl", b"answer = 6 * 7")
+    seen, after, session = client.output["build"], client.last_seq["build"], client.session
+    pids = {one["processId"]: one["pid"] for one in client.call("process/list", {})["processes"]}
+    killed = server.process.pid
+    server.kill()
+    down = time.perf_counter()
+    server.start()
+    client = Client(server.url, resume=session)
+    back = time.perf_counter() - down
+    text = b""
+    while True:
+        asked = {"processId": "build", "afterSeq": after, "waitMs": 2000}
+        read = client.call("process/read", asked)
+        text += b"".join(base64.b64decode(c["chunk"]) for c in read["chunks"])
+        after = read["nextSeq"] - 1
+        if read["closed"]:
+            break
+    lines = (seen + text).decode().split("\n")[:-1]
+    complete = lines == [f"step {i} of 5" for i in range(1, 6)] + ["built"]
+    client.type("repl", "print(answer + 1)\n")
+    client.wait_for("repl", b"43")
+    same = pids["repl"] == next(
+        one["pid"]
+        for one in client.call("process/list", {})["processes"]
+        if one["processId"] == "repl"
+    )
+    say(
+        f"7. killed the server (kill -9 {killed}) in the middle of a build and of the REPL",
+        f"a new server (pid {server.process.pid}) had everything back in {back:.2f} s",
+        f"the build went on from {seen.decode().split(chr(10))[-2]!r} and exited with"
+        f" {read['exitCode']}; nothing lost, nothing twice: {complete}",
+        f"the REPL is the same process: {same}; it still knows that answer + 1 is 43",
+    )
     client.call("session/close", {})
     client.ws.close()
 

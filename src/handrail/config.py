@@ -45,6 +45,8 @@ class Quota:
     processes: int = DEFAULT_PROCESSES
     #: Output that is retained for the processes of one session.
     session_bytes: int = 1024 * 1024 * 1024
+    #: The same for all sessions.
+    bytes: int = 4 * 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,3 +394,31 @@ def test_what_was_forgotten_is_not_left_to_the_next_server(tmp_path: Path) -> No
         second = keeper.connect().hello()
         assert second.listing() == {}
         second.close()
+
+
+def test_a_keeper_of_another_version_becomes_one_of_ours(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its children stay; a server that cannot talk to it would have to leave them."""
+
+    async def main(shop: Workshop) -> None:
+        child, sink = await shop.record(sh("echo $$; exec cat", pipe_stdin=True))
+        await shop.said(child, sink, b"\n")
+        asked = []
+        replace = shop.launcher.replace_keeper
+
+        async def replaced(python: str, program: str) -> None:
+            asked.append(program)
+            await replace(python, program)
+            monkeypatch.setattr(link, "VERSION", ours)
+
+        ours = link.VERSION
+        monkeypatch.setattr(shop.launcher, "replace_keeper", replaced)
+        monkeypatch.setattr(link, "VERSION", ours + 1)  # as if the keeper were older
+        with pytest.raises(KeeperLost):  # the test's keeper is ours, so the second try fails
+            await shop.launcher.hello()
+        assert len(asked) == 1
+        await shop.launcher.hello()
+        assert child.running
+
+    run(main)

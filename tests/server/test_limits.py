@@ -11,6 +11,7 @@ import pytest
 from handrail.config import Quota
 from handrail.process import child as child_module
 from handrail.process.launcher import Abilities
+from handrail.server import quota
 
 from .client_kit import MemoryClient
 from .process_kit import gate, until_ended
@@ -248,6 +249,19 @@ async def test_a_server_may_have_so_many() -> None:
         await other.call("process/terminate", processId="p")
         await other.until_exited("p")
         await one.start("x", "true")
+
+
+async def test_a_server_may_retain_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "_COUNT_SECONDS", 0.0)
+    async with serving(quota=Quota(bytes=1_000_000)) as served:
+        client, other = await client_of(served), await client_of(served)
+        await client.start("p", "head", "-c", "3000000", "/dev/zero")
+        await client.until_closed("p")
+        code, text = await other.refused("process/start", other.start_params("x", "true"))
+        assert code == -32603
+        assert "bytes of output are retained for all sessions" in text
+        await client.call("session/close")
+        await other.start("x", "true")
 
 
 async def test_a_session_may_retain_so_much() -> None:

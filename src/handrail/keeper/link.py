@@ -17,6 +17,8 @@ import socket
 import struct
 
 VERSION = 3
+#: How the reason begins when HELLO is refused for its version; for all versions.
+OTHER_VERSION = b"the keeper speaks version "
 
 # What a server asks.
 HELLO = 1  # version, pid, and perhaps "claim": then a holder that does not answer is ended

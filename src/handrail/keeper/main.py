@@ -257,7 +257,7 @@ class Keeper:
     def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
         pid = int(fields[1])
         if int(fields[0]) != link.VERSION:
-            reason: str | None = f"the keeper speaks version {link.VERSION} of the link"
+            reason: str | None = f"{link.OTHER_VERSION.decode()}{link.VERSION} of the link"
         elif self.lease.holder not in (fd, None) and b"claim" in fields[2:]:
             self.claim(fd, serial, fields)
             return

@@ -41,7 +41,7 @@ def for_keeper(environ: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name in _NEEDED or (name.startswith("HANDRAIL_") and not _secret(name))
+        if name in _NEEDED or (name.startswith("HANDRAIL_") and name != _CORE and not _secret(name))
     }
 
 

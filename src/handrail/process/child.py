@@ -30,7 +30,6 @@ from typing import Protocol
 from handrail import faults
 from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import link
-from handrail.process import pidfd
 from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
@@ -71,8 +70,6 @@ _LOOK_SECONDS = 0.005
 _LOOK_SECONDS_MOST = 0.1
 #: How long a stream waits when there is no room for its spool.
 _RETRY_SECONDS = 0.1
-#: How often the kernel is asked for the status of a child without a keeper.
-_STATUS_TRIES = 100
 #: How long a signal waits for a sandbox that is being set up, and how often it looks.
 _SETUP_SECONDS = 2.0
 _SETUP_PAUSE = 0.005
@@ -171,12 +168,11 @@ class Child:
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
         self._ending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.started_at = time.time()
+        self.started_at, self._started = time.time(), time.monotonic()
         self.closed_at = 0.0  # by the loop's clock
         self.on_exit: Callable[[Child], None] | None = None
         self.on_closed: Callable[[Child], None] | None = None
         self.tags: dict[str, bytes] = {}  # for whoever formats messages about this child
-        self._started = time.monotonic()
         self._pidfd = spawned.pidfd
         self._launcher = launcher
         self._loop = loop
@@ -220,6 +216,15 @@ class Child:
     @property
     def running(self) -> bool:
         return self.exit is None
+
+    @property
+    def started(self) -> tuple[float, float]:
+        """When it was started, by the clock on the wall and the monotonic one."""
+        return self.started_at, self._started
+
+    @started.setter
+    def started(self, at: tuple[float, float]) -> None:
+        self.started_at, self._started = at
 
     @property
     def age(self) -> float:
@@ -707,60 +712,6 @@ class Child:
         if all(stream.spool is None and stream.ended for stream in self.streams):
             self.streams = _NO_STREAMS
         self.log = self.log.settled()
-
-    def park(self) -> None:
-        """Touch nothing any more; another server goes on with this child."""
-        self._stop_timer()
-        if self._ending is not None:
-            self._ending.cancel()
-        for stream in self.streams:
-            self._stop_reading(stream)
-            if not stream.ended:
-                stream.ended = True
-                os.close(stream.fd)
-                stream.fd = -1
-        if self._pump is not None:
-            self._pump.park(close=not self.spec.tty)
-
-    def orphaned(self) -> None:
-        """Its keeper is gone: nobody tells us of its exit, so we look for it."""
-        if self.exit is None and self._pidfd >= 0:
-            self._loop.add_reader(self._pidfd, self._gone_alone, _STATUS_TRIES)
-
-    def _gone_alone(self, tries: int) -> None:
-        self._loop.remove_reader(self._pidfd)
-        try:
-            status = pidfd.exit_status(self._pidfd)
-        except OSError:
-            status, tries = None, 0
-        if status is not None:
-            self._exited(status, 0, 0, 0)
-        elif tries:  # whoever has inherited it may take its status any moment
-            self._loop.call_later(_RETRY_SECONDS, self._look_again, tries - 1)
-        else:
-            self._take_last()
-            self._note_exit(ExitInfo(ExitKind.LOST, None))
-
-    def _look_again(self, tries: int) -> None:
-        if self.exit is None and self._pidfd >= 0:
-            self._gone_alone(tries)
-
-    def holdings(self) -> dict[bytes, int]:
-        """Everything a keeper holds of a child, by the names it has there."""
-        held = {} if self._pidfd < 0 else {b"lone": self._pidfd}
-        for stream in self.streams:
-            name = STREAM_NAMES[stream.index].encode()
-            if not stream.ended:
-                held[name] = stream.fd
-            if stream.spool is not None:
-                held[b"spool." + name] = stream.spool.fd
-            if stream.staging is not None:
-                held[b"staging"] = stream.staging.read_end
-        if self._index is not None and self._index.own_fd is not None:
-            held[b"events"] = self._index.own_fd
-        if self._pump is not None:
-            held |= self._pump.holdings(tty=self.spec.tty)
-        return held
 
     def keeper_lost(self) -> None:
         """Nobody can tell us its status any more: end it, and say that the exit is not known."""

@@ -21,7 +21,7 @@ from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
 from handrail.process import lookup
-from handrail.process.keeper_program import KeeperHandle
+from handrail.process.keeper_program import PROGRAM, KeeperHandle
 from handrail.process.spec import ProcessSpec
 
 #: How long housekeeping messages are gathered.
@@ -105,7 +105,12 @@ class Launcher:
 
     async def hello(self) -> None:
         """Take the lease; raises KeeperLost when it is refused."""
-        answer = await self._ask(link.HELLO, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+        us = [b"%d" % link.VERSION, b"%d" % os.getpid()]
+        answer = await self._ask(link.HELLO, us)
+        if answer.op == link.REFUSED and answer.fields[0].startswith(link.OTHER_VERSION):
+            # Of another version, with nobody else to serve: have it become one of ours.
+            await self.replace_keeper(*PROGRAM)
+            answer = await self._ask(link.HELLO, us)
         if answer.op != link.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
         self.keeper_pid = int(answer.fields[1])

@@ -6,8 +6,6 @@ the other.  The environment is left out: nobody needs it again, and it may hold 
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from handrail.process.spec import OnLag, ProcessLimits, ProcessSpec
@@ -55,8 +53,8 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Note)
 
 
-def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
-    """A note without a NUL, as the keeper's link wants it."""
+def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> bytes:
+    """A note without a NUL, as the keeper's link wants it; ``at``: by both clocks."""
     argv = list(spec.argv)
     if sum(map(len, argv)) > _LONGEST_ARGV:
         argv = _beginning(argv)
@@ -68,8 +66,7 @@ def encode(owner: str, key: str, spec: ProcessSpec) -> bytes:
         spec.tty,
         spec.pipe_stdin,
         spec.name,
-        time.time(),
-        time.monotonic(),
+        *at,
         spec.on_lag,
         spec.timeout,
         spec.limits.output_bytes,

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 
+from handrail.process import custody
 from handrail.process.child import PTY, STREAM_NAMES, Child, Stream
 from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.launcher import Found, Launcher, Spawned
@@ -32,8 +33,7 @@ def revive(
     pidfd = held.pop(b"lone" if lone else b"pidfd", -1)
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
-    child.started_at = note.started_at
-    child._started = note.started
+    child.started = (note.started_at, note.started)
     for stream in child.streams:
         stream.ended = stream.fd < 0
         _attach(stream, held)
@@ -55,7 +55,7 @@ def revive(
     for fd in held.values():
         os.close(fd)
     if lone:
-        child.orphaned()
+        custody.watch(child)
     return child, _closed_ago(child)
 
 

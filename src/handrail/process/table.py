@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
@@ -41,9 +42,10 @@ class StartCancelled(HandrailError):
 class Starting:
     """An id whose process is on its way."""
 
-    __slots__ = ("cancelled",)
+    __slots__ = ("at", "cancelled")
 
     def __init__(self) -> None:
+        self.at = (time.time(), time.monotonic())
         self.cancelled = False
 
 
@@ -103,8 +105,8 @@ class ProcessTable:
             if spec.containment is not None:
                 spec.containment.abandon()
             raise ProcessExists(f"process {key} already exists")
-        note = b"" if self._owner is None else notes.encode(self._owner, key, spec)
-        inside = spec.containment
+        place, owner, inside = Starting(), self._owner, spec.containment
+        note = b"" if owner is None else notes.encode(owner, key, spec, place.at)
         try:
             spawning = self._launcher.spawn(spec, note)
         except BaseException:
@@ -113,7 +115,7 @@ class ProcessTable:
             raise
         if inside is not None:
             inside.sent()
-        place = self._entries[key] = Starting()
+        self._entries[key] = place
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
         task.add_done_callback(_heard)
@@ -136,6 +138,7 @@ class ProcessTable:
                 spec.containment.settle(self._loop, _nothing)
             raise
         child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+        child.started = place.at
         if place.cancelled:
             del self._entries[key]
             self._running -= 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
+from handrail.process import custody
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
@@ -68,7 +69,8 @@ class Server:
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
-        self.own_environment = dict(os.environ)
+        #: Without what we only tell our keepers by it.
+        self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
         self._confinements: Confinements | None = None
@@ -80,6 +82,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._info: EnvironmentInfo | None = None
+        self._retained = quota.Retained(self.sessions.tables)
         #: Where the next server waits for its turn, once there is one.
         self.successor: socket.socket | None = None
         launcher.on_lost = self.keeper_lost
@@ -115,7 +118,9 @@ class Server:
         """Refuse a new process once the server is on its way out, or there are too many."""
         if self.draining:
             raise RpcError(INTERNAL_ERROR, "the server is stopping and starts nothing any more")
-        refusal = quota.refusal(self.settings.quota, session.table, self.measures.running)
+        bounds = self.settings.quota
+        retained = self._retained.at(self.loop.time(), bounds.bytes)
+        refusal = quota.refusal(bounds, session.table, self.measures.running, retained)
         if refusal is not None:
             raise RpcError(INTERNAL_ERROR, refusal)
 
@@ -159,7 +164,7 @@ class Server:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
             for child in self.sessions.children():
-                child.park()
+                custody.park(child)
             self.launcher.close()
             if self.successor is not None:
                 upgrade.go(self.successor)

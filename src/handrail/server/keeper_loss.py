@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from handrail.errors import HandrailError
-from handrail.process import notes
+from handrail.process import custody, notes
 from handrail.process.keeper_program import KeeperHandle
 from handrail.process.launcher import Launcher
 from handrail.server.sessions import Sessions
@@ -61,7 +61,7 @@ class KeeperLoss:
         self._starts.append(now)
         log.error("the keeper is gone; its children go on, and a new keeper is started")
         for child in self._sessions.children():
-            child.orphaned()
+            custody.watch(child)
         self._task = asyncio.get_running_loop().create_task(self._replace())
 
     async def _replace(self) -> None:
@@ -78,5 +78,5 @@ class KeeperLoss:
         self._sessions.save_all()
         for session in self._sessions.all():
             for child in session.table:
-                note = notes.encode(session.id, child.key, child.spec)
-                self._launcher.adopt(child.number, child.pid, note, child.holdings())
+                note = notes.encode(session.id, child.key, child.spec, child.started)
+                self._launcher.adopt(child.number, child.pid, note, custody.holdings(child))

@@ -1,18 +1,44 @@
 """How many processes, and how much of their output, a session and a server may have.  Pure.
 
 Every process costs descriptors and memory that the others need too.  Who has reached a bound is
-told which one, and what to do.
+told which one, and what to do.  File handles are bounded by connection (``filesystem/handles.py``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from handrail.config import Quota
 from handrail.process.output_log import RETENTION_BYTES
 from handrail.process.table import ProcessTable
 
+#: How old a count of everything that is retained may be.
+_COUNT_SECONDS = 1.0
 
-def refusal(quota: Quota, table: ProcessTable, running: int) -> str | None:
-    """Why a session may not start one more process now; None when it may."""
+
+class Retained:
+    """Bytes of output that are retained for all sessions, counted now and then."""
+
+    def __init__(self, tables: Callable[[], list[ProcessTable]]) -> None:
+        self._tables = tables
+        self._count = 0
+        self._until = 0.0
+
+    def at(self, now: float, bound: int) -> int:
+        """About how many; 0 while there are too few processes to reach the bound."""
+        if now >= self._until:
+            self._until = now + _COUNT_SECONDS
+            tables = self._tables()
+            enough = sum(map(len, tables)) * RETENTION_BYTES > bound
+            self._count = sum(c.log.retained for t in tables for c in t) if enough else 0
+        return self._count
+
+
+def refusal(quota: Quota, table: ProcessTable, running: int, retained: int) -> str | None:
+    """Why a session may not start one more process now; None when it may.
+
+    ``running`` and ``retained`` are those of all sessions.
+    """
     if table.running >= quota.session_processes:
         return (
             f"this session has {table.running} running processes, as many as it may have;"
@@ -23,12 +49,17 @@ def refusal(quota: Quota, table: ProcessTable, running: int) -> str | None:
             f"the server has {running} running processes, as many as it may have; end some of"
             " them, or start it with a larger --max-processes"
         )
+    if retained > quota.bytes:
+        return (
+            f"{retained} bytes of output are retained for all sessions, more than the server may"
+            " hold; end processes or sessions, or wait until those that have closed are forgotten"
+        )
     # Not counted as long as all of it together cannot be too much.
     if len(table) * RETENTION_BYTES > quota.session_bytes:
-        retained = sum(child.log.retained for child in table)
-        if retained > quota.session_bytes:
+        own = sum(child.log.retained for child in table)
+        if own > quota.session_bytes:
             return (
-                f"{retained} bytes of output are retained for this session, more than it may"
+                f"{own} bytes of output are retained for this session, more than it may"
                 " have; end processes, or wait until those that have closed are forgotten"
             )
     return None

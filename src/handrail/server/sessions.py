@@ -219,7 +219,7 @@ class Sessions:
         if session is None or session.owner != owner:
             # Not telling "not yours" from "not there".
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
-        wrong = secret is not None and not _same(secret, session.secret or "")
+        wrong = secret is not None and not _same(_digest(secret), session.secret or "")
         if wrong and session.holder is None:
             log.warning("a wrong secret was presented for session %s", session.id)
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
@@ -303,8 +303,11 @@ class Sessions:
 
     def children(self) -> list[Child]:
         """Every process of every session."""
-        tables = [*(s.table for s in self._sessions.values()), *self._detached.values()]
-        return [child for table in tables for child in table]
+        return [child for table in self.tables() for child in table]
+
+    def tables(self) -> list[ProcessTable]:
+        """Those of all sessions, and of what has outlived some."""
+        return [*(s.table for s in self._sessions.values()), *self._detached.values()]
 
 
 def _digest(secret: str) -> str:

@@ -1,0 +1,190 @@
+"""One server after another: who keeps the lease, who is ended, and what a new keeper knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from handrail.keeper import handover, link
+from handrail.process.keeper_program import PROGRAM, check_keeper
+
+from .peer import Lodge, Peer, lodge, read_all
+from .watching import alive, descriptors, eventually
+
+#: A server of its own process: takes the lease, tells so, and answers questions or not.
+_HOLDER = """
+import os, socket, sys
+sys.path[:0] = sys.argv[2].split(":")
+from handrail.keeper import link
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.connect(sys.argv[1])
+link.send(sock, link.HELLO, 1, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+print(link.receive(sock).op, flush=True)
+while True:
+    message = link.receive(sock)
+    if message is not None and message.op == link.ASKED and sys.argv[3] == "answers":
+        link.send(sock, link.ALIVE)
+"""
+
+
+@contextmanager
+def holder(keeper: Lodge, how: str) -> Iterator[subprocess.Popen[bytes]]:
+    keeper.first.close()
+    path = ":".join(filter(None, sys.path))
+    argv = [sys.executable, "-c", _HOLDER, keeper.path, path, how]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert int(server.stdout.readline()) == link.WELCOME
+            yield server
+        finally:
+            server.kill()
+
+
+def claim(keeper: Lodge) -> tuple[Peer, link.Message]:
+    peer = keeper.connect()
+    return peer, peer.ask(link.HELLO, b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim")
+
+
+def test_a_holder_that_answers_keeps_it(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
+        peer, answer = claim(keeper)
+        assert answer.op == link.REFUSED
+        assert b"%d" % server.pid in answer.fields[0]
+        assert peer.ask(link.WHO).fields == [b"%d" % server.pid]
+        assert server.poll() is None
+        peer.close()
+
+
+def test_a_holder_that_is_stopped_is_ended_first(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
+        server.send_signal(signal.SIGSTOP)
+        peer, answer = claim(keeper)
+        assert answer.op == link.WELCOME
+        assert server.wait(10) == -signal.SIGKILL
+        assert peer.ask(link.WHO).fields == [b"%d" % os.getpid()]
+        peer.close()
+
+
+def test_a_holder_that_does_not_answer_is_ended_after_a_while(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper, holder(keeper, "is deaf") as server:
+        peer, answer = claim(keeper)
+        assert answer.op == link.WELCOME
+        assert server.wait(10) == -signal.SIGKILL
+        peer.close()
+
+
+def test_who_asks_and_leaves_disturbs_nobody(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
+        for _ in range(3):
+            peer = keeper.connect()
+            peer.say(link.HELLO, b"%d" % link.VERSION, b"1", b"claim")
+            peer.close()
+        peer, answer = claim(keeper)
+        assert answer.op == link.REFUSED
+        assert server.poll() is None
+        peer.close()
+
+
+def test_notes_are_kept_for_the_next(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper:
+        first = keeper.first.hello()
+        first.say(link.NOTE, b"a", b"1")
+        first.say(link.NOTE, b"b", b"2")
+        first.say(link.NOTE, b"a", b"3")
+        first.say(link.NOTE, b"b")
+        first.close()
+        second = keeper.connect()
+        eventually(lambda: second.ask(link.WHO).fields == [b"0"], "the lease is free")
+        second.hello()
+        second.say(link.LIST)
+        noted = second.take()
+        assert noted is not None
+        assert (noted.op, noted.fields) == (link.NOTED, [b"a", b"3"])
+        done = second.take()
+        assert done is not None
+        assert done.op == link.DONE
+        second.close()
+
+
+# --- a keeper that becomes another ---------------------------------------------------------------
+
+
+def test_the_check_before_a_handover() -> None:
+    assert check_keeper() is None
+    argv = [*PROGRAM[:1], "-I", "-S", PROGRAM[1], "--check", "another form"]
+    assert subprocess.run(argv, check=False, timeout=20).returncode == 1
+
+
+def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper:
+        peer = keeper.first.hello()
+        asks = peer.sh("cat", mode=link.MODE_STDIN, name=b"asks")
+        terminal = peer.sh("cat", mode=link.MODE_PTY, name=b"terminal")
+        ended = peer.sh("exit 7", name=b"ended")
+        peer.exit(ended)
+        peer.say(link.NOTE, b"session", b"note")
+        peer.settle()
+        before = descriptors(keeper.keeper)
+        visitor = keeper.connect()
+        for _ in range(2):
+            answer = peer.ask(link.REEXEC, *(word.encode() for word in PROGRAM))
+            assert (answer.op, answer.fields) == (link.DONE, [b"%d" % keeper.keeper])
+        command = Path(f"/proc/{keeper.keeper}/cmdline").read_bytes()
+        assert b"--state" in command
+        assert alive(asks.pid)
+        peer.say(link.LIST)
+        noted = peer.take()
+        assert noted is not None
+        assert noted.fields == [b"session", b"note"]
+        found = {}
+        while (message := peer.take()) and message.op == link.CHILD:
+            found[message.fields[0]] = message.fields[1:3]
+            message.close()
+        assert found[b"ended"] == [b"%d" % ended.pid, b"%d" % (7 << 8)]
+        assert found[b"asks"] == [b"%d" % asks.pid, b"-"]
+        # It is still their parent, and nobody has inherited what is not his.
+        assert terminal.pid in map(int, _children(keeper.keeper))
+        new = peer.sh("exec ls /proc/self/fd", name=b"new")
+        assert read_all(new.out).split() == [b"0", b"1", b"2", b"3"]  # the last is ls's own
+        peer.exit(new)
+        assert int(peer.ask(link.SIGNAL, b"asks", b"15", link.SCOPE_LEADER).fields[0]) == 1
+        peer.exit(asks)
+        visitor.close()
+        assert len(before) + 8 > len(descriptors(keeper.keeper))
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_program_that_is_not_there_changes_nothing(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper:
+        peer = keeper.first.hello()
+        answer = peer.ask(link.REEXEC, b"/nonexistent/python", b"/nonexistent/program")
+        assert answer.op == link.REFUSED
+        assert b"cannot be executed" in answer.fields[0]
+        new = peer.sh("exec ls /proc/self/fd", name=b"new")
+        assert read_all(new.out).split() == [b"0", b"1", b"2", b"3"]  # the last is ls's own
+        peer.exit(new)
+
+
+def test_who_has_not_the_lease_cannot_replace_the_keeper(tmp_path: Path) -> None:
+    with lodge(tmp_path) as keeper:
+        keeper.first.hello()
+        visitor = keeper.connect()
+        answer = visitor.ask(link.REEXEC, *(word.encode() for word in PROGRAM))
+        assert answer.op == link.REFUSED
+        visitor.close()
+
+
+def test_every_line_of_a_handover_is_read_as_it_was_written() -> None:
+    state = os.memfd_create("test", os.MFD_CLOEXEC)
+    lines = [handover._line(b"note", b"key\n", b""), handover._line(b"link", b"7")]
+    os.write(state, b"\n".join(lines))
+    assert handover.read(state) == [(b"note", [b"key\n", b""]), (b"link", [b"7"])]

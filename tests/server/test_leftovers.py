@@ -1,0 +1,55 @@
+"""Ending what a dead keeper has left, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+from handrail.server import leftovers
+
+from .process_kit import alive, ended
+
+MARK = 0x1234_5678 << 24
+
+
+def marked(mark: int) -> subprocess.Popen[bytes]:
+    """A process that bears a mark, as a keeper gives it."""
+    process = subprocess.Popen(["/bin/sleep", "600"])
+    resource.prlimit(process.pid, 10, (mark, resource.RLIM_INFINITY))  # of file locks
+    return process
+
+
+def test_those_with_the_mark_are_ended(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    ours, other = [marked(MARK + 5), marked(MARK + 6)], marked(MARK + (1 << 24))
+    try:
+        leftovers.remember(directory, MARK)
+        leftovers.remember(directory, MARK)
+        assert leftovers.end(directory) >= 2
+        assert all(ended(process.pid) for process in ours)
+        assert alive(other.pid)
+        assert not (tmp_path / "marks").exists()
+        assert leftovers.end(directory) == 0
+    finally:
+        for process in (*ours, other):
+            process.kill()
+            process.wait()
+        os.close(directory)
+
+
+def test_an_orderly_end_leaves_nothing_to_look_for(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    process = marked(MARK + 7)
+    try:
+        leftovers.remember(directory, MARK)
+        leftovers.forget(directory)
+        leftovers.forget(directory)
+        assert leftovers.end(directory) == 0
+        assert alive(process.pid)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        os.close(directory)

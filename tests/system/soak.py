@@ -1,0 +1,245 @@
+"""Ten minutes of everything at once: ``make soak`` (``ARGS="--minutes 1 --seed 7"``).
+
+Floods, echoes and short commands, on pipes and terminals, while the server is killed, stopped or
+upgraded and its keeper is killed.  Always: every stream is right by content, every exit is right
+or said to be lost, no number comes twice.  Sometimes: each of the faults has struck, or the run
+has shown nothing.  In the end nothing is left: no process, and the memory and the descriptors of
+server and keeper have not grown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from server.process_kit import children, ended, nothing_left
+from websockets.exceptions import ConnectionClosed
+
+from system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
+
+MIB = 1024 * 1024
+FAULTS = ("kill", "kill", "kill", "stop", "upgrade", "keeper")
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.rng = rig.rng
+        self.number = 0
+        self.bytes = 0
+        self.finished = 0
+        self.lost = 0
+        self.uncertain = False  # exits may be lost since the keeper was killed
+        self.heir: int | None = None  # a server that is nobody's child of ours
+
+    # --- work ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """One more process of a random kind."""
+        self.number += 1
+        tty = self.rng.random() < 0.4
+        size = self.rng.choice((0, 1, 5000, 300_000, 4 * MIB, 16 * MIB // (4 if tty else 1)))
+        code = self.rng.randrange(1, 100)
+        one = Followed(f"p{self.number}", size, code)
+        argv = (sys.executable, "-I", "-S", "-c", WRITER, str(self.number), str(size), str(code))
+        self.rig.start(one, *argv, tty=tty)
+
+    def echo(self) -> None:
+        """Write to one, and have it all back."""
+        self.number += 1
+        sizes = [self.rng.choice((1, 700, 30_000)) for _ in range(3)]
+        one = Followed(f"p{self.number}", sum(sizes), 9)
+        argv = (sys.executable, "-I", "-S", "-c", ECHO, str(sum(sizes)))
+        self.rig.start(one, *argv, pipeStdin=True)
+        at = 0
+        for n, size in enumerate(sizes):
+            write = self.rig.write(one.name, f"w{n}", expected(at, size))
+            self.rig.call("process/write", **write)
+            self.rig.call("process/write", **write)  # twice: it counts once
+            at += size
+
+    def settle(self) -> None:
+        """Check and forget what has closed."""
+        for name, one in list(self.rig.followed.items()):
+            if one.closed:
+                if self.uncertain and one.exit_code == -1:
+                    one.exit_code = one.code
+                    self.lost += 1
+                one.verdict()
+                self.bytes += one.size
+                self.finished += 1
+                del self.rig.followed[name]
+
+    # --- faults ----------------------------------------------------------------------------
+
+    def server(self) -> int:
+        assert self.rig.server is not None
+        return self.heir or self.rig.server.pid
+
+    def strike(self, fault: str) -> None:
+        rig = self.rig
+        rig.reached[fault] += 1
+        if fault == "keeper":
+            for pid in keepers(self.server()):
+                os.kill(pid, signal.SIGKILL)
+                self.uncertain = True
+            # The children are with the next keeper when that starts one.
+            while "error" in rig.try_call("process/start", **probe(self.number)):
+                pass
+            return
+        if fault == "upgrade":
+            os.kill(self.server(), signal.SIGUSR2)
+            before = self.server()
+            rig._rest()
+            rig.attach()
+            self.heir = next(
+                pid for pid in servers(str(rig.state)) if pid != before and not ended(pid, 0.0)
+            )
+            assert rig.server is not None
+            rig.server.wait(LIMIT)
+            return
+        if fault == "stop":
+            os.kill(self.server(), signal.SIGSTOP)
+        else:
+            os.kill(self.server(), signal.SIGKILL)
+        old = self.server()
+        if fault == "kill":
+            ended(old, LIMIT)
+        self.heir = None
+        previous, rig.server = rig.server, None
+        rig.start_server()
+        ended(old, LIMIT)
+        if previous is not None and previous.stdout is not None:
+            previous.wait(LIMIT)
+            previous.stdout.close()
+        rig._rest()
+        rig.attach()
+
+    def run(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        next_fault = time.monotonic() + self.rng.uniform(0.5, 2)
+        last_keeper = 0.0
+        told = time.monotonic()
+        while time.monotonic() < end or self.rig.followed:
+            try:
+                if time.monotonic() < end and len(self.rig.followed) < 6:
+                    (self.echo if self.rng.random() < 0.3 else self.begin)()
+                elif self.rig.followed:
+                    self.rig.receive()
+                self.settle()
+                now = time.monotonic()
+                if now > next_fault and now < end:
+                    fault = self.rng.choice(FAULTS)
+                    if fault == "keeper" and now < last_keeper + 25:
+                        fault = "kill"  # three a minute are too many
+                    elif fault == "keeper":
+                        last_keeper = now
+                    self.strike(fault)
+                    next_fault = time.monotonic() + self.rng.uniform(0.2, 3)
+            except ConnectionClosed:
+                raise Wrong("the line broke although nobody had cut it") from None
+            if time.monotonic() > told + 30:
+                told = time.monotonic()
+                print(f"  {self.summary()}", flush=True)
+
+    def summary(self) -> str:
+        return (
+            f"{self.finished} processes, {self.bytes >> 20} MiB, faults {dict(self.rig.reached)},"
+            f" exits lost with a keeper: {self.lost}"
+        )
+
+
+def probe(number: int) -> dict[str, object]:
+    env = {"PATH": os.environ["PATH"]}
+    return {
+        "processId": f"probe{number}",
+        "argv": ["true"],
+        "cwd": "file:///",
+        "env": env,
+        "tty": False,
+    }
+
+
+def servers(state: str) -> list[int]:
+    """Servers on that directory, whoever started them."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"serve" in words and state.encode() in words:
+                found.append(int(name))
+    return found
+
+
+def keepers(server: int) -> list[int]:
+    found = []
+    for pid in (*children(server), *children(os.getpid())):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"keeper/__main__.py" in words:
+            found.append(pid)
+    return found
+
+
+def size_of(pid: int) -> tuple[int, int]:
+    """Resident memory in KiB, and open descriptors."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    rss = int(status.split("VmRSS:")[1].split()[0])
+    return rss, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def at_rest(server: int) -> dict[str, tuple[int, int]]:
+    """What server and keeper take with nothing left to do; raises Wrong when that is too much."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        (keeper,) = keepers(server)
+        sizes = {"server": size_of(server), "keeper": size_of(keeper)}
+        if sizes["server"][1] < 40 and sizes["keeper"][1] < 30:
+            return sizes
+        if time.monotonic() > deadline:
+            raise Wrong(f"descriptors are left open: {sizes}")
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Everything at once, for a while.")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as state, nothing_left():
+        rig = Rig(Path(state) / "state", seed=args.seed)
+        soak = Soak(rig)
+        try:
+            rig.attach()
+            soak.run(args.minutes * 60)
+            rig.call("session/close")
+            sizes = at_rest(soak.server())
+        finally:
+            if soak.heir is not None:
+                os.kill(soak.heir, signal.SIGTERM)
+                ended(soak.heir, LIMIT)
+            rig.stop()
+    missing = {*FAULTS} - {*rig.reached}
+    print(f"{soak.summary()}; KiB and descriptors at the end: {sizes}")
+    if missing and args.minutes >= 5:
+        raise SystemExit(f"never struck: {', '.join(sorted(missing))}; the run shows too little")
+
+
+if __name__ == "__main__":
+    main()
