@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, KeeperLost, ProcessExists
+from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
 from handrail.keeper import link, memory
 from handrail.process import notes
 from handrail.process.child import Child, Sink
@@ -26,6 +28,8 @@ from handrail.process.spec import ProcessSpec
 RETENTION_SECONDS = 30.0
 #: Their memory is given back when what was in flight with them has settled.
 _TIDY_SECONDS = 0.25
+#: How often a sandbox is set up before its failure is told.
+_MOST_TRIES = 4
 
 
 class Observer(Protocol):
@@ -105,10 +109,9 @@ class ProcessTable:
             if spec.containment is not None:
                 spec.containment.abandon()
             raise ProcessExists(f"process {key} already exists")
-        place, owner, inside = Starting(), self._owner, spec.containment
-        note = b"" if owner is None else notes.encode(owner, key, spec, place.at)
+        place, inside = Starting(), spec.containment
         try:
-            spawning = self._launcher.spawn(spec, note)
+            spawning = self._launcher.spawn(spec, self._note(key, spec, place))
         except BaseException:
             if inside is not None:
                 inside.abandon()
@@ -131,6 +134,8 @@ class ProcessTable:
     ) -> Child:
         try:
             spawned = await spawning
+            if spec.containment is not None:
+                spec, spawned = await self._set_up(key, place, spec, spawned)
         except BaseException:
             del self._entries[key]
             self._running -= 1
@@ -199,6 +204,31 @@ class ProcessTable:
             self._running -= 1
             child.on_exit = None
         child.tags = {}  # they hold the key
+
+    def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
+        """What the next server is to know of it."""
+        return b"" if self._owner is None else notes.encode(self._owner, key, spec, place.at)
+
+    async def _set_up(
+        self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
+    ) -> tuple[ProcessSpec, Spawned]:
+        """Wait until a sandbox stands; one that met a moving file system is tried again."""
+        for _ in range(_MOST_TRIES):
+            inside = spec.containment
+            if inside is None or await inside.set_up(self._loop):
+                return spec, spawned
+            said = _last_words(spawned)
+            failed = Child(key, spec, spawned, self._launcher, self._loop, None)
+            await failed.kill()
+            failed.discard()
+            if inside.again is None or place.cancelled:
+                break
+            spec = replace(inside.again(), judge=spec.judge)
+            spawning = self._launcher.spawn(spec, self._note(key, spec, place))
+            if spec.containment is not None:
+                spec.containment.sent()
+            spawned = await spawning
+        raise SandboxUnavailable(f"failed to prepare process sandbox: {said or 'it was killed'}")
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -295,6 +325,18 @@ def _tidy() -> None:
     """Many are gone, and so is whoever asked for them: hand their memory back."""
     gc.collect()
     memory.give_back()
+
+
+def _last_words(spawned: Spawned) -> str:
+    """What bwrap said to its stderr, or to the terminal."""
+    try:
+        return (
+            os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
+            .decode(errors="replace")
+            .strip()
+        )
+    except OSError:
+        return ""
 
 
 def _nothing() -> None:
