@@ -1,11 +1,10 @@
 """From the ``sandbox`` of a file call to the plan its helper runs in.
 
 The plan is the one that a command with the same profile would get, with these differences: there
-is never a network; what the helper itself is made of (interpreter, standard library, this package)
-is readable also where the profile hides it; and a call that changes nothing gets a plan in which
-nothing can be changed.  Such a plan covers no missing names, so its helper can stay for as long as
-it likes: what a plan covers has to be there on the host meanwhile.  Imported when the first call
-asks.
+is never a network, and no socket can be made; what the helper itself is made of (interpreter,
+standard library, this package) is readable also where the profile hides it; and a call that changes
+nothing gets a plan in which nothing can be changed.  Such a plan covers no missing names, so its
+helper can stay for as long as it likes: what a plan covers is there on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
     from handrail.server.file_helpers import Confinement
 
-#: A plan is looked at again when this many times the cost of looking has passed: large trees take
-#: a while to look at, and then a call may be up to that much behind what a new command would get.
+#: For calls that change nothing a plan is looked at again when this many times the cost of looking
+#: has passed: patterns in large trees take a while.  Calls that change something always look.
 PATIENCE = 20
 #: Profiles whose last plan is remembered.
 _MOST_KNOWN = 64
@@ -86,16 +85,16 @@ class Confinements:
 
     def get(self, profile: Profile, *, writes: bool) -> Confinement:
         """The confinement for a profile and a kind of call; raises SandboxError."""
-        profile = profile._replace(network=False)
+        profile = profile._replace(network=False, sockets=False)
         if not writes:
             profile = _reading(profile)
         try:
-            return self._planned(profile)
+            return self._planned(profile, patience=0 if writes else PATIENCE)
         except SandboxUnavailable as why:
             hidden = [path for path in _runtime() if not _readable(profile, path)]
             return LandlockConfinement(_with_readable(profile, hidden), why)
 
-    def _planned(self, profile: Profile) -> PlanConfinement:
+    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
@@ -106,7 +105,7 @@ class Confinements:
         after = time.monotonic()
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + PATIENCE * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), known)
         return known
 
     def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
@@ -152,11 +151,8 @@ def _reading(profile: Profile) -> Profile:
 
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
-    """Equal for plans that show the same files: sockets come and go and are no matter here."""
-    sockets = set(plan.sockets)
-    rules = frozenset(item for item in plan.rules.items() if item[0] not in sockets)
-    facts = frozenset(item for item in plan.facts.items() if item[0][0] not in sockets)
-    return profile, rules, facts, plan.masks
+    """Equal for plans that show the same files."""
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
 
 
 # --- what a helper is made of -------------------------------------------------------------------
