@@ -26,6 +26,7 @@ from handrail.errors import (
 from handrail.executor.dialing import Dialer, dialer_for
 from handrail.executor.rpc import CallTimedOut, RpcConnection
 from handrail.protocol.envelope import ALREADY_ATTACHED
+from handrail.protocol.process import OutputNotification
 from handrail.transport.handshake import HandshakeError
 
 log = logging.getLogger(__name__)
@@ -304,7 +305,10 @@ class ExecServerClient:
     def _notified(self, method: str, params: Any) -> None:
         if not method.startswith("process/"):
             return  # of files, HTTP and networks we ask for no news
-        process_id = params.get("processId") if isinstance(params, dict) else None
+        if isinstance(params, OutputNotification):
+            process_id: object = params.process_id
+        else:
+            process_id = params.get("processId") if isinstance(params, dict) else None
         route = self._routes.get(process_id) if isinstance(process_id, str) else None
         if route is not None:
             try:

@@ -78,7 +78,11 @@ class RemoteSession:
 
     def notified(self, method: str, params: Any) -> None:
         if method == "process/output":
-            output = msgspec.convert(params, OutputNotification)
+            output = (
+                params
+                if isinstance(params, OutputNotification)
+                else msgspec.convert(params, OutputNotification)
+            )
             data = codec.decode_base64(output.chunk, "chunk")
             self._take(output.seq, Output(output.stream, data))
         elif method == "process/exited":
