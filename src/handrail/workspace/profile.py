@@ -67,7 +67,9 @@ def intent(
     entries = [_entry(root, path, "read") for path in profile.read]
     entries += [_entry(root, path, "write") for path in profile.write]
     if temporary is not None:
-        entries.append(_entry(root, temporary, "write"))
+        # Nothing there is worth protecting, and every name that is protected is one more mount.
+        names = ("", *PROTECTED)
+        entries += [_entry(root, posixpath.join(temporary, name), "write") for name in names]
     entries += [_entry(root, path, "deny") for path in profile.deny]
     return {
         "permissions": {
