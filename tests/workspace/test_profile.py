@@ -6,7 +6,7 @@ import pytest
 
 from handrail import Profile, UsageError
 from handrail.executor.base import SandboxKind
-from handrail.workspace.profile import PROTECTED, Access, Rules, Sandbox, find_profile, intent
+from handrail.workspace.profile import Access, Rules, Sandbox, find_profile, intent
 
 ROOT = "/work/repo"
 
@@ -53,10 +53,7 @@ def test_names_and_their_intents() -> None:
                     "path": {"type": "special", "value": {"kind": "project_roots"}},
                     "access": "write",
                 },
-                *(
-                    {"path": {"type": "path", "path": f"file:///tmp/{path}"}, "access": "write"}
-                    for path in ("private", *(f"private/{name}" for name in PROTECTED))
-                ),
+                {"path": {"type": "path", "path": "file:///tmp/private"}, "access": "write"},
             ],
         },
         "network": "restricted",

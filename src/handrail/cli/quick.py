@@ -82,7 +82,7 @@ def _read(words: Sequence[str]) -> _Asked | None:
 def _run_contained(foreground: Foreground, asked: _Asked) -> int:
     """The same inside a sandbox; 125 when there can be none, for then nothing is run."""
     from handrail.errors import HandrailError
-    from handrail.sandbox.profile import PROTECTED_NAMES, Access, Entry, Intent
+    from handrail.sandbox.profile import Access, Entry, Intent
     from handrail.sandbox.select import Sandbox
 
     missing = _missing(asked.argv[0])
@@ -95,9 +95,7 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
     if asked.sandbox == "workspace-write":
         entries.append(Entry(Access.WRITE, special="project_roots"))
         temporary = _make_temporary()
-        # Nothing there is worth protecting, and every name that is protected is one more mount.
-        names = (b"", *(b"/" + name for name in PROTECTED_NAMES))
-        entries += [Entry(Access.WRITE, path=temporary + name) for name in names]
+        entries.append(Entry(Access.WRITE, path=temporary))
         env[b"TMPDIR"] = temporary
     sandbox = Sandbox()
     try:

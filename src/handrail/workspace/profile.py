@@ -67,9 +67,7 @@ def intent(
     entries = [_entry(root, path, "read") for path in profile.read]
     entries += [_entry(root, path, "write") for path in profile.write]
     if temporary is not None:
-        # Nothing there is worth protecting, and every name that is protected is one more mount.
-        names = ("", *PROTECTED)
-        entries += [_entry(root, posixpath.join(temporary, name), "write") for name in names]
+        entries.append(_entry(root, temporary, "write"))
     entries += [_entry(root, path, "deny") for path in profile.deny]
     return {
         "permissions": {
