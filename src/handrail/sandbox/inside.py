@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 
 from handrail.sandbox.masks import Lease
 
@@ -32,14 +33,22 @@ def wait_for_all(seconds: float) -> None:
 class Inside:
     """One sandbox, from the moment its descriptors are made until nothing of it lives."""
 
-    __slots__ = ("_closing", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
+    __slots__ = ("_closing", "_fragile", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
 
-    def __init__(self, info: int, closing: tuple[int, ...], lease: Lease | None, tty: bool) -> None:
+    def __init__(
+        self,
+        info: int,
+        closing: tuple[int, ...],
+        lease: Lease | None,
+        tty: bool,
+        fragile: tuple[bytes, ...] = (),
+    ) -> None:
         _living.add(self)
         self._info = info
         self._closing = closing
         self._lease = lease
         self._tty = tty
+        self._fragile = fragile
         self._said = b""
         self._namespace = 0
         #: Of the first process inside, as seen here; 0 while it is not known.
@@ -137,12 +146,25 @@ class Inside:
 
     def _end(self) -> None:
         _living.discard(self)
+        for path in self._fragile:
+            _remove_made(path)
+        self._fragile = ()
         if self._info >= 0:
             os.close(self._info)
             self._info = -1
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()
+
+
+def _remove_made(path: bytes) -> None:
+    """Where a socket was that vanished before it was covered, an empty file may be now."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_uid == os.getuid():
+            os.unlink(path)
+    except OSError:
+        pass
 
 
 def _number(text: bytes, name: bytes) -> int:

@@ -236,8 +236,13 @@ class Layout:
         if len(within_reach) > MOST_SOCKETS:
             within_reach = sorted({os.path.dirname(path) for path in within_reach})
         for path in within_reach:
-            if path not in self.rules:
-                self._cover(path)
+            cover = sockets.cover_for(path)
+            if any(within(place, cover) for place in (*self.rules, *self.masks)):
+                cover = path  # something in there was asked for
+            if cover not in self.rules:
+                self._cover(cover)
+                if cover == path and self.plan.access(os.path.dirname(path)) is Access.WRITE:
+                    self.plan.fragile.append(path)
 
     def _cover(self, path: bytes) -> None:
         try:

@@ -31,6 +31,8 @@ class Plan:
         #: Number in the child -> descriptor here.
         self.passed: list[tuple[int, int]] = []
         self.sockets: tuple[bytes, ...] = ()
+        #: Covered sockets in writable directories: should one vanish just then, bwrap makes a file.
+        self.fragile: list[bytes] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}

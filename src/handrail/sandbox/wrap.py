@@ -129,7 +129,7 @@ def wrap_command(
         (os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
         _ENV,
         tuple(passed),
-        Inside(info, tuple(closing), lease, tty),
+        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile)),
     )
 
 
