@@ -40,10 +40,13 @@ if TYPE_CHECKING:
     from handrail.process.spec import ExitInfo, ExitKind, Usage
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
+    from handrail.workspace.one_shot import run
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
+    from handrail.workspace.records import WorkspaceBusy
     from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
-    from handrail.workspace.synchronous import Process, Workspace, WorkspaceFiles, run
+    from handrail.workspace.synchronous import Workspace
+    from handrail.workspace.synchronous_process import Process, WorkspaceFiles
 
 __all__ = [
     "AsyncFiles",
@@ -76,6 +79,7 @@ __all__ = [
     "WaitReason",
     "Waited",
     "Workspace",
+    "WorkspaceBusy",
     "WorkspaceFiles",
     "WriteFailed",
     "__version__",
@@ -98,7 +102,10 @@ _HOMES = {
         "Result",
         "Waited",
     ),
-    "handrail.workspace.synchronous": ("Process", "Workspace", "WorkspaceFiles", "run"),
+    "handrail.workspace.one_shot": ("run",),
+    "handrail.workspace.records": ("WorkspaceBusy",),
+    "handrail.workspace.synchronous": ("Workspace",),
+    "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
 }
 
 

@@ -22,7 +22,7 @@ from .tasks import FILES, HTTP, SANDBOX
 
 PEER_WANTED = os.environ.get("HANDRAIL_INTEROP_PEER") == "1"
 #: What each server can do beyond running commands.  Whoever adds it to ours adds it here.
-OFFERS = {"ours": frozenset({FILES, HTTP}), "peer": frozenset({FILES, HTTP, SANDBOX})}
+OFFERS = {"ours": frozenset({FILES, HTTP, SANDBOX}), "peer": frozenset({FILES, HTTP, SANDBOX})}
 #: Variables of the server's own surroundings, for the task that looks for them.
 SURROUNDINGS = {"HANDRAIL_INTEROP_SERVER": "kept", "HANDRAIL_INTEROP_DROP": "dropped"}
 TAP = Path(__file__).with_name("stdio_tap.py")

@@ -1,7 +1,7 @@
 """The commands of ``handrail`` and how they are found.
 
 A command's module is imported when it is the one that was asked for; all of them only to print
-the list.  ``run`` has a way of its own around argparse, because its start is what people feel.
+the list.  ``run`` and ``sandbox`` go around argparse: their start is what people feel.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ COMMANDS = {
     "logs": "handrail.cli.logs",
     "kill": "handrail.cli.kill",
     "cp": "handrail.cli.copy",
+    "sandbox": "handrail.cli.sandbox",
+    "doctor": "handrail.cli.doctor",
     "serve": "handrail.cli.serve",
     "proxy": "handrail.cli.proxy",
     "completion": "handrail.cli.completion",
@@ -31,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
         code = quick.run(words[1:])
         if code is not None:
             return code
+    if words[:1] == ["sandbox"]:
+        from handrail.cli import sandbox
+
+        return sandbox.main(words[1:])
     args = build_parser(words[0] if words else None).parse_args(words)
     done: int = args.run(args)
     return done

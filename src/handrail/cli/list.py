@@ -6,7 +6,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from handrail.cli import options
+from handrail.cli import options, return_to
 
 if TYPE_CHECKING:
     from handrail.workspace.records import Record
@@ -86,10 +86,7 @@ async def _ask(args: argparse.Namespace, record: Record) -> list[dict[str, objec
             state = "running" if info is None else info.kind.value
             lines.append({**_line(record, process.id, state), "exit": options.exit_json(info)})
     finally:
-        if any(process.running for process in workspace.processes):
-            await workspace.detach()
-        else:
-            await workspace.close()
+        await return_to.leave(workspace, looks=True)
     return lines
 
 

@@ -32,7 +32,7 @@ async def _run(args: argparse.Namespace) -> int:
     from handrail.cli.relay import write_all
     from handrail.workspace.result import Exited
 
-    async with return_to.returned(args) as workspace:
+    async with return_to.returned(args, looks=True) as workspace:
         process = return_to.find(workspace, args.id)
         events = aiter(process)
         while True:

@@ -81,8 +81,7 @@ def _read(words: Sequence[str]) -> _Asked | None:
 
 def _run_contained(foreground: Foreground, asked: _Asked) -> int:
     """The same inside a sandbox; 125 when there can be none, for then nothing is run."""
-    from handrail.errors import SandboxError
-    from handrail.process.spec import ProcessSpec
+    from handrail.errors import HandrailError
     from handrail.sandbox.profile import Access, Entry, Intent
     from handrail.sandbox.select import Sandbox
 
@@ -98,15 +97,16 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         temporary = _make_temporary()
         entries.append(Entry(Access.WRITE, path=temporary))
         env[b"TMPDIR"] = temporary
-    argv = tuple(map(os.fsencode, asked.argv))
     sandbox = Sandbox()
     try:
         profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
-        foreground.start_contained(
-            sandbox.contain(ProcessSpec(argv=argv, cwd=cwd, env=env), profile)
-        )
+        if temporary:  # every name that is protected there would be one more mount
+            profile = profile._replace(shared=(*profile.shared, temporary))
+        argv = tuple(map(os.fsencode, asked.argv))
+        held = sandbox.contain_command(argv, cwd, env, profile)
+        foreground.start_held(held.argv, held.env, held.passed, held.inside)
         return foreground.attend(asked.timeout)
-    except (SandboxError, OSError) as error:
+    except (HandrailError, OSError) as error:
         print(f"handrail: nothing was run: {error}", file=sys.stderr)
         return OWN_FAILURE
     finally:
@@ -119,7 +119,7 @@ def _make_temporary() -> bytes:
     """A directory for temporary files, which goes away with the command."""
     base = os.environb.get(b"TMPDIR") or b"/tmp"
     while True:
-        path = os.path.realpath(base) + b"/handrail-" + os.urandom(4).hex().encode()
+        path = os.path.realpath(base) + b"/handrail-tmp-" + os.urandom(4).hex().encode()
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:

@@ -22,18 +22,29 @@ def add_id(parser: argparse.ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def returned(args: argparse.Namespace) -> AsyncIterator[AsyncWorkspace]:
-    """The workspace.  It is ended when nothing runs in it any more, and else left again."""
+async def returned(
+    args: argparse.Namespace, *, looks: bool = False
+) -> AsyncIterator[AsyncWorkspace]:
+    """The workspace, left again afterwards.
+
+    It is ended when nothing runs in it any more, or for one who only ``looks`` when its server
+    has forgotten all of it.
+    """
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     workspace = await AsyncWorkspace.attach(args.id.partition("-")[0], token=options.token(args))
     try:
         yield workspace
     finally:
-        if any(process.running for process in workspace.processes):
-            await workspace.detach()
-        else:
-            await workspace.close()
+        await leave(workspace, looks=looks)
+
+
+async def leave(workspace: AsyncWorkspace, *, looks: bool) -> None:
+    """Detach again, or end it when there is nothing to come back to."""
+    if any(looks or process.running for process in workspace.processes):
+        await workspace.detach()
+    else:
+        await workspace.close()
 
 
 def find(workspace: AsyncWorkspace, wanted: str) -> AsyncProcess:

@@ -16,6 +16,7 @@ from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo
 
 __all__ = [
+    "TEMPORARY_PREFIX",
     "Denied",
     "ExecSession",
     "Executor",
@@ -28,6 +29,11 @@ __all__ = [
     "WaitOutcome",
     "WaitReason",
 ]
+
+
+#: How a directory for the temporary files of sandboxed commands is named, with eight hex digits
+#: after it: nothing in it has to be protected from them.
+TEMPORARY_PREFIX = "handrail-tmp-"
 
 
 class SandboxKind(enum.Enum):

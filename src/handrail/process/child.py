@@ -33,6 +33,7 @@ from handrail.process.spec import (
     ExitKind,
     ProcessSpec,
     Usage,
+    Verdict,
     exit_from_status,
 )
 from handrail.process.spool import STEP, Spool, Staging
@@ -108,6 +109,7 @@ class Child:
         "streams",
         "tags",
         "terminated",
+        "verdict",
     )
 
     def __init__(
@@ -127,6 +129,7 @@ class Child:
         self.ledger = StdinLedger()
         self.sink = sink
         self.exit: ExitInfo | None = None
+        self.verdict: Verdict | None = None  # of a contained child that has exited
         self.terminated = False
         self.blocked = False
         self.started_at = time.time()
@@ -400,6 +403,8 @@ class Child:
 
     def _note_exit(self, info: ExitInfo) -> None:
         self.exit = info
+        if self.spec.judge is not None:
+            self.verdict = self.spec.judge(info.code, self._texts() if info.code else [])
         os.close(self._pidfd)
         self._pidfd = -1
         if self._pump is not None:
@@ -414,6 +419,16 @@ class Child:
         self._wake()
         self._counted()
         self._maybe_closed()
+
+    def _texts(self) -> list[bytes]:
+        """What is retained of the output: each stream, and all as it came."""
+        streams: list[list[bytes]] = [[], [], []]
+        both: list[bytes] = []
+        for chunk in self.log.read(0, None).chunks:
+            data = self.read_chunk(chunk)
+            streams[chunk.stream].append(data)
+            both.append(data)
+        return [b"".join(parts) for parts in (*streams, both) if parts]
 
     def _maybe_closed(self) -> None:
         if self.exit is None or self.closed or not all(s.ended for s in self.streams):

@@ -15,8 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Mapping
+    from typing import Protocol
 
-    from handrail.process.spec import ProcessSpec
+    class Held(Protocol):
+        """What is around a command in a sandbox."""
+
+        def sent(self) -> None: ...
+        def abandon(self) -> None: ...
+        def signal(self, number: int, *, tree: bool) -> int: ...
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
@@ -42,7 +48,7 @@ class Foreground:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _WATCHED)
         _become_subreaper()
         self._pid = 0
-        self._spec: ProcessSpec | None = None
+        self._inside: Held | None = None
 
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
         """Start a command, found in our own PATH; raises OSError."""
@@ -51,27 +57,34 @@ class Foreground:
             argv[0], argv, env, setsid=True, setsigmask=(), setsigdef=_GIVEN_BACK
         )
 
-    def start_contained(self, spec: ProcessSpec) -> None:
-        """Start one that was wrapped; raises OSError.  The working directory becomes its own."""
+    def start_held(
+        self,
+        argv: tuple[bytes, ...],
+        env: Mapping[bytes, bytes],
+        passed: tuple[tuple[int, int], ...],
+        inside: Held,
+    ) -> None:
+        """Start what holds a command in a sandbox, from the root directory; raises OSError.
+
+        ``passed`` are (number in the child, descriptor here).
+        """
         import fcntl
 
-        inside = spec.containment
-        assert inside is not None  # noqa: S101 (that is what wrapping does)
-        self._spec = spec
+        self._inside = inside
         spare: list[int] = []
         try:
             _keep_to_ourselves()
             actions: list[tuple[int, ...]] = []
-            first = max((number for number, _ in spec.passed), default=2) + 1
-            for number, fd in spec.passed:
+            first = max((number for number, _ in passed), default=2) + 1
+            for number, fd in passed:
                 # Out of the way of the numbers that are being given.
                 spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
                 actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
-            os.chdir(spec.cwd)
+            os.chdir("/")
             self._pid = os.posix_spawn(
-                spec.argv[0],
-                spec.argv,
-                spec.env,
+                argv[0],
+                argv,
+                env,
                 file_actions=actions,
                 setsid=True,
                 setsigmask=(),
@@ -107,8 +120,8 @@ class Foreground:
                 return TIMED_OUT if timed_out else _code(status)
 
     def _pass_on(self, number: int) -> None:
-        if self._spec is not None and self._spec.containment is not None:
-            self._spec.containment.signal(number, tree=False)
+        if self._inside is not None:
+            self._inside.signal(number, tree=False)
             return
         try:
             os.killpg(self._pid, number)
@@ -132,10 +145,9 @@ class Foreground:
         """Signal the whole family: the command, and what was orphaned to us."""
         from handrail.keeper import tree
 
-        contained = self._spec is not None and self._spec.containment is not None
-        if contained and number != _signal.SIGKILL:
+        if self._inside is not None and number != _signal.SIGKILL:
             # What holds it would die of a signal that is meant for it.
-            self._spec.containment.signal(number, tree=True)  # type: ignore[union-attr]
+            self._inside.signal(number, tree=True)
             return
         family = _children()
         for one in family:

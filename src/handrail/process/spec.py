@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -33,6 +33,18 @@ class Containment(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a contained command seems to have met its sandbox, and what is known of that."""
+
+    denied: bool
+    denials: tuple[Any, ...] = ()
+
+
+#: From an exit code (None: not known) and the retained output to a verdict.
+Judge = Callable[[int | None, list[bytes]], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One command, complete: nothing is taken from the server's own environment any more."""
 
@@ -49,10 +61,12 @@ class ProcessSpec:
     passed: tuple[tuple[int, int], ...] = ()
     #: Of a command in a sandbox: ``argv`` is then what holds it.
     containment: Containment | None = field(default=None, repr=False, compare=False)
+    #: Asked once, at the exit.
+    judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
-        return replace(self, env=_NO_ENV)
+        return replace(self, env=_NO_ENV, judge=None)
 
 
 _NO_ENV: dict[bytes, bytes] = {}

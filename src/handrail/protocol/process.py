@@ -60,6 +60,8 @@ class StartParams(Wire):
     detach: Any = None
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
+    #: Ours: note what the sandbox refuses while it happens (see ``docs/sandbox.md``).
+    watch_denials: bool = False
 
 
 class StartResult(Wire):
@@ -67,6 +69,9 @@ class StartResult(Wire):
 
     process_id: str
     sandbox_type: str
+    #: Ours: what held it; absent when nothing did, and for bubblewrap unless the client named one
+    #: of our members in ``initialize``.
+    sandbox_backend: str | UnsetType = UNSET
 
 
 class ProcessParams(Wire):
@@ -113,6 +118,16 @@ class UsageShape(Wire):
     max_rss_bytes: int
 
 
+class DenialShape(Wire):
+    """Ours: one thing that a sandbox refused, or seems to have refused."""
+
+    kind: str
+    op: str | None
+    path: str | None
+    source: str
+    certain: bool
+
+
 class Omitted(Wire):
     """Ours: what the retention dropped above ``afterSeq``."""
 
@@ -136,6 +151,8 @@ class ReadResult(Wire):
     usage: UsageShape | UnsetType | None = UNSET
     #: Ours: what the retention dropped above ``afterSeq``; absent when that is nothing.
     omitted: Omitted | UnsetType = UNSET
+    #: Ours: what is known of refusals; absent while it runs and without a sandbox.
+    denials: list[DenialShape] | UnsetType = UNSET
 
 
 class WriteParams(Wire):
@@ -262,6 +279,8 @@ class ExitedNotification(Wire):
     exit: ExitShape | UnsetType = UNSET
     #: Ours: as ``exit``.
     usage: UsageShape | UnsetType = UNSET
+    #: Ours: as ``exit``; absent without a sandbox.
+    denials: list[DenialShape] | UnsetType = UNSET
 
 
 class ClosedNotification(Wire):

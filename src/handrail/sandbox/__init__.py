@@ -7,7 +7,9 @@ the command line waits for every module.
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PLACES = {
     "Access": "profile",

@@ -7,27 +7,24 @@ in bwrap's own environment or in the list of processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 
 #: Numbers of descriptors in the child.
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, FIRST_FD = 3, 4, 5, 6, 7
 #: bwrap itself refuses more than 9000 arguments.
 MOST_ARGUMENTS = 8900
-#: What of /proc belongs to the host and could be written by its root.
-PROC_COVERS = (
-    b"/proc/sys",
-    b"/proc/sysrq-trigger",
-    b"/proc/irq",
-    b"/proc/bus",
-    b"/proc/fs",
-    b"/proc/acpi",
-    b"/proc/scsi",
-)
+#: What of /proc belongs to the host and could be written by its root: the settings stay readable,
+PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
+#: of the others nothing is left.  An empty directory is also the cheaper mount by far.
+PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Record):
     """Mount what descriptor ``number`` is at ``path``; 0: the host's own path."""
 
     path: bytes
@@ -35,26 +32,25 @@ class Bind:
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
-    """An empty directory of its own at ``path``; sealed later if something is to go into it."""
+class Empty(Record):
+    """An empty directory of its own at ``path``.
+
+    Its mode closes it.  The command may change that, and then has a directory that nobody else
+    ever sees: no reason to pay for a second mount that makes it read-only.
+    """
 
     path: bytes
     mode: int
-    sealed: bool = True
-    writable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Record):
     """A directory inside an empty one."""
 
     path: bytes
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyFile:
+class EmptyFile(Record):
     """An empty file mounted at ``path``, read from descriptor ``number`` (the null device)."""
 
     path: bytes
@@ -62,38 +58,33 @@ class EmptyFile:
     mode: int
 
 
-@dataclass(frozen=True, slots=True)
-class MountPoint:
+class MountPoint(Record):
     """An empty file inside an empty directory, for something to be mounted on."""
 
     path: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Record):
     """No more changes to this mount."""
 
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Record):
     """A symbolic link in an empty root."""
 
     path: bytes
     target: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Record):
     """The harmless devices, terminals of its own and shared memory of its own."""
 
     path: bytes = b"/dev"
 
 
-@dataclass(frozen=True, slots=True)
-class Processes:
+class Processes(Record):
     """The processes of the new namespace, and no others."""
 
     path: bytes = b"/proc"
@@ -111,10 +102,8 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
                 out += [b"--bind" if writable else b"--ro-bind", path, path]
             case Bind(path, number, writable):
                 out += [b"--bind-fd" if writable else b"--ro-bind-fd", b"%d" % number, path]
-            case Empty(path, mode, sealed, writable):
+            case Empty(path, mode):
                 out += [b"--perms", b"%04o" % mode, b"--tmpfs", path]
-                if sealed and not writable:
-                    out += [b"--remount-ro", path]
             case Directory(path, mode):
                 out += [b"--perms", b"%04o" % mode, b"--dir", path]
             case EmptyFile(path, number, mode):

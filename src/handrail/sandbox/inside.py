@@ -9,19 +9,15 @@ has ended all the others, and only then is anything that protected names from th
 from __future__ import annotations
 
 import os
-import re
 import select
-import signal
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import stat
 
 from handrail.sandbox.masks import Lease
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-
-_PID = re.compile(rb'"child-pid": (\d+)')
-_NAMESPACE = re.compile(rb'"pid-namespace": (\d+)')
+    from collections.abc import Callable
 
 
 #: Those that have been made and whose end has not been seen.
@@ -37,14 +33,22 @@ def wait_for_all(seconds: float) -> None:
 class Inside:
     """One sandbox, from the moment its descriptors are made until nothing of it lives."""
 
-    __slots__ = ("_closing", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
+    __slots__ = ("_closing", "_fragile", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
 
-    def __init__(self, info: int, closing: tuple[int, ...], lease: Lease | None, tty: bool) -> None:
+    def __init__(
+        self,
+        info: int,
+        closing: tuple[int, ...],
+        lease: Lease | None,
+        tty: bool,
+        fragile: tuple[bytes, ...] = (),
+    ) -> None:
         _living.add(self)
         self._info = info
         self._closing = closing
         self._lease = lease
         self._tty = tty
+        self._fragile = fragile
         self._said = b""
         self._namespace = 0
         #: Of the first process inside, as seen here; 0 while it is not known.
@@ -113,15 +117,19 @@ class Inside:
                 self._said += os.read(self._info, 4096)
             except BlockingIOError:
                 pass
-            pid, namespace = _PID.search(self._said), _NAMESPACE.search(self._said)
-            if pid is not None and namespace is not None:
-                self.pid, self._namespace = int(pid[1]), int(namespace[1])
+            if self._said.endswith(b"}\n"):
+                self.pid = _number(self._said, b'"child-pid":')
+                self._namespace = _number(self._said, b'"pid-namespace":')
         return self.pid != 0
 
     def _first_process(self) -> int:
-        """A descriptor of the first process if it lives, else -1."""
+        """A descriptor of the first process if it lives and is not alone, else -1."""
         if not self._know():
             return -1  # bwrap ended before it made one
+        # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
+        # Its own way out through all its mounts takes a while, and harms nobody.
+        if not _children(self.pid):
+            return -1
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -138,12 +146,31 @@ class Inside:
 
     def _end(self) -> None:
         _living.discard(self)
+        for path in self._fragile:
+            _remove_made(path)
+        self._fragile = ()
         if self._info >= 0:
             os.close(self._info)
             self._info = -1
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()
+
+
+def _remove_made(path: bytes) -> None:
+    """Where a socket was that vanished before it was covered, an empty file may be now."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_uid == os.getuid():
+            os.unlink(path)
+    except OSError:
+        pass
+
+
+def _number(text: bytes, name: bytes) -> int:
+    """One number of bwrap's little JSON."""
+    digits = text.partition(name)[2].split(b",")[0].split(b"\n")[0].strip()
+    return int(digits) if digits.isdigit() else 0
 
 
 def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
@@ -167,6 +194,3 @@ def _descendants(pid: int) -> list[int]:
     for child in found:
         found += _children(child)
     return found
-
-
-FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)

@@ -9,21 +9,23 @@ tell what a killed server has left behind, and takes it away, by identity and on
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
+from handrail.sandbox.record import Record
 from handrail.sandbox.state import state_base
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 
 Identity = tuple[int, int]  # device, inode
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mask:
+class Mask(Record):
     """A missing path that is to be covered, by an empty directory or by an empty file."""
 
     path: bytes
@@ -109,8 +111,7 @@ class Registry:
                 del self._active[key]
         with self._locked():
             os.close(lease.fd)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.directory, lease.name))
+            _unlink(os.path.join(self.directory, lease.name))
             others = self._living()
             for mask, identity in lease.made.items():
                 if mask.path not in others:
@@ -160,17 +161,31 @@ class Registry:
             for path, identity in records:
                 if path not in living:
                     _remove(path, identity)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place)
+            _unlink(place)
         return living
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+    def _locked(self) -> _Locked:
+        return _Locked(self._lock)
+
+
+class _Locked:
+    """The lock of the whole registry, held for a block."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
+def _unlink(place: str) -> None:
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        pass
 
 
 def _make(mask: Mask, shared: Identity | None) -> Identity:

@@ -10,10 +10,14 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from handrail.errors import SandboxError
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 _MOST_LINKS = 40
 _FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,15 +43,13 @@ class Crossed(Exception):
         self.link = link
 
 
-@dataclass(slots=True)
-class Opened:
+class Opened(Record):
     """A path that is there: its descriptor (the caller's), its real name, the links on the way."""
 
     fd: int
     path: bytes
     mode: int
-    identity: tuple[int, int]
-    links: dict[bytes, bytes] = field(default_factory=dict)
+    links: dict[bytes, bytes]
 
     @property
     def is_directory(self) -> bool:
@@ -66,7 +68,7 @@ def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> 
             raise Refused(f"{_shown(path)} runs in a circle of symbolic links; give its real path")
         path = crossed
         fd, status, crossed = _step(path, links, trusted)
-    return Opened(fd, path, status.st_mode, (status.st_dev, status.st_ino), links)
+    return Opened(fd, path, status.st_mode, links)
 
 
 def _step(

@@ -1,10 +1,4 @@
-"""A profile on this file system: the mounts that enforce it, and when that has to be thought anew.
-
-How it works.  Every rule's path is opened once (``paths``).  Rules that add nothing to the rule
-around them are dropped; the others become mounts in the order of their depth.  Whatever is less
-than writable inside something writable is a *carve-out*: the directories between are pinned by
-mounting them onto themselves, for a mount point cannot be renamed, and a name that is missing is
-covered (``masks``) so that nobody can make it.
+"""A profile on this file system: its mounts, and when they have to be thought of anew.
 
 A plan remembers what it looked at.  As long as that looks the same it can be used again, and a
 second command pays for a few ``lstat`` only.
@@ -14,42 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 
-from handrail.sandbox import globs, sockets
-from handrail.sandbox.bubblewrap import (
-    FIRST_FD,
-    MOST_ARGUMENTS,
-    PROC_COVERS,
-    Bind,
-    Devices,
-    Directory,
-    Empty,
-    EmptyFile,
-    Link,
-    MountPoint,
-    Processes,
-    Seal,
-    Step,
-    mount_arguments,
-)
+from handrail.sandbox import sockets
+from handrail.sandbox.bubblewrap import Step
 from handrail.sandbox.masks import Mask, Registry
-from handrail.sandbox.paths import (
-    Crossed,
-    Missing,
-    Opened,
-    Refused,
-    alias_of_the_system,
-    open_path,
-)
-from handrail.sandbox.profile import Access, Profile, depth, parents, within
-from handrail.sandbox.repositories import RepositoryIndex, git_directories
-
-#: How many descriptors a plan may hand over; the kernel takes 253 in one message.
-MOST_DESCRIPTORS = 200
-
-#: Beyond this many the directories of the host's sockets are covered, not each socket.
-MOST_SOCKETS = 100
+from handrail.sandbox.profile import Access, Profile, parents
+from handrail.sandbox.repositories import RepositoryIndex
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
 
@@ -57,9 +21,9 @@ Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file whe
 class Plan:
     """Mount arguments for one profile, with the descriptors they name.  Close it when done."""
 
-    def __init__(self, profile: Profile, registry: Registry, indexes: _Indexes) -> None:
+    def __init__(self, profile: Profile, registry: Registry, indexes: Indexes) -> None:
         self.profile = profile
-        self._registry = registry
+        self.registry = registry
         self._indexes = indexes
         self.steps: list[Step] = []
         self.masks: tuple[Mask, ...] = ()
@@ -67,6 +31,8 @@ class Plan:
         #: Number in the child -> descriptor here.
         self.passed: list[tuple[int, int]] = []
         self.sockets: tuple[bytes, ...] = ()
+        #: Covered sockets in writable directories: should one vanish just then, bwrap makes a file.
+        self.fragile: list[bytes] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
@@ -86,7 +52,7 @@ class Plan:
             now = look(path, follow)
             if now != fact:
                 made = fact is None and now is not None and not follow
-                if not (made and self._registry.is_mask(path, (now[0], now[1]))):  # type: ignore[index]
+                if not (made and self.registry.is_mask(path, (now[0], now[1]))):  # type: ignore[index]
                     return False
         for path, changed in self.changed.items():
             try:
@@ -118,7 +84,7 @@ def look(path: bytes, follow: bool) -> Fact:
     return status.st_dev, status.st_ino, kind
 
 
-class _Indexes:
+class Indexes:
     """The repositories below writable roots, remembered from plan to plan."""
 
     def __init__(self) -> None:
@@ -142,7 +108,7 @@ class Planner:
         self.registry = registry
         self._fresh_proc = fresh_proc
         self._plans: dict[Profile, Plan] = {}
-        self._indexes = _Indexes()
+        self._indexes = Indexes()
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
@@ -151,7 +117,9 @@ class Planner:
             known.close()
             known = None
         if known is None:
-            known = _Builder(profile, self.registry, self._indexes, self._fresh_proc).build()
+            from handrail.sandbox.layout import Layout  # which fills plans
+
+            known = Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
         self._plans[profile] = known
         while len(self._plans) > self.MOST_PLANS:
             self._plans.pop(next(iter(self._plans))).close()
@@ -167,360 +135,3 @@ class Planner:
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()
-
-
-class _Builder:
-    """One plan in the making."""
-
-    def __init__(
-        self, profile: Profile, registry: Registry, indexes: _Indexes, fresh_proc: bool
-    ) -> None:
-        self.profile = profile
-        self.registry = registry
-        self.indexes = indexes
-        self.fresh_proc = fresh_proc
-        self.plan = Plan(profile, registry, indexes)
-        self.rules = self.plan.rules
-        self.opened: dict[bytes, Opened] = {}
-        self.masks: dict[bytes, Mask] = {}
-        self.links: dict[bytes, bytes] = {}
-        self.pinned: set[bytes] = set()
-
-    def build(self) -> Plan:
-        try:
-            self._writable_rules()
-            self._other_rules()
-            self._protected()
-            self._globs()
-            self._private()
-            self._mounts()
-        except BaseException:
-            self._close_all_but(set())
-            self.plan.close()
-            raise
-        self._close_all_but({fd for _, fd in self.plan.passed})
-        return self.plan
-
-    def _close_all_but(self, kept: set[int]) -> None:
-        ours = {opened.fd for opened in self.opened.values()}
-        for fd in ours - kept:
-            os.close(fd)
-        self.plan.passed = [
-            (number, fd) for number, fd in self.plan.passed if fd not in ours - kept
-        ]
-
-    # --- rules ----------------------------------------------------------------------------
-
-    def _writable_rules(self) -> None:
-        for rule in self.profile.rules:
-            if rule.access is not Access.WRITE:
-                continue
-            try:
-                opened = self._open(rule.path, alias_of_the_system)
-            except Missing as missing:
-                # Ignored: the command starts, and there is nothing to write to.
-                self._note(missing.path)
-                continue
-            except Crossed as crossed:
-                raise Refused(
-                    f"{_shown(rule.path)} is to be writable but leads over the symbolic link"
-                    f" {_shown(crossed.link)}, which a command could have made; give its real path"
-                ) from None
-            self._rule(opened.path, Access.WRITE)
-            self._note(rule.path, follow=True)
-
-    def _other_rules(self) -> None:
-        for rule in self.profile.rules:
-            if rule.access is not Access.WRITE:
-                self._carve(rule.path, rule.access)
-
-    def _carve(self, path: bytes, access: Access, *, protected: bool = False) -> None:
-        """A path that is to be less than writable, whether it is there or not."""
-        try:
-            opened = self._open(path, self._not_writable)
-        except Missing as missing:
-            self._note(missing.path)
-            if self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
-                self._mask(missing.path, directory=protected and missing.path == path)
-            return
-        except Crossed as crossed:
-            raise Refused(
-                f"{_shown(path)} leads over the symbolic link {_shown(crossed.link)}, which a"
-                " command could replace; give its real path, or make the link's directory"
-                " read-only"
-            ) from None
-        self._note(path, follow=True)
-        self._rule(opened.path, access, soft=protected)
-
-    def _not_writable(self, link: bytes, status: os.stat_result) -> bool:
-        return self.plan.access(os.path.dirname(link)) is not Access.WRITE
-
-    def _rule(self, path: bytes, access: Access, *, soft: bool = False) -> None:
-        if soft:
-            self.rules.setdefault(path, access)
-        else:
-            self.rules[path] = max(self.rules.get(path, access), access)
-        self._note(path)
-
-    def _mask(self, path: bytes, *, directory: bool) -> None:
-        parent = os.path.dirname(path)
-        if directory and (parent in self.profile.shared or parent == b"/"):
-            return  # never made up in a directory that others use too
-        if not os.access(parent, os.W_OK) and os.stat(parent).st_uid != os.geteuid():
-            return  # nobody with our rights can make it
-        self.masks[path] = Mask(path, directory)
-
-    # --- what is protected without being named ------------------------------------------------
-
-    def _protected(self) -> None:
-        roots = [path for path, access in self.rules.items() if access is Access.WRITE]
-        names = self.profile.protected
-        if not names:
-            return
-        for root in sorted(roots):
-            parts = set(root.split(b"/"))
-            if not self.opened[root].is_directory or parts & set(names):
-                continue  # a root inside what was opened by name: it was meant
-            for name in names:
-                self._protect(os.path.join(root, name))
-            if root != b"/" and root not in self.profile.shared:
-                self._nested(root)
-
-    def _nested(self, root: bytes) -> None:
-        if b".git" not in self.profile.protected:
-            return
-        outer = [p for p in parents(root) if p in self.plan.repositories]
-        if outer:
-            return  # found from there
-        found = self.indexes(root).refresh()
-        self.plan.repositories[root] = found
-        for path in found:
-            self._protect(path)
-
-    def _protect(self, path: bytes) -> None:
-        if path in self.rules or self.plan.access(path) is not Access.WRITE:
-            return
-        now = look(path, follow=False)
-        if now is not None and self._is_mask(path, now):
-            self._note_missing(path)
-            self._mask(path, directory=True)
-            return
-        self._carve(path, Access.READ, protected=True)
-        if now is not None and now[2] == stat.S_IFREG and path.endswith(b"/.git"):
-            for target in git_directories(path):
-                if target not in self.rules and self.plan.access(target) is Access.WRITE:
-                    self._carve(target, Access.READ)
-
-    def _is_mask(self, path: bytes, now: tuple[int, ...]) -> bool:
-        # Only an empty directory can be one of ours, and those are rare.
-        if now[2] != stat.S_IFDIR or (path in self.rules):
-            return False
-        try:
-            with os.scandir(path) as entries:
-                if next(entries, None) is not None:
-                    return False
-        except OSError:
-            return False
-        return self.registry.is_mask(path, (now[0], now[1]))
-
-    def _globs(self) -> None:
-        for glob in self.profile.globs:
-            for path in globs.expand(glob, self.profile.glob_depth, self.plan.changed):
-                real = os.path.realpath(path)
-                if os.path.lexists(real):
-                    self._open(real, lambda link, status: False)
-                    self._rule(real, Access.DENY)
-
-    def _private(self) -> None:
-        """Our own state, and the sockets of the host, are nobody's business in there."""
-        for path in self.profile.private:
-            real = os.path.realpath(path)
-            if os.path.isdir(real) and self.plan.access(real) is not Access.DENY:
-                self._cover(real)
-        if self.profile.network:
-            return  # no such sockets can be made at all
-        for path in sockets.session_directories():
-            if self.plan.access(path) is not Access.DENY and path not in self.rules:
-                self._cover(path)
-        self.plan.sockets = sockets.host_sockets()
-        within_reach = [p for p in self.plan.sockets if self.plan.access(p) is not Access.DENY]
-        if len(within_reach) > MOST_SOCKETS:
-            within_reach = sorted({os.path.dirname(path) for path in within_reach})
-        for path in within_reach:
-            if path not in self.rules:
-                self._cover(path)
-
-    def _cover(self, path: bytes) -> None:
-        try:
-            self._open(path, alias_of_the_system)
-        except (Missing, Crossed, Refused):
-            return  # out of reach for us, so for the command
-        self._rule(path, Access.DENY)
-
-    # --- mounts ---------------------------------------------------------------------------
-
-    def _mounts(self) -> None:
-        steps = self.plan.steps
-        base = self.rules.get(b"/", Access.DENY)
-        if base is Access.DENY:
-            steps.append(Empty(b"/", 0o755, sealed=False))
-            self._recreate_links()
-        else:
-            steps.append(Bind(b"/", 0, base is Access.WRITE))
-            if base is Access.WRITE and os.path.isdir(b"/sys"):
-                steps.append(Bind(b"/sys", 0, writable=False))
-        places: dict[bytes, Callable[[], None]] = {}
-        for path in self._needed():
-            places[path] = lambda path=path: self._mount(path)  # type: ignore[misc]
-        for path, mask in self.masks.items():
-            places[path] = lambda mask=mask: self._mount_mask(mask)  # type: ignore[misc]
-        self._devices_and_processes()
-        for path in sorted(places, key=lambda p: (depth(p), p)):
-            places[path]()
-        if base is Access.DENY:
-            steps.append(Seal(b"/"))
-        self.plan.masks = tuple(sorted(self.masks.values()))
-        self.plan.arguments = mount_arguments(steps)
-        if len(self.plan.arguments) > MOST_ARGUMENTS:
-            raise Refused(
-                f"the profile needs {len(self.plan.arguments)} mount arguments and bubblewrap"
-                f" takes {MOST_ARGUMENTS}; deny directories instead of many files"
-            )
-
-    def _devices_and_processes(self) -> None:
-        self.plan.steps.append(Devices())
-        if self.fresh_proc:
-            self.plan.steps.append(Processes())
-            for path in PROC_COVERS:
-                if os.path.exists(path):
-                    self.plan.steps.append(Bind(path, 0, writable=False))
-        else:
-            self.plan.steps.append(Empty(b"/proc", 0o555))
-
-    def _needed(self) -> list[bytes]:
-        """Rules that say something else than the rule around them; the root is the base."""
-        needed: dict[bytes, Access] = {b"/": self.rules.get(b"/", Access.DENY)}
-        for path in sorted(self.rules, key=depth):
-            around = next(p for p in parents(path) if p in needed) if path != b"/" else b"/"
-            if path != b"/" and self.rules[path] is not needed[around]:
-                needed[path] = self.rules[path]
-        del needed[b"/"]
-        return list(needed)
-
-    def _around(self, path: bytes) -> bytes | None:
-        return next((p for p in parents(path) if p in self.rules), None)
-
-    def _mount(self, path: bytes) -> None:
-        access = self.rules[path]
-        around = self._around(path)
-        outer = Access.DENY if around is None else self.rules[around]
-        opened = self.opened[path]
-        if outer is Access.WRITE:
-            self._pin(path)
-        if access is not Access.DENY:
-            self._bind(opened, writable=access is Access.WRITE)
-        elif opened.is_directory:
-            self._close_directory(path)
-        else:
-            self.plan.steps.append(EmptyFile(path, self._null(), 0o000))
-
-    def _close_directory(self, path: bytes) -> None:
-        reopened = [
-            p
-            for p, access in self.rules.items()
-            if p != path
-            and within(p, path)
-            and access is not Access.DENY
-            and all(
-                self.rules.get(q, Access.DENY) is Access.DENY
-                for q in parents(p)[: depth(p) - depth(path)]
-            )
-        ]
-        if not reopened:
-            self.plan.steps.append(Empty(path, 0o000))
-            return
-        self.plan.steps.append(Empty(path, 0o111, sealed=False))
-        made = {path}
-        for inner in sorted(reopened):
-            for between in reversed(parents(inner)):
-                if between not in made and within(between, path):
-                    self.plan.steps.append(Directory(between, 0o111))
-                    made.add(between)
-            if self.opened[inner].is_directory:
-                self.plan.steps.append(Directory(inner, 0o111))
-            else:
-                self.plan.steps.append(MountPoint(inner, self._null()))
-            made.add(inner)
-        self.plan.steps.append(Seal(path))
-
-    def _mount_mask(self, mask: Mask) -> None:
-        self._pin(mask.path)
-        if mask.directory:
-            self.plan.steps.append(Empty(mask.path, 0o555))
-        else:
-            self.plan.steps.append(EmptyFile(mask.path, self._null(), 0o444))
-
-    def _pin(self, path: bytes) -> None:
-        """Mount the directories above a carve-out onto themselves, down from the writable root."""
-        chain = []
-        for place in parents(path):
-            access = self.rules.get(place)
-            if access is not None and access is not Access.WRITE:
-                break
-            chain.append(place)
-        # The outermost writable rule is a mount already.
-        while chain and self.rules.get(chain[-1]) is not Access.WRITE:
-            chain.pop()
-        for place in reversed(chain[:-1]):
-            if place not in self.pinned:
-                self.pinned.add(place)
-                self._bind(self._open(place, lambda link, status: False), writable=True)
-                self._note(place)
-
-    def _bind(self, opened: Opened, *, writable: bool) -> None:
-        # Beyond that by name, which was looked at a moment ago.
-        number = self._pass(opened.fd) if len(self.plan.passed) < MOST_DESCRIPTORS else 0
-        self.plan.steps.append(Bind(opened.path, number, writable))
-
-    def _null(self) -> int:
-        if len(self.plan.passed) >= MOST_DESCRIPTORS + 40:
-            raise Refused(
-                "the profile covers too many single files for one sandbox; deny their directory"
-            )
-        return self._pass(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-
-    def _pass(self, fd: int) -> int:
-        number = FIRST_FD + len(self.plan.passed)
-        self.plan.passed.append((number, fd))
-        return number
-
-    def _recreate_links(self) -> None:
-        """An empty root needs the links that lead to what is readable, such as /bin."""
-        for path, target in sorted(self.links.items()):
-            if not any(within(path, known) and path != known for known in self.links):
-                self.plan.steps.append(Link(path, target))
-
-    # --- looking --------------------------------------------------------------------------
-
-    def _open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
-        known = self.opened.get(path)
-        if known is not None:
-            return known
-        opened = open_path(path, trusted)
-        self.links.update(opened.links)
-        known = self.opened.get(opened.path)
-        if known is not None:
-            os.close(opened.fd)
-            return known
-        self.opened[opened.path] = opened
-        return opened
-
-    def _note(self, path: bytes, *, follow: bool = False) -> None:
-        self.plan.facts[path, follow] = look(path, follow)
-
-    def _note_missing(self, path: bytes) -> None:
-        self.plan.facts[path, False] = None
-
-
-def _shown(path: bytes) -> str:
-    return os.fsdecode(path)

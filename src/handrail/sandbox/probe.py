@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
+from handrail.sandbox.record import Record
 from handrail.sandbox.state import state_base
 
 #: Never looked up in anybody's PATH.
@@ -19,8 +19,7 @@ BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 
-@dataclass(frozen=True, slots=True)
-class Bubblewrap:
+class Bubblewrap(Record):
     """A bwrap that was seen to work."""
 
     path: str

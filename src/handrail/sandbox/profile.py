@@ -3,16 +3,23 @@
 An ``Intent`` is what a client asked for, with symbolic roots; ``resolve`` binds it to this
 machine and gives a ``Profile``: absolute paths, one access each, hashable, so that a plan can be
 remembered for it.  What the file system looks like is no matter of this module.
+
+(Named tuples here and around: making a dozen dataclasses takes longer than a whole sandbox, and
+``handrail sandbox`` pays for it each time.)
 """
 
 from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from handrail.errors import SandboxError
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 
 #: Names under a writable root that stay read-only unless an entry names them.
 PROTECTED_NAMES = (b".git", b".agents", b".codex")
@@ -51,8 +58,7 @@ class Files(enum.Enum):
     EXTERNAL = "external"  # the caller, in a way of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """One permission as it was asked for: exactly one of path, glob and special is given."""
 
     access: Access
@@ -62,8 +68,7 @@ class Entry:
     subpath: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Record):
     """What a client asked for.  ``disabled`` asks for no sandbox at all."""
 
     files: Files = Files.RESTRICTED
@@ -75,8 +80,7 @@ class Intent:
     protected: tuple[bytes, ...] = PROTECTED_NAMES
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Record):
     """What symbolic roots mean here.  ``tmpdir`` is the server's own, never the request's."""
 
     tmpdir: bytes | None = None
@@ -87,24 +91,21 @@ class Machine:
     private: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Record):
     """One absolute path and what may be done below it."""
 
     path: bytes
     access: Access
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
+class Glob(Record):
     """A pattern of paths that are denied; ``base`` is what a relative pattern starts from."""
 
     base: bytes
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Record):
     """Permissions bound to this machine.  Rules are sorted by depth, each path once."""
 
     rules: tuple[Rule, ...] = ()
@@ -115,7 +116,7 @@ class Profile:
     protected: tuple[bytes, ...] = PROTECTED_NAMES
     #: Shared directories, in which no name is ever made up to protect it.
     shared: tuple[bytes, ...] = ()
-    private: tuple[bytes, ...] = field(default=())
+    private: tuple[bytes, ...] = ()
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""

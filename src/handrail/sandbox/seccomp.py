@@ -9,11 +9,11 @@ type, and socket families that are not bound to a network namespace.
 from __future__ import annotations
 
 import errno
-import functools
 import struct
 
 _LD_W_ABS = 0x20
 _JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
+_AND = 0x54
 _RET = 0x06
 
 ALLOW = 0x7FFF0000
@@ -84,6 +84,7 @@ _NEW_NAMESPACE = 0x7E020000
 _NEW_TIME = 0x80  # of unshare alone; in clone these bits are the signal
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _SEQPACKET = 1, 5
 
 
 class _Program:
@@ -119,11 +120,22 @@ class _Program:
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.code)
 
 
-@functools.cache
+def _connected_types(eperm: int) -> _Program:
+    """Streams and packets in sequence: half of a pair of these can reach nobody else."""
+    block = _Program()
+    block.argument(1)
+    block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
+    block.answer_if(_JEQ, _STREAM, ALLOW)
+    block.answer_if(_JEQ, _SEQPACKET, ALLOW)
+    block.answer(eperm)
+    return block
+
+
 def program(arch: str, *, unix_sockets: bool) -> bytes:
     """The program for one kind of machine; raises KeyError for one we have no numbers for.
 
-    ``unix_sockets``: whether such sockets may be made one by one; pairs always may.
+    ``unix_sockets``: whether such sockets may be made one by one; pairs may in any case, if they
+    are of a kind that cannot be sent elsewhere.
     """
     audit, column = ARCHES[arch]
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
@@ -162,8 +174,11 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     main.only_for(_SOCKET[column], block)
     block = _Program()
     block.argument(0)
-    block.answer_if(_JEQ, _UNIX, ALLOW)
-    block.answer(eperm)
+    block.answer_unless(_JEQ, _UNIX, eperm)
+    if unix_sockets:
+        block.answer(ALLOW)
+    else:
+        block.code += _connected_types(eperm).code
     main.only_for(_SOCKETPAIR[column], block)
     main.answer(ALLOW)
     return main.bytes()

@@ -11,19 +11,29 @@ import posixpath
 import sys
 
 from handrail.errors import SandboxUnavailable
-from handrail.process.spec import ProcessSpec
 from handrail.sandbox import probe, seccomp
 from handrail.sandbox.inside import wait_for_all
 from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.wrap import forget_filters, wrap
+from handrail.sandbox.wrap import Wrapped, forget_filters, wrap, wrap_command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    from handrail.process.spec import ProcessSpec
+
+    T = TypeVar("T")
 
 #: What the wire calls it.
 LINUX_SECCOMP = "linuxSeccomp"
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
+#: How often a plan is made anew because names appear that were missing.
+_MOST_TRIES = 8
 
 
 class Sandbox:
@@ -31,7 +41,7 @@ class Sandbox:
 
     def __init__(self) -> None:
         self._machine: Machine | None = None
-        self._bwrap: probe.Bubblewrap | None = None
+        self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
 
     @property
@@ -56,13 +66,31 @@ class Sandbox:
         """
         if not profile.confined:
             return spec
+
+        def hold(plan: Plan) -> ProcessSpec:
+            return wrap(spec, plan, self._bwrap, plan.registry)
+
+        return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
+
+    def contain_command(
+        self, argv: tuple[bytes, ...], cwd: bytes, env: Mapping[bytes, bytes], profile: Profile
+    ) -> Wrapped:
+        """The same for words and an environment, under a profile that asks for something."""
+
+        def hold(plan: Plan) -> Wrapped:
+            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry)
+
+        return self._with_plan(profile, argv[0], cwd, hold)
+
+    def _with_plan(
+        self, profile: Profile, program: bytes, cwd: bytes, hold: Callable[[Plan], T]
+    ) -> T:
         planner = self._ready()
-        assert self._bwrap is not None  # noqa: S101 (said by _ready)
-        for _ in range(8):
+        for _ in range(_MOST_TRIES):
             plan = planner.plan(profile)
-            _check_reachable(spec, plan)
+            _check_reachable(program, cwd, plan)
             try:
-                return wrap(spec, plan, self._bwrap, planner.registry)
+                return hold(plan)
             except Stale:
                 planner.forget(profile)
         raise Refused("the workspace changes too fast to be covered; start the command again")
@@ -79,33 +107,37 @@ class Sandbox:
             self._planner = None
         forget_filters()
 
+    @property
+    def _bwrap(self) -> probe.Bubblewrap:
+        assert self._found is not None  # noqa: S101 (found before there is a planner)
+        return self._found
+
     def _ready(self) -> Planner:
         if self._planner is None:
             if sys.platform != "linux":
-                raise SandboxUnavailable(
-                    f"there is no sandbox for {sys.platform} here; run commands on Linux"
-                )
+                from handrail.sandbox.seatbelt import platform_refusal
+
+                raise SandboxUnavailable(platform_refusal(sys.platform))
             if os.uname().machine not in seccomp.ARCHES:
                 raise SandboxUnavailable(
                     f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
                 )
-            self._bwrap = probe.bubblewrap()
-            self._planner = Planner(Registry(), fresh_proc=self._bwrap.fresh_proc)
+            self._found = probe.bubblewrap()
+            self._planner = Planner(Registry(), fresh_proc=self._found.fresh_proc)
         return self._planner
 
 
-def _check_reachable(spec: ProcessSpec, plan: Plan) -> None:
+def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
     """What can be seen to fail from here is refused, with a better sentence than exec's."""
-    cwd = os.path.realpath(spec.cwd)
-    if plan.access(cwd) is Access.DENY:
+    real = os.path.realpath(cwd)
+    if plan.access(real) is Access.DENY:
         raise Refused(
-            f"the working directory {os.fsdecode(spec.cwd)} is not readable under the profile;"
+            f"the working directory {os.fsdecode(cwd)} is not readable under the profile;"
             " give read access to it"
         )
-    program = spec.argv[0]
     if b"/" not in program:
         return  # looked up inside
-    path = os.path.realpath(posixpath.join(cwd, program))
+    path = os.path.realpath(posixpath.join(real, program))
     if plan.access(path) is Access.DENY:
         raise Refused(
             f"the program {os.fsdecode(program)} is not readable under the profile; give read"

@@ -12,6 +12,8 @@ import os
 import stat
 
 _TABLE = "/proc/net/unix"
+_LISTENS = 0x10000
+_DATAGRAMS = b"0002"
 
 
 def host_sockets() -> tuple[bytes, ...]:
@@ -28,6 +30,8 @@ def host_sockets() -> tuple[bytes, ...]:
         parts = line.split(None, 7)
         if len(parts) < 8 or parts[7].startswith(b"@"):
             continue
+        if not int(parts[3], 16) & _LISTENS and parts[4] != _DATAGRAMS:
+            continue  # a client's: nobody can talk to it by name
         name = parts[7]
         if name.startswith(b"/"):
             found.add(name)
@@ -46,6 +50,22 @@ def session_directories() -> tuple[bytes, ...]:
     if given.startswith(b"/run/"):
         places.append(os.path.normpath(given))
     return tuple(sorted({place for place in places if os.path.isdir(place)}))
+
+
+def cover_for(path: bytes) -> bytes:
+    """What to cover for a socket: its directory if that holds nothing else, else itself.
+
+    A directory does not vanish as easily as a socket does.
+    """
+    parent = os.path.dirname(path)
+    try:
+        with os.scandir(parent) as entries:
+            for entry in entries:
+                if not stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    return path
+    except OSError:
+        return path
+    return parent
 
 
 def _open_to_us(path: bytes, groups: set[int]) -> bool:

@@ -7,13 +7,12 @@ the request brought along is in the arguments it reads from a descriptor.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
-from handrail.process.spec import ProcessSpec
 from handrail.sandbox import seccomp
 from handrail.sandbox.bubblewrap import (
     ARGS_FD,
     INFO_FD,
+    MOST_ARGUMENTS,
     SECCOMP_FD,
     SYNC_FD,
     environment_arguments,
@@ -21,8 +20,16 @@ from handrail.sandbox.bubblewrap import (
 )
 from handrail.sandbox.inside import Inside
 from handrail.sandbox.masks import Registry
+from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan
 from handrail.sandbox.probe import Bubblewrap
+from handrail.sandbox.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from handrail.process.spec import ProcessSpec
 
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
@@ -30,31 +37,72 @@ _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
 _filters: dict[bool, int] = {}
 
 
+class Wrapped(Record):
+    """What to start: bwrap's words, the descriptors it reads, and what is around the command."""
+
+    argv: tuple[bytes, ...]
+    env: dict[bytes, bytes]
+    passed: tuple[tuple[int, int], ...]
+    inside: Inside
+
+
 def wrap(spec: ProcessSpec, plan: Plan, bwrap: Bubblewrap, registry: Registry) -> ProcessSpec:
     """The spec to start instead; its ``containment`` says when its descriptors were sent.
 
     Raises Refused, or Stale when the plan has to be made anew.
     """
+    from dataclasses import replace  # not for a single command on the command line
+
+    held = wrap_command(
+        spec.argv, spec.cwd, spec.env, plan, bwrap, registry, arg0=spec.arg0, tty=spec.tty
+    )
+    return replace(
+        spec,
+        argv=held.argv,
+        cwd=b"/",
+        env=held.env,
+        arg0=None,
+        passed=held.passed,
+        containment=held.inside,
+    )
+
+
+def wrap_command(
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    env: Mapping[bytes, bytes],
+    plan: Plan,
+    bwrap: Bubblewrap,
+    registry: Registry,
+    *,
+    arg0: bytes | None = None,
+    tty: bool = False,
+) -> Wrapped:
+    """The same for words and an environment; raises Refused or Stale."""
     arguments = [
         *namespace_arguments(network=plan.profile.network),
         *plan.arguments,
-        *environment_arguments(spec.env),
+        *environment_arguments(env),
         b"--chdir",
-        spec.cwd,
+        cwd,
         b"--seccomp",
         b"%d" % SECCOMP_FD,
         b"--info-fd",
         b"%d" % INFO_FD,
     ]
-    command = spec.argv
-    if spec.arg0 is not None and spec.arg0 != spec.argv[0]:
+    if len(arguments) > MOST_ARGUMENTS:
+        raise Refused(
+            f"mounts and environment make {len(arguments)} arguments and bubblewrap takes"
+            f" {MOST_ARGUMENTS}; set fewer variables"
+        )
+    command = argv
+    if arg0 is not None and arg0 != argv[0]:
         if bwrap.argv0:
-            arguments += [b"--argv0", spec.arg0]
+            arguments += [b"--argv0", arg0]
         else:
             # -p: whatever BASH_ENV names is not read.
-            script = b'exec -a "$0" -- "$@"'
-            command = (b"/bin/bash", b"-p", b"-c", script, spec.arg0, *spec.argv)
-    if spec.tty:
+            command = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', arg0, *argv)
+    if tty:
         # The terminal becomes the command's own, in a session of its own.
         command = (_setsid(), b"-c", *command)
     lease = registry.acquire(plan.masks) if plan.masks else None
@@ -64,27 +112,24 @@ def wrap(spec: ProcessSpec, plan: Plan, bwrap: Bubblewrap, registry: Registry) -
         if lease is not None:
             arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
-        filter_fd = _filter(unix_sockets=not plan.profile.network)
-        closing.append(filter_fd)
-        args_fd = _memory(b"\0".join(arguments) + b"\0")
-        closing.append(args_fd)
+        closing.append(_filter(unix_sockets=not plan.profile.network))
+        passed.append((SECCOMP_FD, closing[-1]))
+        closing.append(_memory(b"\0".join(arguments) + b"\0"))
+        passed.append((ARGS_FD, closing[-1]))
         info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         closing.append(said)
+        passed.append((INFO_FD, said))
     except BaseException:
         for fd in closing:
             os.close(fd)
         if lease is not None:
             lease.release()
         raise
-    passed += [(ARGS_FD, args_fd), (SECCOMP_FD, filter_fd), (INFO_FD, said)]
-    return replace(
-        spec,
-        argv=(os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
-        cwd=b"/",
-        env=_ENV,
-        arg0=None,
-        passed=tuple(passed),
-        containment=Inside(info, tuple(closing), lease, spec.tty),
+    return Wrapped(
+        (os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
+        _ENV,
+        tuple(passed),
+        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile)),
     )
 
 

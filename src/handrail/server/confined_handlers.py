@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import FilesError, RpcError
+from handrail.errors import FilesError, RpcError, SandboxError
 from handrail.filesystem import directories, local, walk
 from handrail.filesystem.frames import path_bytes, path_text
 from handrail.filesystem.handles import MAX_BLOCK, MAX_HANDLES, MAX_ID_BYTES
 from handrail.protocol import codec, path_uri
+from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.environment import Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
@@ -53,13 +54,14 @@ Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
 
 
-def _either(plain_handler: Plain, inside: Inside) -> Plain:
-    """The handler that looks at the profile first."""
+def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Plain:
+    """The handler that looks at the profile first; ``writes``: whether it changes anything."""
 
     def handler(conn: Connection, params: Any) -> Any:
         if params.sandbox is None:
             return plain_handler(conn, params)
-        confinement = confinement_of(conn, params.sandbox)
+        changes = writes or getattr(params, "mode", "read") != "read"
+        confinement = confinement_of(conn, params.sandbox, writes=changes)
         if confinement is None:
             return plain_handler(conn, params)
 
@@ -69,6 +71,9 @@ def _either(plain_handler: Plain, inside: Inside) -> Plain:
                 return await inside(conn, helper, params)
             except FilesError as error:
                 raise rpc_error(error) from None
+            except SandboxError as error:
+                text = f"failed to prepare file sandbox: {error}"
+                raise RpcError(INVALID_PARAMS, text) from None
 
         return confined()
 
@@ -342,14 +347,14 @@ async def close_file(conn: Connection, params: HandleParams) -> Nothing:
 
 FILE_HANDLERS: dict[str, Plain] = {
     "fs/readFile": _either(plain.read_file, _read_file),
-    "fs/writeFile": _either(plain.write_file, _write_file),
-    "fs/createDirectory": _either(plain.create_directory, _create_directory),
+    "fs/writeFile": _either(plain.write_file, _write_file, writes=True),
+    "fs/createDirectory": _either(plain.create_directory, _create_directory, writes=True),
     "fs/getMetadata": _either(plain.get_metadata, _get_metadata),
     "fs/canonicalize": _either(plain.canonicalize, _canonicalize),
     "fs/readDirectory": _either(plain.read_directory, _read_directory),
     "fs/walk": _either(plain.walk_tree, _walk_tree),
-    "fs/remove": _either(plain.remove, _remove),
-    "fs/copy": _either(plain.copy, _copy),
+    "fs/remove": _either(plain.remove, _remove, writes=True),
+    "fs/copy": _either(plain.copy, _copy, writes=True),
     "fs/open": _either(_open_plain, _open_file),
     "fs/readBlock": read_block,
     "fs/writeBlock": write_block,

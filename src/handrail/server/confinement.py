@@ -1,8 +1,11 @@
 """From the ``sandbox`` of a file call to the plan its helper runs in.
 
-The plan is the one that a command with the same profile would get, with two differences: there is
-never a network, and what the helper itself is made of (interpreter, standard library, this
-package) is readable also where the profile hides it.  Imported when the first call asks.
+The plan is the one that a command with the same profile would get, with these differences: there
+is never a network; what the helper itself is made of (interpreter, standard library, this package)
+is readable also where the profile hides it; and a call that changes nothing gets a plan in which
+nothing can be changed.  Such a plan covers no missing names, so its helper can stay for as long as
+it likes: what a plan covers has to be there on the host meanwhile.  Imported when the first call
+asks.
 """
 
 from __future__ import annotations
@@ -10,13 +13,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import handrail
-from handrail.errors import RpcError, SandboxError
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.protocol.envelope import INVALID_PARAMS
 
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.select import Sandbox
     from handrail.server.connection import Connection
+    from handrail.server.file_helpers import Confinement
 
-#: A plan is looked at again when this many times the cost of looking has passed: large trees take
-#: a while to look at, and then a call may be up to that much behind what a new command would get.
+#: For calls that change nothing a plan is looked at again when this many times the cost of looking
+#: has passed: patterns in large trees take a while.  Calls that change something always look.
 PATIENCE = 20
 #: Profiles whose last plan is remembered.
 _MOST_KNOWN = 64
@@ -41,10 +44,37 @@ class PlanConfinement:
         self._profile = profile
         self.plan = plan
         self.key: Hashable = _key(profile, plan)
+        #: Whether the host has to hold something for as long as a helper lives.
+        self.passing = bool(plan.masks)
 
-    def confine(self, spec: ProcessSpec) -> ProcessSpec:
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
         """The command inside; raises SandboxError."""
-        return self._sandbox.contain(spec, self._profile)
+        held = self._sandbox.contain(spec, self._profile)
+        inside = held.containment
+        return held, _nothing if inside is None else inside.sent
+
+
+class LandlockConfinement:
+    """The same where bubblewrap cannot work, for profiles that Landlock can hold."""
+
+    def __init__(self, profile: Profile, why: SandboxUnavailable) -> None:
+        from handrail.sandbox import landlock
+
+        self._profile = profile
+        self._why = why
+        self.passing = False
+        self.key: Hashable = ("landlock", profile, landlock.abi_version())
+
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command behind Landlock; raises SandboxError."""
+        from handrail.sandbox import fallback
+
+        held, fd = fallback.contain(spec, self._profile, self._why)
+        return held, lambda: os.close(fd)
+
+
+def _nothing() -> None:
+    """There is nothing to let go of."""
 
 
 class Confinements:
@@ -54,9 +84,18 @@ class Confinements:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
 
-    def get(self, profile: Profile) -> PlanConfinement:
-        """The confinement for a profile; raises SandboxError."""
-        profile = replace(profile, network=False)
+    def get(self, profile: Profile, *, writes: bool) -> Confinement:
+        """The confinement for a profile and a kind of call; raises SandboxError."""
+        profile = profile._replace(network=False)
+        if not writes:
+            profile = _reading(profile)
+        try:
+            return self._planned(profile, patience=0 if writes else PATIENCE)
+        except SandboxUnavailable as why:
+            hidden = [path for path in _runtime() if not _readable(profile, path)]
+            return LandlockConfinement(_with_readable(profile, hidden), why)
+
+    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
@@ -67,7 +106,7 @@ class Confinements:
         after = time.monotonic()
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + PATIENCE * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), known)
         return known
 
     def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
@@ -79,7 +118,7 @@ class Confinements:
         return profile, self._sandbox.plan(profile)
 
 
-def confinement_of(conn: Connection, given: dict[str, Any]) -> PlanConfinement | None:
+def confinement_of(conn: Connection, given: dict[str, Any], *, writes: bool) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
     from handrail.server.sandboxing import profile_of
 
@@ -88,7 +127,7 @@ def confinement_of(conn: Connection, given: dict[str, Any]) -> PlanConfinement |
     if not profile.confined or _all_files(profile):
         return None
     try:
-        return server.confinements.get(profile)
+        return server.confinements.get(profile, writes=writes)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
 
@@ -99,6 +138,17 @@ def _all_files(profile: Profile) -> bool:
 
     everything = (Rule(b"/", Access.WRITE),)
     return profile.rules == everything and not profile.protected and not profile.globs
+
+
+def _reading(profile: Profile) -> Profile:
+    """The same profile for a call that changes nothing."""
+    from handrail.sandbox.profile import Access, Rule
+
+    rules = tuple(
+        Rule(rule.path, Access.READ) if rule.access is Access.WRITE else rule
+        for rule in profile.rules
+    )
+    return profile._replace(rules=rules)
 
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
@@ -123,28 +173,41 @@ def _runtime() -> tuple[bytes, ...]:
     """Files and directories that the helper reads before it can do anything."""
     import ctypes  # noqa: F401  (so that its library is among those below)
 
-    found = {interpreter(), os.path.realpath(os.path.dirname(os.__file__))}
-    found.add(os.path.realpath(os.path.dirname(handrail.__file__)))
-    found.add("/etc/ld.so.cache")
+    found = {interpreter(), os.path.dirname(os.__file__), os.path.dirname(handrail.__file__)}
+    found = {os.path.realpath(path) for path in found} | {"/etc/ld.so.cache"}
+    libraries = {os.path.dirname(_loader())}
     with open("/proc/self/maps") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if path and ".so" in path and "site-packages" not in path:
-                found.add("/" + path)
-                # The loader asks for it by this name, which is a link on most systems.
-                found.update(_names_of("/" + path))
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if ".so" in path and "site-packages" not in path:
+                libraries.add(os.path.dirname(path))
+    for place in list(libraries):
+        # The loader may ask by the older name, which is a link on most systems.
+        older = place.removeprefix("/usr")
+        if os.path.realpath(older) == place:
+            libraries.add(older)
+    found |= libraries
     return tuple(sorted(os.fsencode(path) for path in found if os.path.exists(path)))
 
 
-def _names_of(path: str) -> list[str]:
-    real = os.path.realpath(path)
-    return [real] if real != path else []
+def _loader() -> str:
+    """The program that the kernel starts to load the interpreter."""
+    with open(interpreter(), "rb") as file:
+        head = file.read(4096)
+    start = head.find(b"/lib")
+    return os.fsdecode(head[start : head.index(b"\0", start)]) if start > 0 else "/lib/ld.so"
 
 
 def _hidden(plan: Plan) -> list[bytes]:
     from handrail.sandbox.profile import Access
 
     return [path for path in _runtime() if plan.access(os.path.realpath(path)) is Access.DENY]
+
+
+def _readable(profile: Profile, path: bytes) -> bool:
+    from handrail.sandbox.profile import Access
+
+    return profile.access(os.path.realpath(path)) is not Access.DENY
 
 
 def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:
@@ -154,4 +217,4 @@ def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:
     for path in paths:
         rules[path] = Rule(path, Access.READ)
     ordered = sorted(rules.values(), key=lambda rule: (depth(rule.path), rule.path))
-    return replace(profile, rules=tuple(ordered))
+    return profile._replace(rules=tuple(ordered))

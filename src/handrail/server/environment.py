@@ -22,7 +22,7 @@ _WIRE_CAPABILITIES = {
     "capabilityDiscoveryV2": False,
     "environmentConfigRead": True,
     "httpHeaderEnvVars": False,
-    "sandboxedFileStreaming": False,
+    "sandboxedFileStreaming": True,
     "fileWriteStreaming": True,
     "shellSnapshotV2": False,
     "windowsMxc": False,
@@ -45,6 +45,9 @@ EXTENSIONS = {
     "exitInfo": True,
     "omitted": True,
     "sessionClose": True,
+    "sandboxBackend": True,
+    "denials": True,
+    "watchDenials": True,
     "keeper": True,
 }
 

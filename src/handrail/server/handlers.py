@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
@@ -50,12 +50,13 @@ from handrail.server.capability_handlers import CAPABILITY_HANDLERS
 from handrail.server.configuration_handlers import CONFIGURATION_HANDLERS
 from handrail.server.confined_handlers import FILE_HANDLERS
 from handrail.server.http_handlers import HTTP_HANDLERS
-from handrail.server.notifier import exit_shape, usage_shape
+from handrail.server.notifier import denial_shapes, denied, exit_shape, usage_shape
 from handrail.server.results import Parts
 from handrail.server.waiting import process_wait
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
+    from handrail.server.sandboxing import Contained
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ LONGEST_ID = 4096
 LONGEST_WRITE_ID = 128
 #: A longer wait than this is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
+#: Named to our own clients alone: recorded exchanges compare this answer member by member.
+USUAL_BACKEND = "bubblewrap"
 
 _NOTHING = Nothing()
 _ACCEPTED = WriteResult(status="accepted")
@@ -123,12 +126,18 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     conn.server.admit()
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
-    held = "none"
+    held: Contained | None = None
+    if params.watch_denials and params.sandbox is None:
+        raise RpcError(
+            INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
+        )
     if params.sandbox is not None:
         from handrail.server.sandboxing import contain  # only when one is asked for
 
         if session.table.get(key) is None:
-            spec, held = contain(conn.server.sandbox, params.sandbox, spec)
+            watch = params.watch_denials
+            held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
+            spec = held.spec
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -136,10 +145,18 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return _started(key, starting, held)
+    finally:
+        if held is not None:
+            held.sent()
+    backend = None if held is None else held.backend
+    if backend == USUAL_BACKEND and not conn.notifier.extended:
+        backend = None
+    return _started(key, starting, "none" if held is None else held.type, backend)
 
 
-async def _started(key: str, starting: asyncio.Task[Child], held: str) -> StartResult:
+async def _started(
+    key: str, starting: asyncio.Task[Child], held: str, backend: str | None
+) -> StartResult:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -147,7 +164,9 @@ async def _started(key: str, starting: asyncio.Task[Child], held: str) -> StartR
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    return StartResult(process_id=key, sandbox_type=held)
+    return StartResult(
+        process_id=key, sandbox_type=held, sandbox_backend=UNSET if backend is None else backend
+    )
 
 
 def _spawn_error(error: SpawnFailed) -> RpcError:
@@ -290,13 +309,15 @@ def _read_now(child: Child, after: int, most: int | None, *, last_chance: bool) 
         "exitCode": child.exit.code if child.exit is not None else None,
         "closed": child.closed,
         "failure": None,
-        "sandboxDenied": False,
+        "sandboxDenied": denied(child),
         "exit": exit_shape(child),
         "usage": usage_shape(child),
     }
     lost_bytes, lost_chunks = child.log.omitted(after)
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
+    if child.verdict is not None:
+        tail["denials"] = denial_shapes(child)
     parts.append(b"]," + codec.encode(tail)[1:])
     return Parts(parts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from handrail.process.child import STREAM_NAMES, Child
 from handrail.process.output_log import Chunk
 from handrail.protocol.codec import encode, encode_base64
-from handrail.protocol.process import ExitShape, UsageShape
+from handrail.protocol.process import DenialShape, ExitShape, UsageShape
 from handrail.transport.base import Transport
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
@@ -49,9 +49,12 @@ class Notifier:
                 encode(exit_shape(child)),
                 encode(usage_shape(child)),
             )
+            if child.verdict is not None:
+                extra += b',"denials":%b' % encode(denial_shapes(child))
         self._transport.send(
             b'{"method":"process/exited","params":{"processId":%b,"seq":%d,'
-            b'"exitCode":%b,"sandboxDenied":false%b}}' % (encode(child.key), seq, code, extra)
+            b'"exitCode":%b,"sandboxDenied":%b%b}}'
+            % (encode(child.key), seq, code, b"true" if denied(child) else b"false", extra)
         )
 
     def closed(self, child: Child, seq: int) -> None:
@@ -82,6 +85,20 @@ def exit_shape(child: Child) -> ExitShape | None:
     return ExitShape(
         kind=info.kind.value, code=info.code, signal=info.signal, core_dumped=info.core_dumped
     )
+
+
+def denied(child: Child) -> bool:
+    """Whether a contained child seems to have met its sandbox."""
+    return child.verdict is not None and child.verdict.denied
+
+
+def denial_shapes(child: Child) -> list[DenialShape]:
+    """What is known of that, for the wire."""
+    found = child.verdict.denials if child.verdict is not None else ()
+    return [
+        DenialShape(kind=d.kind, op=d.op, path=d.path, source=d.source, certain=d.certain)
+        for d in found
+    ]
 
 
 def usage_shape(child: Child) -> UsageShape | None:

@@ -6,10 +6,13 @@ rest is the sandbox's.  Imported when the first request asks for a sandbox.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from handrail.errors import RpcError, SandboxError
-from handrail.process.spec import ProcessSpec
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.process.spec import ProcessSpec, Verdict
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.sandbox import (
@@ -21,8 +24,12 @@ from handrail.protocol.sandbox import (
     SandboxParams,
     UnrestrictedFiles,
 )
+from handrail.sandbox import denial
 from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
 from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
+
+if TYPE_CHECKING:
+    from handrail.sandbox.watcher import Watcher
 
 _ACCESS = {
     "read": Access.READ,
@@ -32,15 +39,59 @@ _ACCESS = {
 }
 
 
-def contain(sandbox: Sandbox, given: dict[str, Any], spec: ProcessSpec) -> tuple[ProcessSpec, str]:
-    """The spec to start, and the name of what holds it; raises RpcError -32602."""
+@dataclass(frozen=True, slots=True)
+class Contained:
+    """A spec to start, and the names of what holds it; ``sent`` is called after it was sent."""
+
+    spec: ProcessSpec
+    type: str = "none"
+    backend: str | None = None
+    sent: Callable[[], None] = lambda: None
+
+
+def contain(
+    sandbox: Sandbox, given: dict[str, Any], spec: ProcessSpec, *, watch: bool = False
+) -> Contained:
+    """The command held as the profile says; raises RpcError -32602.
+
+    ``watch``: what it tries in vain is noted while it happens.
+    """
     profile = profile_of(sandbox, given, spec.cwd)
     if not profile.confined:
-        return spec, "none"
+        return Contained(spec)
     try:
-        return sandbox.contain(spec, profile), LINUX_SECCOMP
+        return _contained(sandbox, profile, spec, watch)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare process sandbox: {error}") from None
+
+
+def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
+    watcher: Watcher | None = None
+
+    def judge(code: int | None, texts: list[bytes]) -> Verdict:
+        said = denial.likely_denied(LINUX_SECCOMP, code, *texts)
+        seen = [] if watcher is None else watcher.denials
+        # What a tool says beside a failure it has survived is no evidence of anything.
+        blamed = denial.from_text(*texts) if said else []
+        return Verdict(said or (bool(seen) and bool(code)), tuple(denial.merge(seen, blamed)))
+
+    try:
+        held = sandbox.contain(spec, profile)
+    except SandboxUnavailable as why:
+        from handrail.sandbox import fallback  # machines without user namespaces
+
+        if watch:
+            raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+        held, fd = fallback.contain(spec, profile, why)
+        held = replace(held, judge=judge)
+        return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
+    if watch:
+        from handrail.sandbox import watched  # rare
+
+        held = watched.watch(held, sandbox.plan(profile))
+        assert isinstance(held.containment, watched.Watched)  # noqa: S101 (said by watch)
+        watcher = held.containment.watcher
+    return Contained(replace(held, judge=judge), LINUX_SECCOMP, "bubblewrap")
 
 
 def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
@@ -48,12 +99,16 @@ def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
 
     ``cwd`` is where relative patterns start from when the intent names no directory.
     """
-    params = codec.convert(given, SandboxParams)
-    intent, base = _intent(params, cwd)
+    intent, base = _intent(codec.convert(given, SandboxParams), cwd)
     try:
         return sandbox.resolve(intent, base)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"invalid sandbox permissions: {error}") from None
+
+
+def read_intent(given: dict[str, Any], cwd: bytes) -> Intent:
+    """A ``sandbox`` member as it stands, not bound to this machine; raises RpcError -32602."""
+    return _intent(codec.convert(given, SandboxParams), cwd)[0]
 
 
 def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: How long the end of the program waits for what is still being cleaned up.
 _STOP_SECONDS = 10.0
+#: How long a signal may be overlooked at worst.
+_LOOK_SECONDS = 0.25
 
 
 class Bridge:
@@ -49,11 +51,11 @@ class Bridge:
                 " loop; use AsyncWorkspace in coroutines"
             )
         call = _Call(coroutine)
-        self.loop.call_soon_threadsafe(call.begin, self.loop)
         try:
-            call.ended.acquire()
+            self.loop.call_soon_threadsafe(call.begin, self.loop)
+            _wait(call.ended)
         except BaseException:
-            self.loop.call_soon_threadsafe(call.cancel)
+            self.loop.call_soon_threadsafe(call.cancel, self.loop)
             _wait_through_interrupts(call.ended)
             raise
         return call.result()
@@ -86,6 +88,8 @@ class _Call(Generic[T]):
         self.ended.acquire()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is not None:
+            return  # cancelled before it began
         self._task = loop.create_task(self._coroutine)
         self._task.add_done_callback(self._over)
 
@@ -94,7 +98,8 @@ class _Call(Generic[T]):
             task.exception()  # somebody is told, or was interrupted and does not care any more
         self.ended.release()
 
-    def cancel(self) -> None:
+    def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.begin(loop)
         if self._task is not None:
             self._task.cancel()
 
@@ -110,10 +115,18 @@ class _Call(Generic[T]):
             self._task = None  # or a traceback would keep what it ran with alive
 
 
+def _wait(lock: threading.Lock) -> None:
+    """With a look at the signals now and then: one that comes just before the waiting begins
+    does not interrupt it.
+    """
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        pass
+
+
 def _wait_through_interrupts(lock: threading.Lock) -> None:
     while True:
         try:
-            lock.acquire()
+            _wait(lock)
         except KeyboardInterrupt:
             continue  # it is being ended: leaving now would leave something behind
         return

@@ -85,7 +85,7 @@ class AsyncProcess:
         await self._session.write(to_bytes(data))
 
     async def close_stdin(self) -> None:
-        """Tell it that no more input will come."""
+        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
         await self._session.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -95,11 +95,14 @@ class AsyncProcess:
     # --- its end -------------------------------------------------------------------------
 
     async def signal(self, name: str) -> None:
-        """Send a signal by its lower-case name (``term``, ``usr1``) to its process group."""
+        """Send a signal by its lower-case name (``term``, ``usr1``) to its process group.
+
+        Raises UsageError for a name that is none, ExecutorTransportFailed.
+        """
         await self._session.signal(name)
 
     async def interrupt(self) -> None:
-        """As Ctrl-C would."""
+        """As Ctrl-C would; raises ExecutorTransportFailed."""
         await self._session.signal("interrupt")
 
     async def terminate(self, grace: float = GRACE_SECONDS) -> None:
@@ -176,7 +179,8 @@ class AsyncProcess:
         """All its retained output and how it ended, as soon as both are known.
 
         With ``wait`` what is known after that many seconds; the process runs on then.  A
-        descendant that holds the streams open is waited for a quarter of a second.
+        descendant that holds the streams open is waited for a quarter of a second.  Raises
+        ExecutorTransportFailed when the way to it is lost for good.
         """
         return await self._outcome(wait, text)
 

@@ -33,7 +33,7 @@ class Denial:
 
     @classmethod
     def from_evidence(cls, evidence: Mapping[str, object]) -> Denial:
-        """Read one element of ``denials`` as it travels."""
+        """Read one element of ``denials`` as it travels; never raises."""
         return cls(
             kind=str(evidence.get("kind") or "unknown"),
             op=str(evidence.get("op") or ""),

@@ -1,0 +1,128 @@
+"""Landlock in place of bubblewrap, for profiles it can hold and machines that need it.
+
+Used only when bubblewrap cannot work here, and never in silence: the reply names what held, and a
+profile that asks for more than Landlock can do is refused with both reasons.  The command is no
+other than the one asked for: ``helper.py`` restricts itself and becomes it, so terminals, signals
+and exit codes are as without a sandbox.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+from dataclasses import replace
+from typing import NoReturn
+
+from handrail.errors import SandboxUnavailable
+from handrail.process.spec import ProcessSpec
+from handrail.sandbox import helper, landlock, seccomp
+from handrail.sandbox.landlock import Refusal, Rules
+from handrail.sandbox.profile import Access, Profile
+
+BACKEND = "landlock"
+
+_WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
+#: The number under which the helper finds what to do.
+_REQUEST_FD = 3
+_ENV = {b"PATH": b"/usr/bin:/bin"}
+_SOCKET = {"x86_64": 41, "aarch64": 198}
+
+
+def rules_of(profile: Profile) -> Rules | Refusal:
+    """What Landlock can make of a profile that is bound to this machine."""
+    if profile.globs:
+        return Refusal(f"the denied pattern {profile.globs[0].pattern}")
+    named = {rule.path for rule in profile.rules}
+    entries = []
+    for rule in profile.rules:
+        if rule.access is Access.READ:
+            entries.append((os.path.realpath(rule.path), "read"))
+        elif rule.access is Access.DENY or os.path.lexists(rule.path):
+            entries.append((rule.path, _WORDS[rule.access]))
+        # A root inside something protected was opened by name, and meant as a whole.
+        if rule.access is Access.WRITE and not set(rule.path.split(b"/")) & set(profile.protected):
+            for name in profile.protected:
+                path = os.path.join(rule.path, name)
+                wanted = rule.path not in profile.shared or os.path.lexists(path)
+                if path not in named and wanted:
+                    entries.append((path, "read"))
+    entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
+    return landlock.rules_for(entries, "enabled" if profile.network else "restricted")
+
+
+def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
+    """A place that is missing needs no rule, unless it must not come into being."""
+    if os.path.exists(path):
+        return True
+    return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
+
+
+def no_sockets(machine: str) -> bytes:
+    """A filter that refuses every socket but pairs: sockets of the host are in reach here."""
+    refuse = 0x00050000 | errno.EPERM
+    steps = (
+        (0x20, 0, 0, 0),  # load the number of the call
+        (0x15, 0, 1, _SOCKET[machine]),
+        (0x06, 0, 0, refuse),
+        (0x06, 0, 0, 0x7FFF0000),
+    )
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def become(
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    env: dict[bytes, bytes],
+    profile: Profile,
+    why: SandboxUnavailable,
+) -> NoReturn:
+    """Turn this process into the command, held by Landlock; raises SandboxUnavailable."""
+    held, fd = contain(ProcessSpec(argv, cwd, env), profile, why)
+    # Never in silence: it holds less than what was expected.
+    sys.stderr.write(f"handrail sandbox: {why}; held by Landlock instead\n")
+    sys.stderr.flush()
+    if fd != _REQUEST_FD:
+        os.dup2(fd, _REQUEST_FD)
+        os.close(fd)
+    os.set_inheritable(_REQUEST_FD, True)
+    os.chdir(held.cwd)
+    os.execve(held.argv[0], held.argv, held.env)
+
+
+def contain(
+    spec: ProcessSpec, profile: Profile, why: SandboxUnavailable
+) -> tuple[ProcessSpec, int]:
+    """The spec to start instead, and a descriptor to close when it was sent.
+
+    ``why`` says what keeps bubblewrap from working.  Raises SandboxUnavailable.
+    """
+    abi = landlock.abi_version()
+    if abi < landlock.LOWEST_ABI:
+        raise SandboxUnavailable(
+            f"{why}; Landlock cannot take its place either, for this kernel has version {abi} of"
+            f" it and {landlock.LOWEST_ABI} is needed"
+        )
+    rules = rules_of(profile)
+    if isinstance(rules, Refusal):
+        raise SandboxUnavailable(
+            f"{why}; Landlock, which this machine has, cannot hold this profile: {rules.reason}"
+        )
+    machine = os.uname().machine
+    filters = (seccomp.program(machine, unix_sockets=False), no_sockets(machine))
+    asked = helper.request(rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0)
+    fd = os.memfd_create("handrail-landlock", os.MFD_CLOEXEC)
+    view = memoryview(asked)
+    while view:
+        view = view[os.write(fd, view) :]
+    argv = (sys.executable, "-I", "-S", "-B", helper.__file__, str(_REQUEST_FD))
+    wrapped = replace(
+        spec,
+        argv=tuple(os.fsencode(word) for word in argv),
+        arg0=None,
+        cwd=b"/",
+        env=_ENV,
+        passed=(*spec.passed, (_REQUEST_FD, fd)),
+    )
+    return wrapped, fd

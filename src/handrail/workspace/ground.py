@@ -1,0 +1,185 @@
+"""The machine and the directory of one workspace, reached when they are first used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Mapping
+
+from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
+from handrail.executor.base import TEMPORARY_PREFIX, Executor, SandboxKind, SpawnRequest
+from handrail.workspace import profile as profiles
+from handrail.workspace.command import Environment
+from handrail.workspace.finish import to_the_end
+from handrail.workspace.profile import Profile
+from handrail.workspace.reach import Release, reach_local, reach_remote
+
+
+class Ground:
+    """Where a workspace stands: an executor, a root, a directory for temporary files."""
+
+    def __init__(
+        self,
+        root: str,
+        tag: str,
+        *,
+        at: str | None,
+        token: str | None,
+        request_timeout: float | None,
+        detach_ttl: float | None,
+        executor: Executor | None,
+    ) -> None:
+        self._given = root
+        self._tag = tag
+        self.at = at
+        self._token = token
+        self._request_timeout = request_timeout
+        self._detach_ttl = detach_ttl
+        self._executor = executor
+        self._release: Release | None = None
+        self._opening = asyncio.Lock()
+        self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
+        self._root: str | None = None
+        self.temporary: str | None = None
+        self.closed = False
+        #: The id and the secret of the session to go on with, instead of a new one.
+        self.session: tuple[str, str | None] | None = None
+
+    async def open(self) -> Executor:
+        """The executor; raises UsageError, FilesError or ExecutorTransportFailed."""
+        if self.closed:
+            raise UsageError("the workspace is closed; open another")
+        if self._executor is not None and self._root is not None:
+            return self._executor
+        async with self._opening:
+            if self._executor is None:
+                self._executor, self._release = await self._reach()
+            try:
+                if self._root is None:
+                    self._root = await self._find_root(self._executor)
+            except BaseException:
+                if self._release is not None:
+                    release, self._release, self._executor = self._release, None, None
+                    await to_the_end(release())
+                raise
+            return self._executor
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of a workspace that is open."""
+        if self._executor is None or self._root is None:
+            raise UsageError("the workspace is not open yet; use it in a with statement")
+        return self._executor
+
+    @property
+    def root(self) -> str:
+        """Absolute, without links."""
+        if self._root is None:
+            raise UsageError("the workspace is not open yet; use it in a with statement")
+        return self._root
+
+    async def close(self) -> None:
+        """Let go; the processes were ended before."""
+        if self.temporary is not None and self._executor is not None:
+            try:
+                await self._executor.files.remove(self.temporary, recursive=True, force=True)
+            except (FilesError, ExecutorError):
+                pass  # the machine is out of reach, or somebody was quicker
+            self.temporary = None
+        if self._release is not None:
+            release, self._release = self._release, None
+            await release()
+
+    async def detach(self) -> tuple[str, str | None]:
+        """Let go and leave everything running; the session's id and its secret."""
+        leave = getattr(await self.open(), "detach", None)
+        if leave is None or self.at is None:
+            raise UsageError(
+                "only a workspace at a server can be left running; open it with at=, for"
+                " example at='ssh://localhost'"
+            )
+        self.closed = True
+        self._release = None
+        left: tuple[str, str | None] = await to_the_end(leave())
+        return left
+
+    async def _reach(self) -> tuple[Executor, Release]:
+        if self.at is None:
+            if self._token is not None:
+                raise UsageError("a token is for a server, and without at= there is none")
+            return await reach_local()
+        session, secret = self.session or (None, None)
+        return await reach_remote(
+            self.at,
+            token=self._token,
+            request_timeout=self._request_timeout,
+            detach_ttl=self._detach_ttl,
+            session=session,
+            secret=secret,
+        )
+
+    async def _find_root(self, executor: Executor) -> str:
+        place = await executor.place()
+        given = self._given
+        if given == "~" or given.startswith("~/"):
+            if place.home is None:
+                raise UsageError("~ means nothing on a machine without a HOME; give the whole path")
+            given = place.home + given[1:]
+        full = await executor.files.canonical(posixpath.join(place.cwd, given))
+        if not (await executor.files.metadata(full)).is_directory:
+            raise FilesError(
+                f"{full} is no directory, so nothing can be run in it; name a directory",
+                kind="not_a_directory",
+                path=full,
+            )
+        return full
+
+    # --- the sandbox ---------------------------------------------------------------------
+
+    def intent(self, profile: Profile | None) -> SandboxKind | Mapping[str, object]:
+        """The same object for the same profile, so that an executor can know it again."""
+        found = self._intents.get(profile)
+        if found is None:
+            temporary = self.temporary if profile is not None and profile.temporary else None
+            found = self._intents[profile] = profiles.intent(profile, self.root, temporary)
+        return found
+
+    async def make_temporary(self, profile: Profile | None) -> str | None:
+        """A directory for temporary files that commands may write to, made when first needed."""
+        if profile is None or not profile.temporary:
+            return None
+        if self.temporary is not None:
+            return self.temporary
+        async with self._opening:
+            if self.temporary is None:
+                executor = self.executor
+                place = await executor.place()
+                path = posixpath.join(place.temp_dir, f"{TEMPORARY_PREFIX}{self._tag}")
+                await self._make_private(executor, path)
+                self.temporary = await executor.files.canonical(path)
+        return self.temporary
+
+    async def _make_private(self, executor: Executor, path: str) -> None:
+        """A directory that nobody else on its machine can look into."""
+        if self.at is None and self._release is not None:
+            os.mkdir(path, 0o700)
+            return
+        if self.at is None:  # an executor of the caller's own, which knows what it is worth
+            await executor.files.mkdir(path)
+            return
+        # The file calls of the wire know no modes.
+        request = SpawnRequest(
+            process_id=f"{self._tag}-0",
+            argv=("mkdir", "-m", "700", "--", path),
+            cwd="/",
+            env={},
+            env_policy=Environment().policy,
+            pipe_stdin=False,
+        )
+        info = await (await executor.spawn(request)).wait()
+        if info.code != 0:
+            raise ExecutorSpawnFailed(
+                f"the directory for temporary files, {path}, cannot be made (mkdir exited with"
+                f" {info.code}); use a Profile with temporary=False"
+            )

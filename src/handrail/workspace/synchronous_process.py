@@ -1,0 +1,189 @@
+"""The processes and files of a ``Workspace``: thin faces of their asynchronous twins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any, Literal, Self, overload
+
+from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.process.spec import ExitInfo
+from handrail.workspace.files import AsyncFiles
+from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
+from handrail.workspace.result import Event, Result, Waited
+
+
+class Process:
+    """A running command.  Made by ``Workspace.start``; every call may come from any thread.
+
+    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``.  As a
+    context manager it ends the process.
+    """
+
+    def __init__(self, twin: AsyncProcess, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._twin = twin
+        self._call = call
+
+    @property
+    def id(self) -> str:
+        """The name it has on its machine."""
+        return self._twin.id
+
+    @property
+    def argv(self) -> tuple[str | bytes, ...]:
+        """The words it was started with."""
+        return self._twin.argv
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """How it ended; None while it runs."""
+        return self._twin.exit
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+        return self._twin.running
+
+    def send(self, data: str | bytes) -> None:
+        """Write to its stdin or terminal, without a newline of its own; raises WriteFailed."""
+        self._call(self._twin.send(data))
+
+    def close_stdin(self) -> None:
+        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
+        self._call(self._twin.close_stdin())
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the size of its terminal, in characters; raises ResizeFailed without one."""
+        self._call(self._twin.resize(rows, cols))
+
+    def signal(self, name: str) -> None:
+        """Send a signal by its lower-case name to its group; see ``AsyncProcess.signal``."""
+        self._call(self._twin.signal(name))
+
+    def interrupt(self) -> None:
+        """As Ctrl-C would; raises ExecutorTransportFailed."""
+        self._call(self._twin.interrupt())
+
+    def terminate(self, grace: float = GRACE_SECONDS) -> None:
+        """End it with all its descendants, after ``grace`` seconds by force.
+
+        Raises TerminateFailed.
+        """
+        self._call(self._twin.terminate(grace))
+
+    def wait(self, wait: float | None = None) -> ExitInfo | None:
+        """How it ended; None if it still runs after ``wait`` seconds.
+
+        Raises ExecutorTransportFailed when the way to it is lost for good.
+        """
+        found: ExitInfo | None = self._call(self._twin.wait(wait))
+        return found
+
+    def wait_for(
+        self,
+        *patterns: str | re.Pattern[str],
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+    ) -> Waited:
+        """Wait for a pattern, silence, the exit or a deadline; see ``AsyncProcess.wait_for``."""
+        waited: Waited = self._call(
+            self._twin.wait_for(*patterns, idle=idle, exit=exit, timeout=timeout)
+        )
+        return waited
+
+    @overload
+    def result(self, *, wait: float | None = None, text: Literal[True] = True) -> Result[str]: ...
+    @overload
+    def result(self, *, wait: float | None = None, text: Literal[False]) -> Result[bytes]: ...
+    def result(
+        self, *, wait: float | None = None, text: bool = True
+    ) -> Result[str] | Result[bytes]:
+        """All its retained output and how it ended; see ``AsyncProcess.result``."""
+        found: Result[Any] = self._call(self._twin._outcome(wait, text))
+        return found if found.process is None else replace(found, process=self)
+
+    def __iter__(self) -> Iterator[Event]:
+        events = self._twin.__aiter__()
+        try:
+            while (event := self._call(_next(events))) is not None:
+                yield event
+        finally:
+            self._call(events.aclose())  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call(self._twin.__aexit__())
+
+
+async def _next(events: Any) -> Event | None:
+    async for event in events:
+        found: Event = event
+        return found
+    return None
+
+
+class WorkspaceFiles:
+    """Read and write below the root of a workspace; see ``AsyncFiles`` for what is raised."""
+
+    def __init__(self, twin: AsyncFiles, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._twin = twin
+        self._call = call
+
+    @overload
+    def read(
+        self, path: str, *, text: Literal[True] = True, progress: Progress | None = None
+    ) -> str: ...
+    @overload
+    def read(
+        self, path: str, *, text: Literal[False], progress: Progress | None = None
+    ) -> bytes: ...
+    def read(
+        self, path: str, *, text: bool = True, progress: Progress | None = None
+    ) -> str | bytes:
+        """The content of a file: UTF-8 text, or its bytes."""
+        found: str | bytes = self._call(
+            self._twin.read(path, text=text, progress=progress)  # type: ignore[call-overload]
+        )
+        return found
+
+    def write(
+        self,
+        path: str,
+        data: str | bytes,
+        *,
+        parents: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Make ``data`` the content of a file, all of it or nothing; text as UTF-8."""
+        self._call(self._twin.write(path, data, parents=parents, progress=progress))
+
+    def exists(self, path: str) -> bool:
+        """Whether the path leads to something."""
+        found: bool = self._call(self._twin.exists(path))
+        return found
+
+    def stat(self, path: str) -> FileMetadata:
+        """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
+        found: FileMetadata = self._call(self._twin.stat(path))
+        return found
+
+    def list(self, path: str = ".") -> list[FileEntry]:
+        """The names in a directory, sorted."""
+        found: list[FileEntry] = self._call(self._twin.list(path))
+        return found
+
+    def mkdir(self, path: str, *, parents: bool = True) -> None:
+        """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
+        self._call(self._twin.mkdir(path, parents=parents))
+
+    def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
+        self._call(self._twin.remove(path, recursive=recursive, force=force))
+
+    def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+        """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
+        self._call(self._twin.copy(source, destination, recursive=recursive))

@@ -1,0 +1,157 @@
+"""``run --detach``, ``ps``, ``logs``, ``attach``, ``kill`` and ``cp`` against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server.server_kit import server_process
+
+from handrail.cli.completion import render
+from handrail.cli.terminal import read_key
+
+from .test_run_command import HANDRAIL, Terminal
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        yield server.url
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "xdg")}
+
+
+@pytest.fixture
+def handrail(env: dict[str, str]) -> Command:
+    def run(*words: str, code: int = 0, **how: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*HANDRAIL, *words],
+            check=False,
+            env={**os.environ, **env},
+            timeout=50,
+            capture_output=True,
+            text=True,
+            **{"input": "", **how},
+        )
+        assert done.returncode == code, done
+        return done
+
+    return run
+
+
+SCRIPT = "echo begun; echo careful >&2; while read line; do echo got $line; done; exit 4"
+
+
+def test_from_detach_to_its_end(url: str, handrail: Command) -> None:
+    assert json.loads(handrail("ps", "--json").stdout) == []
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--json", "--", "sh", "-c", SCRIPT)
+    started = json.loads(handrail(*start).stdout)
+    name = started["id"]
+    (line,) = json.loads(handrail("ps", "--json").stdout)
+    assert (line["id"], line["state"], line["at"]) == (started["processId"], "running", url)
+    assert handrail("ps", "-q").stdout == f"{name}-1\n"
+    assert "running" in handrail("ps").stdout
+    logs = handrail("logs", name)
+    assert (logs.stdout, logs.stderr) == ("begun\n", "careful\n")
+    # The end of our stdin is the end of its stdin: it goes on to its own end.
+    attached = handrail("attach", name, input="one\ntwo\n", code=4)
+    assert attached.stdout == "begun\ngot one\ngot two\n"
+    assert json.loads(handrail("ps", "--json").stdout) == []
+    assert "no workspace" in handrail("logs", name, code=125).stderr
+
+
+def test_following_logs_and_killing(url: str, handrail: Command) -> None:
+    script = "echo one; sleep 600"
+    run = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c")
+    name = handrail(*run, script).stdout.strip()
+    told = json.loads(handrail("kill", "--json", name).stdout)
+    assert told["exit"]["kind"] == "terminated"
+    name = handrail(*run, "echo two; sleep 0.3; echo three").stdout.strip()
+    assert handrail("logs", "-f", name).stdout == "two\nthree\n"
+    name = handrail(*run, "trap 'exit 3' USR1; while :; do sleep 0.05; done").stdout.strip()
+    handrail("kill", "--signal", "USR1", name)
+    last = json.loads(handrail("logs", "-f", "--json", name).stdout.splitlines()[-1])
+    assert last["exit"]["code"] == 3
+
+
+def test_attaching_with_a_terminal_and_leaving_it(
+    url: str, handrail: Command, env: dict[str, str]
+) -> None:
+    run = ("run", "--at", url, "--sandbox", "off", "--detach", "--tty", "--", "sh")
+    name = handrail(*run).stdout.strip()
+    with Terminal("attach", name, env=env) as terminal:
+        terminal.type(b"stty size; x=4\r")
+        terminal.until(b"30 100")
+        terminal.type(b"\x1d")
+        terminal.until(b"left running")
+        assert terminal.end() == 0
+    with Terminal("attach", name, env=env) as terminal:
+        terminal.type(b"exit $((x + 3))\r")
+        assert terminal.end() == 7
+
+
+def test_copying_there_and_back(url: str, handrail: Command, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub" / "raw").write_bytes(os.urandom(3 << 20))
+    (tree / "text").write_text("hi")
+    told = json.loads(
+        handrail("cp", "--at", url, "-r", "--json", str(tree), f":{tmp_path}/there").stdout
+    )
+    assert told == {"files": 2, "bytes": (3 << 20) + 2}
+    handrail("cp", "--at", url, f":{tmp_path}/there/sub/raw", str(tmp_path))
+    assert (tmp_path / "raw").read_bytes() == (tree / "sub" / "raw").read_bytes()
+    assert "-r" in handrail("cp", "--at", url, str(tree), ":/tmp", code=125).stderr
+    assert handrail("cp", "--at", url, f":{tmp_path}/missing", "x", code=1).stderr
+    handrail("cp", "a", "b", code=2)
+    handrail("cp", "a", ":b", code=2)
+
+
+def test_other_peoples_ids_are_refused(handrail: Command) -> None:
+    for command in ("attach", "logs", "kill"):
+        assert "no id" in handrail(command, "../secrets", code=125).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("ctrl-]", b"\x1d"), ("^C", b"\x03"), ("Ctrl-A", b"\x01")]
+)
+def test_keys(text: str, key: bytes) -> None:
+    assert read_key(text) == key
+
+
+@pytest.mark.parametrize("text", ["", "x", "ctrl-", "ctrl-ab", "ctrl-5"])
+def test_keys_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_key(text)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_name_every_command(shell: str) -> None:
+    text = render(shell)
+    for word in ("run", "attach", "serve", "detach-key", "timeout"):
+        assert word in text
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(render("bash"))
+    ask = (
+        f". {script}; COMP_WORDS=(handrail $1); COMP_CWORD=1; _handrail; echo ${{COMPREPLY[*]}};"
+        " COMP_WORDS=(handrail run --ti); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", ask, "bash", "at"], check=True, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout == "attach\n--timeout\n"

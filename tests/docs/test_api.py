@@ -1,0 +1,107 @@
+"""Every public name is described: with units, with what is raised, and in docs/api.md."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import handrail
+
+ROOT = Path(__file__).parents[2]
+REFERENCE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "api_reference"))
+
+#: Parameters that are times: a docstring that mentions one says seconds, or its class does.
+TIMES = {"timeout", "wait", "idle", "grace", "request_timeout", "detach_ttl"}
+
+
+def members() -> Iterator[tuple[str, Any, Any]]:
+    """(name, what it is, what it belongs to) of everything public."""
+    for name in handrail.__all__:
+        if name == "__version__":
+            continue
+        thing = getattr(handrail, name)
+        yield name, thing, None
+        if inspect.isclass(thing) and thing.__module__.startswith("handrail"):
+            for member, value in vars(thing).items():
+                if not member.startswith("_") and (
+                    inspect.isfunction(value) or isinstance(value, property | classmethod)
+                ):
+                    yield f"{name}.{member}", value, thing
+
+
+NAMES = {name: (thing, owner) for name, thing, owner in members()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_a_docstring_of_its_own(name: str) -> None:
+    thing, _ = NAMES[name]
+    text = inspect.getdoc(thing) or ""
+    assert text.strip(), f"{name} has no docstring"
+    if inspect.isclass(thing):
+        assert "__doc__" in vars(thing)
+        assert not text.startswith(f"{thing.__name__}("), f"{name} has only a made one"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_times_have_a_unit(name: str) -> None:
+    thing, _ = NAMES[name]
+    call = thing.__func__ if isinstance(thing, classmethod) else thing
+    if isinstance(call, property) or (inspect.isclass(call) and issubclass(call, BaseException)):
+        return
+    try:
+        taken = TIMES & set(inspect.signature(call).parameters)
+    except ValueError:
+        return
+    if taken:
+        text = described(name, thing)
+        assert "second" in text, f"{name} takes {taken} and does not say in what unit"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_raised_is_told(name: str) -> None:
+    thing, owner = NAMES[name]
+    call = thing.__func__ if isinstance(thing, classmethod) else thing
+    if not inspect.isfunction(call) or (owner and "Files" in owner.__name__):
+        return  # all that files raise is said once, by their class
+    assert "raise" in described(name, thing).lower(), f"{name} does not say what it raises"
+
+
+def described(name: str, thing: Any) -> str:
+    """Its docstring, and those it points to with ``see``."""
+    text = inspect.getdoc(thing) or ""
+    for other, (twin, _) in NAMES.items():
+        if other != name and f"``{other}``" in text:
+            text += inspect.getdoc(twin) or ""
+    return text
+
+
+def test_the_reference_is_up_to_date() -> None:
+    made = REFERENCE["render"]()
+    assert (ROOT / "docs" / "api.md").read_text() == made, "run scripts/api_reference > docs/api.md"
+
+
+def test_the_reference_has_every_name_once() -> None:
+    listed = [name for names in REFERENCE["GROUPS"].values() for name in names]
+    assert sorted(listed) == sorted(set(handrail.__all__) - {"__version__"})
+
+
+def test_names_are_found_lazily_and_completely() -> None:
+    script = (
+        "import sys, handrail; assert 'asyncio' not in sys.modules;"
+        "assert not [m for m in sys.modules if m.startswith('handrail.') and m != "
+        "'handrail.version'], sys.modules;"
+        "[getattr(handrail, name) for name in dir(handrail)]; print(len(dir(handrail)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=30
+    )
+    assert int(done.stdout) == len(handrail.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = handrail.nothing  # type: ignore[attr-defined]

@@ -1,0 +1,31 @@
+"""The quickstart is true: every block of Python in it runs, one after the other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from server.process_kit import nothing_left
+
+PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
+
+
+def test_every_block_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 7
+    (tmp_path / "repo").mkdir()
+    script = tmp_path / "quickstart.py"
+    script.write_text("\n".join(blocks))
+    with nothing_left():
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(script)],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=55,
+        )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "outside").exists()

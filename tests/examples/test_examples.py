@@ -1,0 +1,34 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server.process_kit import nothing_left
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+SAID = {
+    "repl_dialogue.py": ["6 * 7 -> 42", "sum(range(101)) -> 5050", "it exited with 3"],
+    "build_farm.py": ["50 commands, 50 targets, failed: [7, 14, 21, 28, 35, 42, 49]"],
+    "cut_connection.py": ["cut 2 times; exit code 0; every line once: True"],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example(name: str, tmp_path: Path) -> None:
+    with nothing_left():
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(EXAMPLES / name)],
+            check=False,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=55,
+        )
+    assert done.returncode == 0, done.stderr
+    for line in SAID[name]:
+        assert line in done.stdout.splitlines(), done.stdout

@@ -1,0 +1,126 @@
+"""The same workspace at a server: running, cutting the line, leaving and coming back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server.server_kit import server_process
+
+from handrail import (
+    ExecutorSpawnFailed,
+    ExecutorTransportFailed,
+    FilesError,
+    UsageError,
+    WaitReason,
+    Workspace,
+    WorkspaceBusy,
+)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        yield server.url
+
+
+@pytest.fixture(autouse=True)
+def _records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "repo"
+    path.mkdir()
+    return path
+
+
+def test_it_means_the_same_there(url: str, root: Path) -> None:
+    with Workspace(root, at=url, sandbox="off", env={"A": "1"}) as ws:
+        result = ws.run("echo out; echo err >&2; echo $A; pwd; exit 3")
+        assert result.stdout.splitlines() == ["out", "1", str(root)]
+        assert (result.stderr, result.exit_code) == ("err\n", 3)
+        assert ws.run(["cat"], input=b"\xff\0", text=False).stdout == b"\xff\0"
+        assert ws.run("sleep 60", timeout=0.2).timed_out
+        ws.files.write("notes.txt", "hi")
+        assert ws.files.read("notes.txt") == "hi"
+        with pytest.raises(FilesError) as info:
+            ws.files.read("missing")
+        assert info.value.kind == "not_found"
+        with pytest.raises(ExecutorSpawnFailed, match="no-such-program"):
+            ws.run(["no-such-program"])
+
+
+def test_sandboxed_there_too(url: str, root: Path) -> None:
+    with Workspace(root, at=url) as ws:
+        result = ws.run("echo x > inside; echo y > ../outside; cat inside; exit 1")
+        assert result.stdout == "x\n"
+        assert result.denials
+        place = ws.run('echo z > "$TMPDIR/t" && echo "$TMPDIR"', check=True).stdout.strip()
+        assert Path(place).stat().st_mode & 0o077 == 0
+    assert not (root.parent / "outside").exists()
+    assert not Path(place).exists()
+
+
+def test_a_program_on_stdio_is_a_place_too(root: Path, tmp_path: Path) -> None:
+    state = tmp_path / "stdio"
+    state.mkdir(mode=0o700)
+    serve = f"stdio:{sys.executable} -m handrail serve --listen stdio --state-dir {state}"
+    with Workspace(root, at=serve, sandbox="off") as ws:
+        assert ws.run("echo hi").stdout == "hi\n"
+
+
+def test_leaving_and_coming_back(url: str, root: Path) -> None:
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
+        process = ws.start([sys.executable, "-q"], tty=True)
+        process.wait_for(">>> ", timeout=20)
+        process.send("n = 41\n")
+        left = ws.detach()
+    with Workspace.attach(left) as back:
+        assert back.root == str(root)
+        (again,) = back.processes
+        assert again.id == process.id
+        again.send("n + 1\n")
+        assert again.wait_for(r"^42", timeout=20).reason is WaitReason.PATTERN
+        with pytest.raises(WorkspaceBusy, match="attached"):
+            Workspace.attach(left)
+        assert back.run("echo more").stdout == "more\n"
+    with pytest.raises(UsageError, match="no workspace"):
+        Workspace.attach(left)
+
+
+def test_what_cannot_be_left_or_found_is_refused(url: str, root: Path) -> None:
+    with Workspace(root, sandbox="off") as ws, pytest.raises(UsageError, match="at a server"):
+        ws.detach()
+    for name in ("00000000", "../../etc/passwd", ""):
+        with pytest.raises(UsageError):
+            Workspace.attach(name)
+
+
+def test_a_session_that_has_expired_is_told(url: str, root: Path) -> None:
+    with Workspace(root, at=url, sandbox="off", detach_ttl=0) as ws:
+        ws.start("sleep 60")
+        left = ws.detach()
+    with pytest.raises(ExecutorTransportFailed, match="unknown session"):
+        Workspace.attach(left)
+
+
+@pytest.mark.parametrize(
+    ("at", "token", "error"),
+    [
+        ("ws://127.0.0.1:1", None, ExecutorTransportFailed),
+        ("unix:/nowhere/at/all", None, ExecutorTransportFailed),
+        ("ftp://example.org", None, UsageError),
+        ("stdio:", None, UsageError),
+        (None, "secret", UsageError),
+        ("unix:/nowhere", "secret", UsageError),
+    ],
+)
+def test_places_that_are_none(at: str | None, token: str | None, error: type, root: Path) -> None:
+    with pytest.raises(error), Workspace(root, at=at, token=token) as ws:
+        ws.run("true")
