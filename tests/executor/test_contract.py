@@ -331,9 +331,11 @@ def test_a_sandbox_intent_is_honoured(everywhere: Everywhere) -> None:
             "windowsSandboxLevel": "disabled",
         }
         script = "echo in >inside/file; echo out >outside"
-        _, err, code = await room.done(script, sandbox=intent)
-        assert code != 0
+        session = await room.sh(script, sandbox=intent)
+        _, err = await collect(session)
+        assert (await session.wait()).code != 0
         assert b"outside" in err
+        assert (await session.denied()).likely
         assert (inside / "file").read_text() == "in\n"
         assert not (room.base / "outside").exists()
 

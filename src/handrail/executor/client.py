@@ -71,7 +71,7 @@ class ExecServerClient:
     ) -> None:
         self._dialer = dialer
         self._client_name = client_name
-        self._detach_ttl = detach_ttl
+        self.detach_ttl = detach_ttl
         self._window = recovery_window
         self._rpc: RpcConnection | None = None
         self._opening: RpcConnection | None = None
@@ -269,8 +269,8 @@ class ExecServerClient:
             }
             if self.session_id is not None:
                 params["resumeSessionId"] = self.session_id
-            if self._detach_ttl is not None:
-                params["detachTtlMs"] = int(self._detach_ttl * 1000)
+            if self.detach_ttl is not None:
+                params["detachTtlMs"] = int(self.detach_ttl * 1000)
             result = await rpc.call("initialize", params, timeout=INITIALIZE_TIMEOUT)
             self._began(result)
             rpc.notify("initialized", {})
