@@ -180,6 +180,21 @@ def test_a_notification_that_does_not_read_leads_to_a_new_connection() -> None:
     run(stage, main)
 
 
+def test_a_server_that_never_keeps_to_the_protocol_is_given_up() -> None:
+    def start(server: Script, _: Any) -> Any:
+        server.send({"method": "process/output", "params": {"processId": "p", "seq": "one"}})
+        return {}
+
+    stage = Stage(process_start=start)
+
+    async def main(executor: RemoteExecutor) -> None:
+        with pytest.raises(ExecutorSpawnFailed, match="broke the protocol"):
+            await executor.spawn(REQUEST)
+        assert len(stage.connections) == 5
+
+    run(stage, main)
+
+
 def test_another_session_than_the_one_asked_for_ends_recovery() -> None:
     stage = Stage(process_start=lambda *_: {})
 

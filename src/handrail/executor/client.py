@@ -38,6 +38,8 @@ STATUS_TIMEOUT = 10.0
 #: Inside the 30 s for which a server keeps a session without a connection.
 RECOVERY_WINDOW = 25.0
 _RETRY_SECONDS = 0.1
+#: Connections in a row that a server may break the protocol on.
+_MOST_BROKEN = 5
 
 
 class Route(Protocol):
@@ -91,6 +93,7 @@ class ExecServerClient:
         self.extensions: frozenset[str] = frozenset()
         #: How often the session was resumed.
         self.resumed = 0
+        self._broken = 0
 
     @classmethod
     async def connect(
@@ -321,7 +324,8 @@ class ExecServerClient:
             return
         self._rpc = None
         self._up.clear()
-        if not self._dialer.reconnects:
+        self._broken = self._broken + 1 if rpc.broken else 0
+        if not self._dialer.reconnects or self._broken >= _MOST_BROKEN:
             self._fail(ExecutorTransportFailed(f"the connection to {self.where} ended: {why}"))
         elif self._recovering is None or self._recovering.done():
             self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
@@ -348,6 +352,7 @@ class ExecServerClient:
             await asyncio.gather(*(route.catch_up(rpc) for route in routes))
             if self._rpc is not None or self._failure is not None:
                 return
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _redial(self) -> None:
         loop = asyncio.get_running_loop()

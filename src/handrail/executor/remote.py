@@ -24,6 +24,8 @@ from handrail.protocol.envelope import INVALID_REQUEST
 OnLag = Literal["auto", "block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
 REQUEST_TIMEOUT = 60.0
+#: How long ``close`` waits for the ends of what it ends.
+_CLOSE_SECONDS = 10.0
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
@@ -158,7 +160,12 @@ class RemoteExecutor:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         # One by one, and not only with the session: so that everybody learns of the end.
-        await asyncio.gather(*(session.terminate() for session in open_), return_exceptions=True)
+        if open_ and self.client.connection is not None:
+            ending = [asyncio.ensure_future(session.terminate()) for session in open_]
+            _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
         await self.client.close(end=True)
 
     def _note(self, key: str) -> bool:

@@ -74,6 +74,7 @@ class RpcConnection:
         self._breathing = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: str | None = None  # why, once it is
+        self.broken = False  # the peer did not keep to the protocol
 
     # --- Receiver ----------------------------------------------------------------------------
 
@@ -97,6 +98,7 @@ class RpcConnection:
                 self._replied(message)
         except (RemoteProtocolError, RpcError, msgspec.ValidationError) as error:
             # RpcError: the params of a notification do not fit its shape.
+            self.broken = True
             self.drop(f"the server broke the protocol: {error}")
 
     def pause_writing(self) -> None:
