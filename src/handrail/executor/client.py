@@ -26,6 +26,7 @@ from handrail.errors import (
 from handrail.executor.dialing import Dialer, dialer_for
 from handrail.executor.rpc import CallTimedOut, RpcConnection
 from handrail.protocol.envelope import ALREADY_ATTACHED
+from handrail.protocol.process import OutputNotification
 from handrail.transport.handshake import HandshakeError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ STATUS_TIMEOUT = 10.0
 #: Inside the 30 s for which a server keeps a session without a connection.
 RECOVERY_WINDOW = 25.0
 _RETRY_SECONDS = 0.1
+#: Connections in a row that a server may break the protocol on.
+_MOST_BROKEN = 5
 
 
 class Route(Protocol):
@@ -70,7 +73,7 @@ class ExecServerClient:
     ) -> None:
         self._dialer = dialer
         self._client_name = client_name
-        self._detach_ttl = detach_ttl
+        self.detach_ttl = detach_ttl
         self._window = recovery_window
         self._rpc: RpcConnection | None = None
         self._opening: RpcConnection | None = None
@@ -90,6 +93,7 @@ class ExecServerClient:
         self.extensions: frozenset[str] = frozenset()
         #: How often the session was resumed.
         self.resumed = 0
+        self._broken = 0
 
     @classmethod
     async def connect(
@@ -252,20 +256,24 @@ class ExecServerClient:
 
     # --- connections -------------------------------------------------------------------------
 
-    async def _open(self, timeout: float) -> None:
-        """One connection with its handshake; resumes the session if there is one."""
+    async def _open(self, timeout: float, *, present: bool = True) -> None:
+        """One connection with its handshake; resumes the session if there is one.
+
+        ``present``: show the secret we have.  It may be outdated, if the answer that brought
+        its successor was lost.
+        """
         rpc = RpcConnection(self._notified, self._lost)
         self._opening = rpc
         try:
             await self._dialer.dial(rpc, timeout)
             params: dict[str, Any] = {
                 "clientName": self._client_name,
-                "resumeSecret": self.resume_secret,
+                "resumeSecret": self.resume_secret if present else None,
             }
             if self.session_id is not None:
                 params["resumeSessionId"] = self.session_id
-            if self._detach_ttl is not None:
-                params["detachTtlMs"] = int(self._detach_ttl * 1000)
+            if self.detach_ttl is not None:
+                params["detachTtlMs"] = int(self.detach_ttl * 1000)
             result = await rpc.call("initialize", params, timeout=INITIALIZE_TIMEOUT)
             self._began(result)
             rpc.notify("initialized", {})
@@ -300,7 +308,10 @@ class ExecServerClient:
     def _notified(self, method: str, params: Any) -> None:
         if not method.startswith("process/"):
             return  # of files, HTTP and networks we ask for no news
-        process_id = params.get("processId") if isinstance(params, dict) else None
+        if isinstance(params, OutputNotification):
+            process_id: object = params.process_id
+        else:
+            process_id = params.get("processId") if isinstance(params, dict) else None
         route = self._routes.get(process_id) if isinstance(process_id, str) else None
         if route is not None:
             try:
@@ -313,7 +324,8 @@ class ExecServerClient:
             return
         self._rpc = None
         self._up.clear()
-        if not self._dialer.reconnects:
+        self._broken = self._broken + 1 if rpc.broken else 0
+        if not self._dialer.reconnects or self._broken >= _MOST_BROKEN:
             self._fail(ExecutorTransportFailed(f"the connection to {self.where} ended: {why}"))
         elif self._recovering is None or self._recovering.done():
             self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
@@ -340,17 +352,23 @@ class ExecServerClient:
             await asyncio.gather(*(route.catch_up(rpc) for route in routes))
             if self._rpc is not None or self._failure is not None:
                 return
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _redial(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._window
+        present = True
         while True:
             left = deadline - loop.time()
             try:
-                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)))
+                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)), present=present)
                 return
             except (HandrailError, OSError) as error:
-                if not _passing(error) or loop.time() + _RETRY_SECONDS > deadline:
+                late = loop.time() + _RETRY_SECONDS > deadline
+                if present and self.resume_secret and isinstance(error, RpcError) and not late:
+                    present = False  # the id alone is enough for a session nobody holds
+                    continue
+                if late or not _passing(error):
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
+from typing import Any, Literal
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -21,8 +21,11 @@ from handrail.executor.remote_session import RemoteSession
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_REQUEST
 
+OnLag = Literal["auto", "block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
 REQUEST_TIMEOUT = 60.0
+#: How long ``close`` waits for the ends of what it ends.
+_CLOSE_SECONDS = 10.0
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
@@ -31,20 +34,38 @@ class RemoteExecutor:
     """Starts processes where its client is connected to."""
 
     def __init__(
-        self, client: ExecServerClient, *, request_timeout: float | None = REQUEST_TIMEOUT
+        self,
+        client: ExecServerClient,
+        *,
+        request_timeout: float | None = REQUEST_TIMEOUT,
+        on_lag: OnLag | None = "auto",
     ) -> None:
+        """``request_timeout`` in seconds; ``on_lag`` for requests that do not say it.
+
+        ``block`` loses nothing however the line breaks, where the server offers it; None lets a
+        process go on that nobody listens to.  ``auto`` is None for a session that is to be left
+        alone for long (its client asked for a ``detach_ttl``), else ``block``.
+        """
         self.client = client
         self._timeout = request_timeout
+        if on_lag == "auto":
+            on_lag = "block" if client.detach_ttl is None else None
+        self._on_lag = on_lag
         self._files = RemoteFiles(client, request_timeout)
         self._used: dict[str, float] = {}
 
     @classmethod
     async def connect(
-        cls, where: Any, *, request_timeout: float | None = REQUEST_TIMEOUT, **how: Any
+        cls,
+        where: Any,
+        *,
+        request_timeout: float | None = REQUEST_TIMEOUT,
+        on_lag: OnLag | None = "auto",
+        **how: Any,
     ) -> RemoteExecutor:
         """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
         client = await ExecServerClient.connect(where, **how)
-        return cls(client, request_timeout=request_timeout)
+        return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
     def files(self) -> RemoteFiles:
@@ -139,7 +160,12 @@ class RemoteExecutor:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         # One by one, and not only with the session: so that everybody learns of the end.
-        await asyncio.gather(*(session.terminate() for session in open_), return_exceptions=True)
+        if open_ and self.client.connection is not None:
+            ending = [asyncio.ensure_future(session.terminate()) for session in open_]
+            _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
         await self.client.close(end=True)
 
     def _note(self, key: str) -> bool:
@@ -192,6 +218,9 @@ class RemoteExecutor:
         extensions = self.client.extensions
         if request.name is not None and "processName" in extensions:
             params["name"] = request.name
+        on_lag = request.on_lag or self._on_lag
+        if on_lag is not None and "onLag" in extensions:
+            params["onLag"] = on_lag
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params
