@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import AsyncFiles, FilesError, Profile, Workspace
+from handrail import AsyncFiles, FilesError, Profile, UsageError, Workspace
 from handrail.workspace.profile import Access
 
 
@@ -56,6 +56,13 @@ def test_read_only_and_off(root: Path) -> None:
         assert ws.run("touch file", sandbox="off").ok
         assert ws.run("echo more > file", sandbox="workspace-write").ok
     assert (root / "file").read_text() == "more\n"
+
+
+def test_the_whole_machine_is_no_workspace() -> None:
+    with Workspace("/") as ws:
+        with pytest.raises(UsageError, match="holds nothing back"):
+            ws.run("true")
+        assert ws.run("true", sandbox="read-only").ok
 
 
 def test_a_profile_of_ones_own(root: Path) -> None:
