@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -252,6 +254,24 @@ def test_an_ended_session_can_be_interrupted_and_read() -> None:
         assert agent.read(number).data == b"bye\n"
         with pytest.raises(UnknownProcess, match=f"id {number}: it ended with exit code 7"):
             await agent.write(number, "more")
+
+    with_agent(scenario)
+
+
+def test_what_an_ended_session_keeps_is_small() -> None:
+    sessions: list[weakref.ref[object]] = []
+
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("sleep 0.4; seq 1000", yield_time_ms=250)
+        number = answer.process_id
+        assert number is not None
+        process = agent.tools._table.get(number)
+        assert process is not None
+        sessions.append(weakref.ref(process.session))
+        del process
+        assert (await agent.write(number)).exit_code == 0
+        await eventually(lambda: gc.collect() >= 0 and sessions[0]() is None)
+        assert agent.read(number).total == 3893
 
     with_agent(scenario)
 

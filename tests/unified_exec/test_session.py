@@ -30,6 +30,8 @@ def test_a_quick_command_has_a_begin_and_an_end() -> None:
             "echo out; echo err >&2; exit 4",
             tty=False,
         )
+        assert isinstance(first, Begin)
+        assert first.commands is None
         assert isinstance(last, End)
         assert (last.exit_code, last.status, last.error) == (4, "failed", "")
         assert sorted(last.output.split()) == [b"err", b"out"]
@@ -37,6 +39,11 @@ def test_a_quick_command_has_a_begin_and_an_end() -> None:
         assert last.duration > 0
 
     with_agent(scenario)
+
+
+def test_the_plain_commands_of_a_script_are_told() -> None:
+    begin = Begin("c", 1, ("sh", "-c", "a b | c"), "/", "a b | c", tty=False)
+    assert begin.commands == (("a", "b"), ("c",))
 
 
 def test_output_is_told_in_small_pieces_between_characters() -> None:
