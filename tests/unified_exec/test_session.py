@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from handrail.unified_exec.events import MAX_DELTA_BYTES, Begin, Delta, End, Eve
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.tools import ToolFailed
 
-from .agent import Agent, eventually, with_agent
+from .agent import Agent, Latch, eventually, with_agent
 
 
 def test_a_quick_command_has_a_begin_and_an_end() -> None:
@@ -75,11 +74,10 @@ def test_writes_and_vain_polls_are_told_between_begin_and_end() -> None:
 
 def test_the_end_is_told_once_although_something_holds_the_output(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        fifo = tmp_path / "fifo"
-        os.mkfifo(fifo)
-        await agent.exec(f"(read x <{fifo}; echo late) & echo now")
+        latch = Latch(tmp_path)
+        await agent.exec(f"(read x <{latch}; echo late) & echo now")
         await eventually(lambda: agent.told(End))
-        await agent.exec(f"echo >{fifo}")
+        await latch.open(agent)
         first = agent.told(End)[0]
         assert first.output == b"now\n"
         assert len([one for one in agent.told(End) if one.call_id == first.call_id]) == 1
