@@ -26,7 +26,7 @@ from handrail.policy.situation import Approval, Granular
     [
         ("/w/a", ("/w",), (), True),
         ("/w", ("/w",), (), True),
-        ("/work/a", ("/w",), (), False),
+        ("/wide/a", ("/w",), (), False),
         ("/w/.git/config", ("/w",), (), False),
         ("/w/.gitignore", ("/w",), (), True),
         ("/tmp/w/.git/x", ("/tmp", "/tmp/w"), (), False),
@@ -62,14 +62,14 @@ def entries(intent: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 def test_what_a_sandbox_is_asked_for() -> None:
     mode = SandboxMode(writable_roots=("/data",), deny_read=("**/*.env", "/w/secret"))
-    intent: Any = permissions(Settings("/w", sandbox=mode), Grants(write=("/opt",)))
+    intent: Any = permissions(Settings("/w", sandbox=mode), Grants(write=("/srv",)))
     assert entries(intent) == [
         ("root", "read"),
         ("project_roots", "write"),
         ("slash_tmp", "write"),
         ("tmpdir", "write"),
         ("file:///data", "write"),
-        ("file:///opt", "write"),
+        ("file:///srv", "write"),
         ("**/*.env", "deny"),
         ("file:///w/secret", "deny"),
     ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail.agent.gate import OrchestratorGate
+from handrail.agent.hiding import HidingExecutor
 from handrail.agent.schemas import agent_tools
 from handrail.agent.where import Hands, Where, take
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
@@ -106,17 +107,18 @@ class AgentShell:
                 listener=self._on_audit,
                 exists=None if hands.local else _exists_on(hands.executor),
             )
-            gate = OrchestratorGate(orchestrator, hands.executor, local=hands.local)
+            executor = HidingExecutor(hands.executor, orchestrator)
+            gate = OrchestratorGate(orchestrator, executor, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
             manager = UnifiedExec(
-                hands.executor, settings=exec_settings, gate=gate, listener=self._on_event
+                executor, settings=exec_settings, gate=gate, listener=self._on_event
             )
         except BaseException:
             await hands.release()
             raise
-        self._open = _Open(hands, orchestrator, gate, manager)
+        self._open = _Open(hands, executor, orchestrator, gate, manager)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -165,7 +167,7 @@ class AgentShell:
                     ("apply_patch", patch),
                     normal_path(workdir or "", now.orchestrator.settings.cwd),
                     call_id,
-                    files=now.hands.executor.files,
+                    files=now.executor.files,
                     gate=now.gate,
                     listener=self._tell,
                 )
@@ -293,6 +295,7 @@ class AgentShell:
 @dataclass(frozen=True, slots=True)
 class _Open:
     hands: Hands
+    executor: Executor
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec
