@@ -1,6 +1,10 @@
-"""Saying how two things differ."""
+"""What a case comes to."""
 
 from __future__ import annotations
+
+
+class NotRunError(Exception):
+    """A case that means nothing here; the sentence says why."""
 
 
 def difference(**pairs: tuple[object, object]) -> str | None:

@@ -3,6 +3,7 @@
 A file is recognised by its name, wherever it lies: ``apply_patch.jsonl``, and also
 ``apply_patch-more.jsonl``.  Every line is one case.  A failure is printed with what was expected
 and what came; the last line is ``N passed, N failed``.  Without files it runs those in ``cases``.
+Cases of the sandbox and of the wire go through a server of ours that is started for them.
 
 Exit code: 0 all passed, 1 something failed or a file could not be run, 2 wrong usage.
 """
@@ -11,6 +12,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shlex
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +25,13 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
+from conformance.comparison import NotRunError  # noqa: E402 (needs the path above)
+
 Case = dict[str, Any]
 #: None if a case holds, else what does not.
 Check = Callable[[Case], str | None]
 
-#: File -> module of this package; the function has the file's name.
+#: File -> module of this package; the function has the file's name, with ``_`` for ``-``.
 MODULES = {
     "apply_patch": "patches",
     "apply_patch_intercept": "patches",
@@ -35,20 +41,19 @@ MODULES = {
     "head_tail": "unified",
     "orchestrator_decisions": "orchestrator",
     "safe_commands": "policy",
+    "sandbox-attacks": "attacks",
     "shell_split": "policy",
     "truncation": "unified",
     "unified_exec": "unified",
 }
-#: Files whose cases need a server or a sandbox of their own, and who runs them.
-ELSEWHERE = {
-    "exec-server-transcripts": "python -m tests.wire.replay --help, and tests/wire in `make test`",
-    "sandbox-attacks": "tests/sandbox in `make test`",
-}
+#: Cases on the wire have a runner of their own, for any server; it is called for ours.
+TRANSCRIPTS = "exec-server-transcripts"
+KNOWN = (*MODULES, TRANSCRIPTS)
 
 
 def family(path: Path) -> str | None:
     """Which kind of cases a file holds, by its name."""
-    names = sorted((*MODULES, *ELSEWHERE), key=len, reverse=True)
+    names = sorted(KNOWN, key=len, reverse=True)
     return next((name for name in names if path.stem.startswith(name)), None)
 
 
@@ -57,13 +62,13 @@ def load(path: Path) -> Iterator[tuple[str, Case]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             case = json.loads(line)
-            yield str(case.get("id", f"line {number}")), case
+            yield str(case.get("id") or case.get("name") or f"line {number}"), case
 
 
 def checker(name: str) -> Check:
     """The function that runs cases of this family."""
     module = importlib.import_module(f"conformance.{MODULES[name]}")
-    check: Check = getattr(module, name)
+    check: Check = getattr(module, name.replace("-", "_"))
     return check
 
 
@@ -71,6 +76,8 @@ def outcome(check: Check, case: Case) -> str | None:
     """None if the case holds, else what does not; a crash is a failure like any other."""
     try:
         return check(case)
+    except NotRunError:
+        raise
     except Exception:  # noqa: BLE001 - whatever it is, the other cases are still to be run
         return traceback.format_exc()
 
@@ -79,11 +86,10 @@ def run_file(path: Path) -> tuple[int, int]:
     """Run one file and print what fails; how many passed and failed."""
     name = family(path)
     if name is None:
-        print(f"{path}: unknown; known names are {', '.join(sorted((*MODULES, *ELSEWHERE)))}")
+        print(f"{path}: unknown; known names are {', '.join(sorted(KNOWN))}")
         return 0, 1
-    if name in ELSEWHERE:
-        print(f"{path.name}: not run here, but by {ELSEWHERE[name]}")
-        return 0, 0
+    if name == TRANSCRIPTS:
+        return replay(path)
     try:
         check = checker(name)
     except ModuleNotFoundError as error:
@@ -92,7 +98,11 @@ def run_file(path: Path) -> tuple[int, int]:
         return 0, count
     passed = failed = 0
     for case_id, case in load(path):
-        wrong = outcome(check, case)
+        try:
+            wrong = outcome(check, case)
+        except NotRunError as reason:
+            print(f"not run {path.name} {case_id}: {reason}")
+            continue
         if wrong is None:
             passed += 1
         else:
@@ -100,6 +110,22 @@ def run_file(path: Path) -> tuple[int, int]:
             print(f"FAILED {path.name} {case_id}: {wrong}")
     print(f"{path.name}: {passed} passed, {failed} failed")
     return passed, failed
+
+
+def replay(path: Path) -> tuple[int, int]:
+    """Replay conversations with our server, on both transports."""
+    server = f"{shlex.quote(sys.executable)} -m handrail serve --listen"
+    command = [sys.executable, "-m", "tests.wire.replay", str(path.resolve())]
+    command += ["--ws-cmd", f"{server} ws://127.0.0.1:0", "--stdio-cmd", f"{server} stdio"]
+    done = subprocess.run(
+        command, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    for line in lines:
+        if not line.startswith("PASS"):
+            print(line)
+    found = re.fullmatch(r"(\d+) passed, (\d+) failed", lines[-1] if lines else "")
+    return (int(found[1]), int(found[2])) if found else (0, 1)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from handrail.executor.local import LocalExecutor
@@ -39,6 +41,16 @@ class Agent:
         args = WriteStdinArgs(session_id=session_id, chars=chars, **more)
         return await self.tools.write_stdin(args)
 
+    async def exec_until(self, cmd: str, mark: str, **more: Any) -> tuple[int, str]:
+        """Start something that stays, and wait until it has printed ``mark``."""
+        answer = await self.exec(cmd, yield_time_ms=250, **more)
+        assert answer.process_id is not None
+        seen = answer.output
+        while mark not in seen:
+            more_output = await self.write(answer.process_id, resize=None, keys=())
+            seen += more_output.output
+        return answer.process_id, seen
+
     async def write_until(self, session_id: int | None, chars: str, mark: str) -> str:
         """Write, then wait until the output holds ``mark``."""
         seen = (await self.write(session_id, chars)).output
@@ -59,6 +71,20 @@ async def eventually(holds: Callable[[], E]) -> E:
     while not (found := holds()):  # noqa: ASYNC110 (what is waited for tells nobody)
         await asyncio.sleep(0.005)
     return found
+
+
+class Latch:
+    """What a command can wait for: ``read x <{latch}`` goes on after ``open``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "latch"
+        os.mkfifo(self._path)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    async def open(self, agent: Agent) -> None:
+        assert (await agent.exec(f"echo >{self}")).exit_code == 0
 
 
 def with_agent(

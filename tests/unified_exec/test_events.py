@@ -35,7 +35,15 @@ def test_at_most_three_bytes_wait_and_they_begin_a_character(raw: bytes) -> None
     if held:
         assert any(
             _decodes(held + rest)
-            for rest in (b"\x80", b"\xa0", b"\x90", b"\x80\x80", b"\xa0\x80", b"\x90\x80\x80")
+            for rest in (
+                b"\x80",
+                b"\xa0",
+                b"\x90",
+                b"\x80\x80",
+                b"\xa0\x80",
+                b"\x90\x80\x80",
+                b"\x80\x80\x80",
+            )
         )
 
 

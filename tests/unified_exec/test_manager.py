@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from handrail.unified_exec.manager import Background
 from handrail.unified_exec.tools import Size, ToolFailed, UnknownProcess
 
-from .agent import Agent, eventually, with_agent
+from .agent import Agent, Latch, eventually, with_agent
 
 TEXT = re.compile(
     r"Chunk ID: [0-9a-f]{6}\n"
@@ -131,11 +133,10 @@ def test_an_interrupt_in_a_terminal_tells_the_signal() -> None:
 
 def test_keys_and_sizes_reach_a_terminal() -> None:
     async def scenario(agent: Agent) -> None:
-        cat = await agent.exec("stty size; exec cat -v", tty=True, yield_time_ms=250)
-        assert "24 80" in cat.output
-        seen = await agent.write(cat.process_id, "x", keys=("up", "enter"))
-        assert "x^[[A" in seen.output
-        ended = await agent.write(cat.process_id, keys=("ctrl-d",), yield_time_ms=30_000)
+        cat, _ = await agent.exec_until("stty size; exec cat -v", "24 80", tty=True)
+        first = await agent.write(cat, "x", keys=("up", "enter"))
+        ended = await agent.write(cat, keys=("ctrl-d",), yield_time_ms=30_000)
+        assert "x^[[A" in first.output + ended.output
         assert ended.exit_code == 0
         shell = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
         await agent.write(shell.process_id, resize=Size(rows=33, cols=99))
@@ -196,12 +197,11 @@ def test_the_shell_is_chosen_by_kind() -> None:
 
 def test_output_that_nobody_asked_for_waits(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        fifo = tmp_path / "fifo"
-        os.mkfifo(fifo)
-        one = await agent.exec(f"echo a; read x <{fifo}; echo b", yield_time_ms=250)
-        assert one.output == "a\n"
-        assert (await agent.exec(f"echo >{fifo}")).exit_code == 0
-        late = await agent.write(one.process_id)
+        latch = Latch(tmp_path)
+        number, seen = await agent.exec_until(f"echo a; read x <{latch}; echo b", "a\n")
+        assert seen == "a\n"
+        await latch.open(agent)
+        late = await agent.write(number)
         assert late.output == "b\n"
         assert late.exit_code == 0
         assert (late.output_start, late.output_end) == (2, 4)
@@ -226,25 +226,26 @@ def test_a_call_that_is_broken_off_loses_nothing() -> None:
 
 def test_what_a_child_leaves_behind_does_not_hold_the_answer(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        fifo = tmp_path / "fifo"
-        os.mkfifo(fifo)
-        answer = await agent.exec(f"(read x <{fifo}; echo late) & echo now", yield_time_ms=30_000)
+        latch = Latch(tmp_path)
+        answer = await agent.exec(f"(read x <{latch}; echo late) & echo now", yield_time_ms=30_000)
         assert answer.output == "now\n"
         assert answer.exit_code == 0
         found = re.search(r"session_id (\d+) and offset 4 gives what that prints", answer.text)
         assert found
-        await agent.exec(f"echo >{fifo}")
+        await latch.open(agent)
         number = int(found[1])
         assert await eventually(lambda: agent.read(number, 4).data) == b"late\n"
 
     with_agent(scenario)
 
 
-def test_an_ended_session_can_be_interrupted_and_read() -> None:
+def test_an_ended_session_can_be_interrupted_and_read(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        one = await agent.exec("read -t 0.5 x <> <(:); echo bye; exit 7", yield_time_ms=250)
+        latch = Latch(tmp_path)
+        one = await agent.exec(f"read x <{latch}; echo bye; exit 7", yield_time_ms=250)
         number = one.process_id
         assert number is not None
+        await latch.open(agent)
         assert (await agent.write(number)).exit_code == 7
         again = await agent.write(number, "\x03")
         assert again.exit_code == 7
@@ -252,6 +253,26 @@ def test_an_ended_session_can_be_interrupted_and_read() -> None:
         assert agent.read(number).data == b"bye\n"
         with pytest.raises(UnknownProcess, match=f"id {number}: it ended with exit code 7"):
             await agent.write(number, "more")
+
+    with_agent(scenario)
+
+
+def test_what_an_ended_session_keeps_is_small(tmp_path: Path) -> None:
+    sessions: list[weakref.ref[object]] = []
+
+    async def scenario(agent: Agent) -> None:
+        latch = Latch(tmp_path)
+        answer = await agent.exec(f"read x <{latch}; seq 1000", yield_time_ms=250)
+        number = answer.process_id
+        assert number is not None
+        process = agent.tools._table.get(number)
+        assert process is not None
+        sessions.append(weakref.ref(process.session))
+        del process
+        await latch.open(agent)
+        assert (await agent.write(number)).exit_code == 0
+        await eventually(lambda: gc.collect() >= 0 and sessions[0]() is None)
+        assert agent.read(number).total == 3893
 
     with_agent(scenario)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.tools import UnknownProcess
 from handrail.unified_exec.wait import MAX_YIELD_MS, exec_yield, poll_yield, write_yield
 
-from .agent import Agent, with_agent
+from .agent import Agent, Latch, with_agent
 
 
 def test_1_buffer_keeps_a_stable_prefix_and_the_newest_suffix() -> None:
@@ -60,11 +62,13 @@ def test_4_sessions_are_apart_and_a_quick_command_has_none() -> None:
     with_agent(scenario)
 
 
-def test_5_what_comes_after_the_waiting_time_is_given_by_a_later_poll() -> None:
+def test_5_what_comes_after_the_waiting_time_is_given_by_a_later_poll(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        early = await agent.exec("sleep 0.6; echo late", yield_time_ms=250)
+        latch = Latch(tmp_path)
+        early = await agent.exec(f"read x <{latch}; echo late", yield_time_ms=250)
         assert early.process_id is not None
         assert "late" not in early.output
+        await latch.open(agent)
         poll = await agent.write(early.process_id)
         assert poll.output == "late\n"
         assert poll.exit_code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from handrail.unified_exec.events import MAX_DELTA_BYTES, Begin, Delta, End, Eve
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.tools import ToolFailed
 
-from .agent import Agent, eventually, with_agent
+from .agent import Agent, Latch, eventually, with_agent
 
 
 def test_a_quick_command_has_a_begin_and_an_end() -> None:
@@ -30,6 +29,8 @@ def test_a_quick_command_has_a_begin_and_an_end() -> None:
             "echo out; echo err >&2; exit 4",
             tty=False,
         )
+        assert isinstance(first, Begin)
+        assert first.commands is None
         assert isinstance(last, End)
         assert (last.exit_code, last.status, last.error) == (4, "failed", "")
         assert sorted(last.output.split()) == [b"err", b"out"]
@@ -37,6 +38,11 @@ def test_a_quick_command_has_a_begin_and_an_end() -> None:
         assert last.duration > 0
 
     with_agent(scenario)
+
+
+def test_the_plain_commands_of_a_script_are_told() -> None:
+    begin = Begin("c", 1, ("sh", "-c", "a b | c"), "/", "a b | c", tty=False)
+    assert begin.commands == (("a", "b"), ("c",))
 
 
 def test_output_is_told_in_small_pieces_between_characters() -> None:
@@ -68,11 +74,10 @@ def test_writes_and_vain_polls_are_told_between_begin_and_end() -> None:
 
 def test_the_end_is_told_once_although_something_holds_the_output(tmp_path: Path) -> None:
     async def scenario(agent: Agent) -> None:
-        fifo = tmp_path / "fifo"
-        os.mkfifo(fifo)
-        await agent.exec(f"(read x <{fifo}; echo late) & echo now")
+        latch = Latch(tmp_path)
+        await agent.exec(f"(read x <{latch}; echo late) & echo now")
         await eventually(lambda: agent.told(End))
-        await agent.exec(f"echo >{fifo}")
+        await latch.open(agent)
         first = agent.told(End)[0]
         assert first.output == b"now\n"
         assert len([one for one in agent.told(End) if one.call_id == first.call_id]) == 1

@@ -32,6 +32,13 @@ class Begin:
     source: str = "agent"
     attempt: int = 1
 
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...] | None:
+        """The script's plain commands; None if it is more than that."""
+        from handrail.policy.shell_words import plain_commands
+
+        return plain_commands(self.cmd)
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:

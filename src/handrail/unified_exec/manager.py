@@ -366,6 +366,7 @@ class UnifiedExec:
         )
 
     def _bury(self, process: Process, *, pruned: bool = False) -> None:
+        process.let_go()
         for forgotten in self._table.bury(process, pruned=pruned):
             self._retire(forgotten)
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from handrail.errors import ExecutorError
+from handrail.errors import ExecutorError, ProcessUnknown
 from handrail.executor.base import ExecSession, OutputEvent
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.unified_exec.events import Begin, Delta, End, Event, Frames, Interaction
@@ -50,7 +50,7 @@ class Process:
         attempt: int = 1,
     ) -> None:
         self.origin = origin
-        self.session = session
+        self._session: ExecSession | None = session
         self.attempt = attempt
         self.started = clock()
         self.last_used = self.started
@@ -70,6 +70,7 @@ class Process:
         self._whole = HeadTail(buffer_bytes)
         self._frames = Frames()
         self._ended = False
+        self._told = False
         self._changed = asyncio.Event()
         listener(
             Begin(
@@ -83,6 +84,18 @@ class Process:
             )
         )
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._wait())]
+
+    @property
+    def session(self) -> ExecSession:
+        if self._session is None:
+            raise ProcessUnknown(f"process {self.origin.process_id} has ended and was let go")
+        return self._session
+
+    def let_go(self) -> None:
+        """Its end was told: keep only what can still be asked, now or when its output ends."""
+        self._told = True
+        if self.exited and self.closed:
+            self._session = None
 
     @property
     def exited(self) -> bool:
@@ -178,6 +191,8 @@ class Process:
             self.failure = self.failure or str(error)
         self.closed = True
         self._news()
+        if self._told:
+            self.let_go()
 
     def _receive(self, event: OutputEvent) -> None:
         if event.omitted:
