@@ -100,6 +100,8 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
     sandbox = Sandbox()
     try:
         profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
+        if temporary:  # every name that is protected there would be one more mount
+            profile = profile._replace(shared=(*profile.shared, temporary))
         argv = tuple(map(os.fsencode, asked.argv))
         held = sandbox.contain_command(argv, cwd, env, profile)
         foreground.start_held(held.argv, held.env, held.passed, held.inside)
@@ -117,7 +119,7 @@ def _make_temporary() -> bytes:
     """A directory for temporary files, which goes away with the command."""
     base = os.environb.get(b"TMPDIR") or b"/tmp"
     while True:
-        path = os.path.realpath(base) + b"/handrail-" + os.urandom(4).hex().encode()
+        path = os.path.realpath(base) + b"/handrail-tmp-" + os.urandom(4).hex().encode()
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:

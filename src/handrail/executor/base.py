@@ -9,13 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from handrail.executor.files import Files
 from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo
 
 __all__ = [
+    "TEMPORARY_PREFIX",
     "Denied",
     "ExecSession",
     "Executor",
@@ -28,6 +29,11 @@ __all__ = [
     "WaitOutcome",
     "WaitReason",
 ]
+
+
+#: How a directory for the temporary files of sandboxed commands is named, with eight hex digits
+#: after it: nothing in it has to be protected from them.
+TEMPORARY_PREFIX = "handrail-tmp-"
 
 
 class SandboxKind(enum.Enum):
@@ -72,6 +78,10 @@ class SpawnRequest:
     env_policy: EnvPolicy | None = None
     #: A name for people, in listings of processes.
     name: str | None = None
+    #: Far away: what becomes of output beyond the retention that was not taken.  ``block``: the
+    #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
+    #: is told; None: as the executor does.
+    on_lag: Literal["block", "drop"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

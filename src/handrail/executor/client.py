@@ -252,15 +252,19 @@ class ExecServerClient:
 
     # --- connections -------------------------------------------------------------------------
 
-    async def _open(self, timeout: float) -> None:
-        """One connection with its handshake; resumes the session if there is one."""
+    async def _open(self, timeout: float, *, present: bool = True) -> None:
+        """One connection with its handshake; resumes the session if there is one.
+
+        ``present``: show the secret we have.  It may be outdated, if the answer that brought
+        its successor was lost.
+        """
         rpc = RpcConnection(self._notified, self._lost)
         self._opening = rpc
         try:
             await self._dialer.dial(rpc, timeout)
             params: dict[str, Any] = {
                 "clientName": self._client_name,
-                "resumeSecret": self.resume_secret,
+                "resumeSecret": self.resume_secret if present else None,
             }
             if self.session_id is not None:
                 params["resumeSessionId"] = self.session_id
@@ -344,13 +348,18 @@ class ExecServerClient:
     async def _redial(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._window
+        present = True
         while True:
             left = deadline - loop.time()
             try:
-                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)))
+                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)), present=present)
                 return
             except (HandrailError, OSError) as error:
-                if not _passing(error) or loop.time() + _RETRY_SECONDS > deadline:
+                late = loop.time() + _RETRY_SECONDS > deadline
+                if present and self.resume_secret and isinstance(error, RpcError) and not late:
+                    present = False  # the id alone is enough for a session nobody holds
+                    continue
+                if late or not _passing(error):
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
 

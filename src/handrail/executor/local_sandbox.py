@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from handrail.errors import ExecutorSpawnFailed, SandboxError
+from handrail.executor.base import TEMPORARY_PREFIX
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.profile import Profile
 from handrail.sandbox.request import read_intent
 from handrail.sandbox.select import Sandbox
+
+_TEMPORARY = re.compile(rb"(?:/[^/]+)+/%b[0-9a-f]{8}" % TEMPORARY_PREFIX.encode())
 
 
 class LocalSandbox:
@@ -35,7 +39,10 @@ class LocalSandbox:
         # A caller that keeps its intent is recognised by it, and pays for reading it once.
         if self._last is None or self._last[0] is not given or self._last[1] != spec.cwd:
             intent, base = read_intent(given, spec.cwd)
-            self._last = (given, spec.cwd, self._sandbox.resolve(intent, base))
+            profile = self._sandbox.resolve(intent, base)
+            # Every name that is protected there would be one more mount.
+            own = tuple(rule.path for rule in profile.rules if _TEMPORARY.fullmatch(rule.path))
+            self._last = (given, spec.cwd, profile._replace(shared=profile.shared + own))
         return self._last[2]
 
     def close(self) -> None:

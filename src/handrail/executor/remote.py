@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
+from typing import Any, Literal
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -21,6 +21,7 @@ from handrail.executor.remote_session import RemoteSession
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_REQUEST
 
+OnLag = Literal["block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
 REQUEST_TIMEOUT = 60.0
 #: A server keeps the id of a closed process for this long.
@@ -31,20 +32,35 @@ class RemoteExecutor:
     """Starts processes where its client is connected to."""
 
     def __init__(
-        self, client: ExecServerClient, *, request_timeout: float | None = REQUEST_TIMEOUT
+        self,
+        client: ExecServerClient,
+        *,
+        request_timeout: float | None = REQUEST_TIMEOUT,
+        on_lag: OnLag | None = "block",
     ) -> None:
+        """``request_timeout`` in seconds; ``on_lag`` for requests that do not say it.
+
+        ``block`` loses nothing however the line breaks, where the server offers it; None lets a
+        process go on that nobody listens to, for those that are to be left alone for long.
+        """
         self.client = client
         self._timeout = request_timeout
+        self._on_lag = on_lag
         self._files = RemoteFiles(client, request_timeout)
         self._used: dict[str, float] = {}
 
     @classmethod
     async def connect(
-        cls, where: Any, *, request_timeout: float | None = REQUEST_TIMEOUT, **how: Any
+        cls,
+        where: Any,
+        *,
+        request_timeout: float | None = REQUEST_TIMEOUT,
+        on_lag: OnLag | None = "block",
+        **how: Any,
     ) -> RemoteExecutor:
         """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
         client = await ExecServerClient.connect(where, **how)
-        return cls(client, request_timeout=request_timeout)
+        return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
     def files(self) -> RemoteFiles:
@@ -192,6 +208,9 @@ class RemoteExecutor:
         extensions = self.client.extensions
         if request.name is not None and "processName" in extensions:
             params["name"] = request.name
+        on_lag = request.on_lag or self._on_lag
+        if on_lag is not None and "onLag" in extensions:
+            params["onLag"] = on_lag
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params

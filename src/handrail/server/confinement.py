@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
     from handrail.server.file_helpers import Confinement
 
-#: A plan is looked at again when this many times the cost of looking has passed: large trees take
-#: a while to look at, and then a call may be up to that much behind what a new command would get.
+#: For calls that change nothing a plan is looked at again when this many times the cost of looking
+#: has passed: patterns in large trees take a while.  Calls that change something always look.
 PATIENCE = 20
 #: Profiles whose last plan is remembered.
 _MOST_KNOWN = 64
@@ -90,12 +90,12 @@ class Confinements:
         if not writes:
             profile = _reading(profile)
         try:
-            return self._planned(profile)
+            return self._planned(profile, patience=0 if writes else PATIENCE)
         except SandboxUnavailable as why:
             hidden = [path for path in _runtime() if not _readable(profile, path)]
             return LandlockConfinement(_with_readable(profile, hidden), why)
 
-    def _planned(self, profile: Profile) -> PlanConfinement:
+    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
@@ -106,7 +106,7 @@ class Confinements:
         after = time.monotonic()
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + PATIENCE * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), known)
         return known
 
     def _plan(self, profile: Profile) -> tuple[Profile, Plan]:

@@ -140,8 +140,9 @@ class AsyncWorkspace:
     ) -> AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
-        ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError when there is none of that id, WorkspaceBusy while somebody else is
-        attached, ExecutorTransportFailed when its server does not answer or has ended it.
+        ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError
+        when there is none of that id, WorkspaceBusy while somebody else is attached,
+        ExecutorTransportFailed when its server does not answer or has ended it.
         """
         claim = records.claim(id)
         try:

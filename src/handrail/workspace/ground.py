@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Mapping
 
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
-from handrail.executor.base import Executor, SandboxKind, SpawnRequest
+from handrail.executor.base import TEMPORARY_PREFIX, Executor, SandboxKind, SpawnRequest
 from handrail.workspace import profile as profiles
 from handrail.workspace.command import Environment
 from handrail.workspace.finish import to_the_end
@@ -155,7 +155,7 @@ class Ground:
             if self.temporary is None:
                 executor = self.executor
                 place = await executor.place()
-                path = posixpath.join(place.temp_dir, f"handrail-{self._tag}")
+                path = posixpath.join(place.temp_dir, f"{TEMPORARY_PREFIX}{self._tag}")
                 await self._make_private(executor, path)
                 self.temporary = await executor.files.canonical(path)
         return self.temporary
@@ -164,6 +164,9 @@ class Ground:
         """A directory that nobody else on its machine can look into."""
         if self.at is None and self._release is not None:
             os.mkdir(path, 0o700)
+            return
+        if self.at is None:  # an executor of the caller's own, which knows what it is worth
+            await executor.files.mkdir(path)
             return
         # The file calls of the wire know no modes.
         request = SpawnRequest(

@@ -1,0 +1,114 @@
+"""What the front door costs beside the bare thing: medians and best of interleaved rounds.
+
+    python bench/front_door.py
+
+Prints one line a figure: what is measured, the bare thing, the ratio, and the limit it is to keep.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from handrail import Workspace
+
+ROUNDS = 60
+PYTHON = sys.executable
+
+
+def measure(work: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Milliseconds of each, taken in turns so that a busy machine is busy for all of them."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, one in work.items():
+            began = time.perf_counter()
+            one()
+            times[name].append((time.perf_counter() - began) * 1000)
+    return times
+
+
+def show(what: str, ours: list[float], bare: list[float], limit: str) -> None:
+    middle, best = statistics.median(ours), min(ours)
+    other, other_best = statistics.median(bare), min(bare)
+    print(
+        f"{what:34} median {middle:7.2f} ms ({middle / other:4.2f} x)"
+        f"  best {best:7.2f} ms ({best / other_best:4.2f} x)  limit {limit}"
+    )
+
+
+def program(*argv: str, cwd: str | None = None) -> Callable[[], object]:
+    def run() -> object:
+        return subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True)
+
+    return run
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        bwrap = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        bwrap += ["--bind", directory, directory, "--unshare-all", "--die-with-parent"]
+        bwrap += ["--new-session", "--cap-drop", "ALL", "true"]
+        with Workspace(directory, sandbox="off") as plain, Workspace(directory) as held:
+            plain.run("true")
+            held.run("true")
+            gc.collect()
+            times = measure(
+                {
+                    "bare": program("true"),
+                    "run": lambda: plain.run("true"),
+                    "bwrap": program(*bwrap),
+                    "held": lambda: held.run("true"),
+                }
+            )
+            show("ws.run('true'), no sandbox", times["run"], times["bare"], "3 x subprocess.run")
+            show("ws.run('true'), sandboxed", times["held"], times["bwrap"], "2 x bare bwrap")
+            leaks(plain)
+        commands(directory, bwrap)
+
+
+def leaks(ws: Workspace) -> None:
+    """1,000 runs in a row."""
+    before = len(os.listdir("/proc/self/fd")), resident()
+    for _ in range(1000):
+        ws.run("echo hello")
+    after = len(os.listdir("/proc/self/fd")), resident()
+    print(f"1000 runs: descriptors {before[0]} -> {after[0]}, RSS {before[1]} -> {after[1]} KiB")
+
+
+def resident() -> int:
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def commands(directory: str, bwrap: list[str]) -> None:
+    script = os.path.join(os.path.dirname(PYTHON), "handrail")
+    times = measure(
+        {
+            "pass": program(PYTHON, "-c", "pass"),
+            "import": program(PYTHON, "-c", "import handrail"),
+            "open": program(script, "run", "--sandbox", "off", "--", "true", cwd=directory),
+            "held": program(script, "run", "--", "true", cwd=directory),
+            "true": program("true"),
+            "bwrap": program(*bwrap),
+        },
+        rounds=25,
+    )
+    imports = [a - b for a, b in zip(times["import"], times["pass"], strict=True)]
+    print(f"import handrail: {statistics.median(imports):.1f} ms over `python -c pass`, limit 60")
+    for name, what, spawn in (
+        ("open", "handrail run --sandbox off -- true", "true"),
+        ("held", "handrail run -- true", "bwrap"),
+    ):
+        limit = [2 * a + b for a, b in zip(times["pass"], times[spawn], strict=True)]
+        show(what, times[name], limit, "1 x (two starts of python and the spawn)")
+
+
+if __name__ == "__main__":
+    main()
