@@ -286,6 +286,26 @@ def test_hidden_files_stay_hidden_even_when_escalated(work: Path) -> None:
     played(main())
 
 
+def test_a_patch_is_no_way_to_guess_hidden_files(work: Path) -> None:
+    (work / "secret").write_text("s3cret\n")
+    (work / "alias").symlink_to("secret")
+    update = "*** Begin Patch\n*** Update File: {}\n@@\n-{}\n+x\n*** End Patch\n"
+
+    async def main() -> None:
+        mode = SandboxMode(deny_read=(str(work / "secret"), "**/*.env"))
+        async with AgentShell(str(work), approver=Scribe(Choice.APPROVE), sandbox=mode) as shell:
+            for name in ("secret", "alias"):
+                said = set()
+                for guess in ("s3cret", "wrong"):
+                    answer = await shell.call("apply_patch", {"patch": update.format(name, guess)})
+                    assert not answer.ok
+                    said.add(answer.text)
+                assert len(said) == 1
+
+    played(main())
+    assert (work / "secret").read_text() == "s3cret\n"
+
+
 @pytest.mark.parametrize(
     ("profile", "mode"),
     [

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.comparison import difference
-from handrail.agent.shell import AgentShell, ToolAnswer
+from handrail.agent.answers import ToolAnswer
+from handrail.agent.shell import AgentShell
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Event, Outcome, RunEnded
 from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode

@@ -30,9 +30,9 @@ def test_a_path_from_what_the_program_said(output: str, path: str | None) -> Non
 
 
 def test_evidence_comes_before_words() -> None:
-    denied = Denied(likely=True, evidence=({"kind": "file", "path": "/opt/data/f"},))
+    denied = Denied(likely=True, evidence=({"kind": "file", "path": "/srv/data/f"},))
     assert refused_path(denied, b"touch: cannot touch '/usr/x': Read-only file system", "/") == (
-        "/opt/data/f"
+        "/srv/data/f"
     )
 
 

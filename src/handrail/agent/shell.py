@@ -12,12 +12,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
+from handrail.agent.answers import ToolAnswer, range_text, with_note
 from handrail.agent.gate import OrchestratorGate
+from handrail.agent.hiding import HidingExecutor
 from handrail.agent.schemas import agent_tools
-from handrail.agent.where import Hands, Where, take
+from handrail.agent.where import Hands, Where, exists_on, take
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator import settings as orchestration
@@ -42,16 +44,6 @@ from handrail.unified_exec.tools import (
     read_output_args,
     write_stdin_args,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """What a model is told; ``aborted``: somebody wants the turn to stop."""
-
-    text: str
-    ok: bool = True
-    aborted: bool = False
-    answer: ExecAnswer | None = None
 
 
 class AgentShell:
@@ -104,19 +96,20 @@ class AgentShell:
                 None if self._approver is None else _Pausing(self._approver, self),
                 hooks=self._hooks,
                 listener=self._on_audit,
-                exists=None if hands.local else _exists_on(hands.executor),
+                exists=None if hands.local else exists_on(hands.executor),
             )
-            gate = OrchestratorGate(orchestrator, hands.executor, local=hands.local)
+            executor = HidingExecutor(hands.executor, orchestrator)
+            gate = OrchestratorGate(orchestrator, executor, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
             manager = UnifiedExec(
-                hands.executor, settings=exec_settings, gate=gate, listener=self._on_event
+                executor, settings=exec_settings, gate=gate, listener=self._on_event
             )
         except BaseException:
             await hands.release()
             raise
-        self._open = _Open(hands, orchestrator, gate, manager)
+        self._open = _Open(hands, executor, orchestrator, gate, manager)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -165,7 +158,7 @@ class AgentShell:
                     ("apply_patch", patch),
                     normal_path(workdir or "", now.orchestrator.settings.cwd),
                     call_id,
-                    files=now.hands.executor.files,
+                    files=now.executor.files,
                     gate=now.gate,
                     listener=self._tell,
                 )
@@ -242,11 +235,7 @@ class AgentShell:
         if answer.exit_code is None:
             return answer
         note = await self._now.gate.late(answer.call_id)
-        if note is None:
-            return answer
-        head, mark, output = answer.text.partition("\nOutput:\n")
-        text = f"{head}\nNote: {note}{mark}{output}"
-        return replace(answer, text=text, notes=(*answer.notes, note))
+        return answer if note is None else with_note(answer, note)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -293,6 +282,7 @@ class AgentShell:
 @dataclass(frozen=True, slots=True)
 class _Open:
     hands: Hands
+    executor: Executor
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec
@@ -310,25 +300,5 @@ class _Pausing:
             return await self._approver.ask(question)
 
 
-def range_text(found: OutputRange) -> str:
-    """A range of a transcript, as a model reads it."""
-    end = found.offset + len(found.data)
-    head = f"Bytes {found.offset} to {end} of {found.total}"
-    if found.missing:
-        head += f" ({found.missing} before them are not kept any more)"
-    return f"{head}\nOutput:\n" + found.data.decode("utf-8", "replace")
-
-
 def _new_id() -> str:
     return f"call_{secrets.token_hex(8)}"
-
-
-def _exists_on(executor: Executor) -> Any:
-    async def exists(path: str) -> bool:
-        try:
-            await executor.files.metadata(path)
-        except HandrailError:
-            return False
-        return True
-
-    return exists

@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from handrail.errors import UsageError
+from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator.settings import Mode, SandboxMode
 from handrail.workspace.asynchronous import AsyncWorkspace
@@ -73,3 +73,16 @@ def _is_local(executor: Executor) -> bool:
     from handrail.executor.local import LocalExecutor
 
     return isinstance(executor, LocalExecutor)
+
+
+def exists_on(executor: Executor) -> Callable[[str], Awaitable[bool]]:
+    """Whether a path is there, on the executor's machine."""
+
+    async def exists(path: str) -> bool:
+        try:
+            await executor.files.metadata(path)
+        except HandrailError:
+            return False
+        return True
+
+    return exists

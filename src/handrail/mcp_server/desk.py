@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from handrail.agent.shell import AgentShell, ToolAnswer, range_text
+from handrail.agent.answers import ToolAnswer, range_text
+from handrail.agent.shell import AgentShell
 from handrail.errors import HandrailError, UsageError
 from handrail.mcp_server.tickets import PREFIX, Ticket, Tickets
 from handrail.orchestrator.approvals import Answer, Choice, Question

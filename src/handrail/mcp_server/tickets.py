@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any
 
-from handrail.agent.shell import ToolAnswer
+from handrail.agent.answers import ToolAnswer
 from handrail.orchestrator.approvals import Answer, Question
 
 PREFIX = "call-"

@@ -153,14 +153,14 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
 
 
 def is_writable(path: str, roots: tuple[str, ...], granted: tuple[str, ...] = ()) -> bool:
-    """Whether a plain absolute path lies in a root and under none of its protected names."""
-    for root in roots:
-        inside = _relative(path, root)
-        if inside is None:
-            continue
-        if inside.split("/", 1)[0] not in PROTECTED_NAMES or root == "/":
-            return True
-    return any(_relative(path, root) is not None for root in granted)
+    """Whether a plain absolute path lies in a root and under no protected name of any root."""
+    if any(_relative(path, root) is not None for root in granted):
+        return True
+    inside = [(root, _relative(path, root)) for root in roots]
+    found = [(root, rest) for root, rest in inside if rest is not None]
+    return bool(found) and not any(
+        rest.split("/", 1)[0] in PROTECTED_NAMES for root, rest in found if root != "/"
+    )
 
 
 def _relative(path: str, root: str) -> str | None:

@@ -1,0 +1,35 @@
+"""What a model is told.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from handrail.unified_exec.tools import ExecAnswer, OutputRange
+
+_OUTPUT = "\nOutput:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The answer to a tool call; ``aborted``: somebody wants the turn to stop."""
+
+    text: str
+    ok: bool = True
+    aborted: bool = False
+    answer: ExecAnswer | None = None
+
+
+def with_note(answer: ExecAnswer, note: str) -> ExecAnswer:
+    """The answer with one more sentence about it."""
+    head, mark, output = answer.text.partition(_OUTPUT)
+    text = f"{head}\nNote: {note}{mark}{output}"
+    return replace(answer, text=text, notes=(*answer.notes, note))
+
+
+def range_text(found: OutputRange) -> str:
+    """A range of a transcript, as a model reads it."""
+    end = found.offset + len(found.data)
+    head = f"Bytes {found.offset} to {end} of {found.total}"
+    if found.missing:
+        head += f" ({found.missing} before them are not kept any more)"
+    return head + _OUTPUT + found.data.decode("utf-8", "replace")
