@@ -441,6 +441,40 @@ def test_a9_server_and_keeper_killed_together(tmp_path: Path) -> None:
         assert listed(rig) == {}
 
 
+# --- a server that cannot start ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["address in use", "too few descriptors"])
+def test_a_server_that_cannot_start_leaves_everything_to_the_next(tmp_path: Path, why: str) -> None:
+    state = tmp_path / "state"
+    with rigged(state) as rig, socket.create_server(("127.0.0.1", 0)) as taken:
+        for n in range(40):
+            sh(rig, f"p{n}", "echo $$; exec cat", pipeStdin=True)
+        pid = int(text(rig, "p0"))
+        text(rig, "p39")
+        rig.kill()
+        rig._rest()
+        if why == "address in use":
+            refused = second(state, "--listen", f"ws://127.0.0.1:{taken.getsockname()[1]}")
+        else:
+            argv = ["/bin/sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *SERVE]
+            refused = subprocess.run(
+                [*argv, "--state-dir", str(state)],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+        assert refused.returncode == 1
+        assert ("cannot listen" if why == "address in use" else "ulimit -n") in refused.stderr
+        assert alive(pid)
+        rig.start_server()
+        rig.attach()
+        assert len(listed(rig)) == 40
+        assert rig.call("process/write", **rig.write("p0", "1", b"still here\n"))
+        text(rig, "p0", b"still here")
+
+
 # --- what is left lying about --------------------------------------------------------------------
 
 
