@@ -490,7 +490,7 @@ async def test_a_timeout_covers_the_answer_and_its_body() -> None:
         error = await conn.refused(f"{web.url}/never", timeoutMs=50)
         text = f"http/request failed: error sending request for url ({web.url}/never)"
         assert (error.code, str(error)) == (-32603, text)
-        error = await conn.refused(f"{web.url}/half", timeoutMs=50)
+        error = await conn.refused(f"{web.url}/half", timeoutMs=1000)
         text = "failed to read http/request response body: error decoding response body"
         assert (error.code, str(error)) == (-32603, text)
         assert (await conn.call(f"{web.url}/a", timeoutMs=2**64 - 1))["status"] == 200

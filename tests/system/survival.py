@@ -126,7 +126,7 @@ class Followed:
 class Rig:
     """A state directory, its server of the moment, and a client that follows."""
 
-    def __init__(self, state: Path, *flags: str, seed: int = 0, faults: str = "") -> None:
+    def __init__(self, state: Path | None, *flags: str, seed: int = 0, faults: str = "") -> None:
         self.state = state
         self.flags = flags
         self.rng = random.Random(seed)
@@ -145,8 +145,9 @@ class Rig:
     def start_server(self, faults: str = "") -> None:
         if self.server is not None and self.server.stdout is not None:
             self.server.stdout.close()
-        argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(self.state)]
-        argv += ["--log-level", "error", *self.flags]
+        argv = [sys.executable, "-m", "handrail", "serve", "--log-level", "error", *self.flags]
+        if self.state is not None:
+            argv += ["--state-dir", str(self.state)]
         env = {**os.environ, "HANDRAIL_FAULTS": faults}
         self.server = subprocess.Popen(argv, stdout=subprocess.PIPE, env=env)
         assert self.server.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import socket
@@ -25,7 +26,7 @@ SERVE = [sys.executable, "-m", "handrail", "serve"]
 
 
 @contextmanager
-def rigged(state: Path, *flags: str, faults: str = "") -> Iterator[Rig]:
+def rigged(state: Path | None, *flags: str, faults: str = "") -> Iterator[Rig]:
     with nothing_left():
         rig = Rig(state, *flags, faults=faults)
         try:
@@ -178,6 +179,58 @@ def test_a_session_that_ended_does_not_come_back(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="unknown session id"):
             rig.attach()
         assert ended(pid)
+
+
+def test_without_a_name_the_next_server_finds_what_a_crash_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with rigged(None) as rig:
+        other = Rig(None)
+        try:
+            other.attach()
+            for each in (rig, other):
+                sh(each, "p", "echo $$; exec sleep 600")
+            pid = int(text(rig, "p"))
+            rig.restart()  # while the other one runs: they do not meet
+            assert listed(rig)["p"]["pid"] == pid
+            assert listed(other)["p"]["state"] == "running"
+        finally:
+            other.stop()
+
+
+def test_on_stdio_everything_ends_with_the_server(tmp_path: Path) -> None:
+    """Whoever started it has nobody to go on with."""
+    with nothing_left():
+        argv = [*SERVE, "--listen", "stdio"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            start = {
+                "processId": "p",
+                "argv": ["/bin/sh", "-c", "trap '' HUP TERM; sleep 600 & wait"],
+                "cwd": "file:///",
+                "env": {"PATH": os.environ["PATH"]},
+                "tty": False,
+            }
+            for number, (method, params) in enumerate(
+                [
+                    ("initialize", {"clientName": "t"}),
+                    ("process/start", start),
+                    ("process/list", {}),
+                ]
+            ):
+                line = {"id": number, "method": method, "params": params}
+                server.stdin.write(json.dumps(line).encode() + b"\n")
+                if number == 0:
+                    server.stdin.write(b'{"method":"initialized"}\n')
+                server.stdin.flush()
+                answer = json.loads(server.stdout.readline())
+            pid = answer["result"]["processes"][0]["pid"]
+            (keeper,) = children(server.pid)
+            server.kill()
+            assert ended(pid)
+            assert ended(keeper)
 
 
 # --- SIGTERM -------------------------------------------------------------------------------------
@@ -386,6 +439,40 @@ def test_a9_server_and_keeper_killed_together(tmp_path: Path) -> None:
         rig.session = None
         rig.attach()
         assert listed(rig) == {}
+
+
+# --- a server that cannot start ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["address in use", "too few descriptors"])
+def test_a_server_that_cannot_start_leaves_everything_to_the_next(tmp_path: Path, why: str) -> None:
+    state = tmp_path / "state"
+    with rigged(state) as rig, socket.create_server(("127.0.0.1", 0)) as taken:
+        for n in range(40):
+            sh(rig, f"p{n}", "echo $$; exec cat", pipeStdin=True)
+        pid = int(text(rig, "p0"))
+        text(rig, "p39")
+        rig.kill()
+        rig._rest()
+        if why == "address in use":
+            refused = second(state, "--listen", f"ws://127.0.0.1:{taken.getsockname()[1]}")
+        else:
+            argv = ["/bin/sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *SERVE]
+            refused = subprocess.run(
+                [*argv, "--state-dir", str(state)],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+        assert refused.returncode == 1
+        assert ("cannot listen" if why == "address in use" else "ulimit -n") in refused.stderr
+        assert alive(pid)
+        rig.start_server()
+        rig.attach()
+        assert len(listed(rig)) == 40
+        assert rig.call("process/write", **rig.write("p0", "1", b"still here\n"))
+        text(rig, "p0", b"still here")
 
 
 # --- what is left lying about --------------------------------------------------------------------

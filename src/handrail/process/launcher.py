@@ -46,6 +46,7 @@ class Found:
     exit: tuple[int, int, int, int] | None  # status, user ms, system ms, max RSS
     note: bytes
     fds: dict[bytes, int]
+    cut: bool = False  # there was no descriptor free for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +426,7 @@ class Launcher:
             known = None if fields[2] == b"-" else (int(fields[2]), *map(int, fields[3:6]))
             self._early[int(fields[0])] = known  # type: ignore[assignment]
             self._listing[1].append(
-                Found(int(fields[0]), int(fields[1]), known, note, fds)  # type: ignore[arg-type]
+                Found(int(fields[0]), int(fields[1]), known, note, fds, message.cut)  # type: ignore[arg-type]
             )
 
     def _unwanted(self, message: link.Message) -> None:

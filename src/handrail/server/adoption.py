@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from handrail.errors import KeeperLost
+from handrail.errors import KeeperLost, UsageError
 from handrail.process import keeper_program, notes
 from handrail.process.launcher import Found, Launcher
 from handrail.process.notes import Note
@@ -25,6 +25,14 @@ async def adopt(
     """Go on with everything the keeper holds; how many sessions and processes that were."""
     began = time.monotonic()
     kept, found = await launcher.found()
+    if any(one.cut for one in found):
+        for one in found:
+            for fd in one.fds.values():
+                os.close(fd)
+        raise UsageError(
+            f"the {len(found)} processes of the server before us need more descriptors than we may"
+            " open; they are left as they are: raise `ulimit -n` and start again"
+        )
     sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
     count = 0
     for one, note, detached in _newest(kept, found, launcher):

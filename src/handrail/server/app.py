@@ -85,6 +85,8 @@ class Server:
         self._retained = quota.Retained(self.sessions.tables)
         #: Where the next server waits for its turn, once there is one.
         self.successor: socket.socket | None = None
+        #: We never got as far as serving: what we found is for somebody else.
+        self.failed = False
         launcher.on_lost = self.keeper_lost
 
     def environment_info(self) -> EnvironmentInfo:
@@ -156,7 +158,7 @@ class Server:
     async def stop(self) -> None:
         """Drain, and end the children or leave them to the keeper."""
         self.draining = True
-        keep = self.settings.on_stop == "keep" or self.successor is not None
+        keep = self.settings.on_stop == "keep" or self.successor is not None or self.failed
         for connection in list(self._connections):
             if keep:
                 connection.go_away(CLOSE_RESTART, "restarting; resume with the session id")
@@ -219,6 +221,7 @@ async def serve(
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     listener: WebSocketListener | None = None
+    server.failed = keeper.found
     try:
         await launcher.hello()
         log.info("trees are ended by %s", launcher.abilities.trees)
@@ -226,6 +229,7 @@ async def serve(
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
         listener = await _listen(server, auth, None if heir is None else heir.listener)
+        server.failed = False
         if state is not None:
             state.ready()
         if state is not None and listener is not None:
