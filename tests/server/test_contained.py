@@ -86,7 +86,7 @@ async def test_the_keys_of_a_terminal_reach_the_foreground_job(ws: Path) -> None
         await client.until_output("p", b"job2")
         await client.write("p", b"\x1a", "6")
         await client.until_output("p", b"Stopped")
-        await client.write("p", b"kill -9 %1; wait %1; exit 3\r", "7")
+        await client.write("p", b"disown -a; exit 3\r", "7")
         exit_, _ = await ended(client, "p")
         assert exit_["code"] == 3
 
