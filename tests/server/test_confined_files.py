@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from .client_kit import MemoryClient, b64
-from .process_kit import children, spin
-from .server_kit import Served, serving
+from handrail.server.file_helpers import MOST_HELPERS
+
+from .client_kit import Client, b64, dialled
+from .process_kit import children, spin, until_ended
+from .server_kit import Served, server_process, serving
 
 READ_ONLY = (-32603, "Read-only file system (os error 30)")
 
@@ -58,7 +60,7 @@ def sandbox(workspace: Path) -> dict[str, Any]:
 class Files:
     """The calls of one client, all under the same profile."""
 
-    def __init__(self, client: MemoryClient, workspace: Path) -> None:
+    def __init__(self, client: Client, workspace: Path) -> None:
         self.client = client
         self.sandbox = sandbox(workspace)
 
@@ -123,7 +125,7 @@ async def test_every_call_works_inside(workspace: Path) -> None:
         )
         await files.call("remove", workspace / "c")
         assert not (workspace / "c").exists()
-        assert len(helpers(served)) == 1
+        assert len(helpers(served)) == 2  # one to look, one to change
 
 
 async def test_nothing_outside_is_changed_and_nothing_hidden_is_seen(
@@ -251,7 +253,7 @@ async def test_calls_do_not_wait_for_each_other(workspace: Path) -> None:
         many = [files.call("getMetadata", workspace / "file") for _ in range(60)]
         large = files.call("writeFile", workspace / "large", dataBase64=b64(bytes(4_000_000)))
         assert len(await asyncio.gather(*many, large)) == 61
-        assert len(helpers(served)) == 1
+        assert len(helpers(served)) <= 2
 
 
 async def test_a_helper_that_died_is_replaced(workspace: Path) -> None:
@@ -321,17 +323,63 @@ async def test_a_repository_made_meanwhile_is_protected(workspace: Path) -> None
         made = workspace / "sub" / ".git"
         await files.call("createDirectory", made.parent)
         made.mkdir()
-        hook = made / "hooks"
+        assert await files.refused("createDirectory", made / "hooks") == READ_ONLY
+        assert await files.refused("writeFile", made / "config", dataBase64="") == READ_ONLY
 
-        async def refused() -> bool:
-            try:
-                await files.call("createDirectory", hook)
-            except Exception:  # noqa: BLE001  (any refusal is right)
-                return True
-            hook.rmdir()
-            return False
 
-        async with asyncio.timeout(30):
-            while not await refused():  # a large tree is looked at now and then only
-                pass
-        assert await files.refused("createDirectory", hook) == READ_ONLY
+async def test_a_root_that_was_exchanged_is_another_root(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        await files.call("writeFile", workspace / "new", dataBase64="")
+        os.rename(workspace, workspace.with_name("old"))
+        os.makedirs(workspace / "hidden")
+        assert (await files.refused("readFile", workspace / "file"))[0] == -32004
+        await files.call("writeFile", workspace / "newer", dataBase64="")
+    assert sorted(os.listdir(workspace)) == ["hidden", "newer"]
+
+
+async def test_nothing_is_left_in_a_workspace_that_is_only_looked_at(workspace: Path) -> None:
+    before = sorted(os.listdir(workspace))
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        await files.call("readFile", workspace / "file")
+        await files.call("readDirectory", workspace)
+        assert sorted(os.listdir(workspace)) == before
+        await files.call("writeFile", workspace / "file", dataBase64=b64(b"new"))
+        # What had to be kept from being made is gone when nobody changes anything any more.
+        await spin(lambda: sorted(os.listdir(workspace)) == before)
+        assert len(helpers(served)) == 1
+        await files.call("open", workspace / "file", handleId="h", mode="replace")
+        await files.client.call("fs/writeBlock", handleId="h", offset=0, chunk=b64(b"newer"))
+        await files.client.call("fs/close", handleId="h")
+        assert (workspace / "file").read_bytes() == b"newer"
+        for name in (".git", ".codex"):
+            code, _ = await files.refused("createDirectory", workspace / name / "x")
+            assert code in (-32603, -32600)
+    assert sorted(os.listdir(workspace)) == before
+
+
+async def test_helpers_are_bounded(workspace: Path) -> None:
+    async with serving() as served:
+        files = Files(await served.client(), workspace)
+        entries = files.sandbox["permissions"]["file_system"]["entries"]
+        for number in range(MOST_HELPERS + 2):
+            place = workspace / f"d{number}"
+            os.mkdir(place)
+            entries[-1]["path"]["path"] = uri(place)
+            assert (await files.refused("readDirectory", place))[0] == -32600
+            if number == 0:
+                await files.call("open", workspace / "file", handleId="h")
+        await spin(lambda: len(helpers(served)) <= MOST_HELPERS)
+        # The one with a handle was used longest ago, and is still there.
+        assert (await files.client.call("fs/readBlock", handleId="h", offset=0, len=1))["chunk"]
+
+
+async def test_a_helper_ends_with_its_server(workspace: Path, tmp_path: Path) -> None:
+    with server_process(tmp_path / "state", "--orphan-ttl", "0") as server:
+        async with dialled(server.url) as client:
+            files = Files(client, workspace)
+            await files.call("writeFile", workspace / "new", dataBase64="")
+            (helper, *_) = children(server.keeper())
+            server.process.kill()
+            await until_ended(helper)

@@ -209,7 +209,8 @@ async def test_pytest_with_workers(workspace: Path) -> None:
     )
     async with inside(workspace) as box:
         words = ("-m", "pytest", "-q", "-n", "2", "--basetemp", "temporary")
-        assert "6 passed" in await box.run(sys.executable, *words)
+        path = os.environ.get("PYTHONPATH", "")
+        assert "6 passed" in await box.run(sys.executable, *words, PYTHONPATH=path)
 
 
 @needs("node")

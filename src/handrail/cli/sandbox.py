@@ -104,6 +104,7 @@ def main(words: list[str]) -> int:
 
 
 def _run(options: Options) -> int:
+    from handrail.errors import SandboxUnavailable
     from handrail.sandbox.select import Sandbox
 
     cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
@@ -127,9 +128,15 @@ def _run(options: Options) -> int:
     if not profile.confined:
         os.chdir(cwd)
         os.execvpe(program, options.command, os.environ)
-    sandbox.sweep()
     words = tuple(map(os.fsencode, options.command))
-    return _shoot(sandbox.contain_command(words, os.fsencode(cwd), dict(os.environb), profile))
+    try:
+        sandbox.sweep()
+        held = sandbox.contain_command(words, os.fsencode(cwd), dict(os.environb), profile)
+    except SandboxUnavailable as why:
+        from handrail.sandbox import fallback  # machines without user namespaces
+
+        fallback.become(words, os.fsencode(cwd), dict(os.environb), profile, why)
+    return _shoot(held)
 
 
 def _lookup(program: str, cwd: str) -> int:

@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 from dataclasses import replace
+from typing import NoReturn
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
@@ -40,7 +41,8 @@ def rules_of(profile: Profile) -> Rules | Refusal:
             entries.append((os.path.realpath(rule.path), "read"))
         elif rule.access is Access.DENY or os.path.lexists(rule.path):
             entries.append((rule.path, _WORDS[rule.access]))
-        if rule.access is Access.WRITE:
+        # A root inside something protected was opened by name, and meant as a whole.
+        if rule.access is Access.WRITE and not set(rule.path.split(b"/")) & set(profile.protected):
             for name in profile.protected:
                 path = os.path.join(rule.path, name)
                 wanted = rule.path not in profile.shared or os.path.lexists(path)
@@ -67,6 +69,26 @@ def no_sockets(machine: str) -> bytes:
         (0x06, 0, 0, 0x7FFF0000),
     )
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def become(
+    argv: tuple[bytes, ...],
+    cwd: bytes,
+    env: dict[bytes, bytes],
+    profile: Profile,
+    why: SandboxUnavailable,
+) -> NoReturn:
+    """Turn this process into the command, held by Landlock; raises SandboxUnavailable."""
+    held, fd = contain(ProcessSpec(argv, cwd, env), profile, why)
+    # Never in silence: it holds less than what was expected.
+    sys.stderr.write(f"handrail sandbox: {why}; held by Landlock instead\n")
+    sys.stderr.flush()
+    if fd != _REQUEST_FD:
+        os.dup2(fd, _REQUEST_FD)
+        os.close(fd)
+    os.set_inheritable(_REQUEST_FD, True)
+    os.chdir(held.cwd)
+    os.execve(held.argv[0], held.argv, held.env)
 
 
 def contain(

@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,6 +128,8 @@ def _syscall(*arguments: object) -> int:
 
 def abi_version() -> int:
     """The interface of this kernel; 0 where Landlock is missing or switched off."""
+    if sys.platform != "linux":
+        return 0
     return max(0, _syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG)))
 
 

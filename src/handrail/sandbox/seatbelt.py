@@ -171,10 +171,18 @@ def command(text: str, argv: Sequence[bytes]) -> tuple[bytes, ...]:
     return (PROGRAM.encode(), b"-p", text.encode(), b"--", *argv)
 
 
-def platform_refusal(platform: str) -> str | None:
-    """Why nothing can be confined on this kind of system; None where something may."""
-    if platform.startswith("linux") or platform == "darwin":
-        return None
+def platform_refusal(platform: str) -> str:
+    """Why commands are not confined on a system that is not Linux."""
+    if platform == "darwin":
+        if os.access(PROGRAM, os.X_OK):
+            return (
+                f"handrail writes profiles for {PROGRAM} but runs no commands on macOS yet, so this"
+                " one is not run; use a Linux container or another executor"
+            )
+        return (
+            f"the sandbox of macOS needs {PROGRAM}, which is not here, so nothing was run; use a"
+            " Linux container or another executor"
+        )
     name = "Windows" if platform in ("win32", "cygwin") else platform
     return (
         f"handrail has no sandbox for {name}, so a command that asks for one is not run;"

@@ -119,9 +119,9 @@ class Sandbox:
     def _ready(self) -> Planner:
         if self._planner is None:
             if sys.platform != "linux":
-                raise SandboxUnavailable(
-                    f"there is no sandbox for {sys.platform} here; run commands on Linux"
-                )
+                from handrail.sandbox.seatbelt import platform_refusal
+
+                raise SandboxUnavailable(platform_refusal(sys.platform))
             if os.uname().machine not in seccomp.ARCHES:
                 raise SandboxUnavailable(
                     f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"

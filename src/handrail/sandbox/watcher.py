@@ -19,6 +19,7 @@ import select
 import socket
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,13 +27,14 @@ from typing import NamedTuple
 from handrail.sandbox import attempts
 from handrail.sandbox.denial import Denial
 
-_RECEIVE, _SEND, _STILL_VALID = 0xC0502100, 0xC0182101, 0x40082102
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _LONGEST_PATH = 4096
 #: Different denials that are noted of one command.
 MOST_RECORDS = 256
+_MOST_PIDS = 4096
 #: Seconds until the helper must have sent its listener.
 _START_SECONDS = 30.0
 
@@ -40,11 +42,11 @@ _START_SECONDS = 30.0
 _PLUMBING = (b"/dev/", b"/proc/", b"/newroot/", b"/oldroot/")
 
 
-class _Notice(NamedTuple):
-    id: int
-    pid: int
-    call: attempts.Call
-    arguments: tuple[int, ...]
+class _Attempt(NamedTuple):
+    op: str
+    sort: str  # as in the table; empty for an address
+    flags: int
+    target: bytes
 
 
 def watchable() -> bool:
@@ -68,6 +70,7 @@ class Watcher:
         self._calls = attempts.calls_of(platform.machine())
         self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
         self._found: dict[Denial, None] = {}
+        self._commands: set[int] = set()  # processes that are seen to be past the building
         self._thread = threading.Thread(target=self._run, name="handrail-watcher", daemon=True)
         self._thread.start()
 
@@ -118,6 +121,11 @@ class Watcher:
                 return  # everybody of it is gone, or we are told to stop
 
     def _serve(self, listener: int) -> None:
+        """Read what the command is about to do, let it, and then think about it.
+
+        Thinking comes last because the command waits meanwhile.  What will be refused changes
+        nothing, so the file system still looks as it did.
+        """
         buffer = bytearray(_NOTICE.size)
         try:
             fcntl.ioctl(listener, _RECEIVE, buffer)
@@ -125,89 +133,111 @@ class Watcher:
             return  # it was killed before we looked
         number, pid, _, call, _, _, *arguments = _NOTICE.unpack(buffer)
         known = self._calls.get(call)
+        tried: list[_Attempt] = []
         try:
-            if known is not None and len(self._found) < MOST_RECORDS:
-                self._look(listener, _Notice(number, pid, known, tuple(arguments)))
+            if known is not None and len(self._found) < MOST_RECORDS and self._inside(pid):
+                tried = self._read(pid, known, arguments)
         except OSError:
             pass  # it ended meanwhile, or cannot be looked at: no evidence then
-        finally:
-            try:
-                fcntl.ioctl(listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
-            except OSError:
-                pass  # nobody waits any more
+        try:
+            fcntl.ioctl(listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
+        except OSError:
+            return  # not the process that asked any more, so none of this is about it
+        for attempt in tried:
+            record = self._judge(attempt)
+            if record is not None:
+                self._found[record] = None
 
-    def _look(self, listener: int, notice: _Notice) -> None:
-        call = notice.call
-        if os.path.basename(os.readlink(f"/proc/{notice.pid}/exe")) in ("bwrap", "bwrap (deleted)"):
-            return  # the sandbox is still being built
-        with open(f"/proc/{notice.pid}/mem", "rb", buffering=0) as memory:
-            where = memory.fileno()
-            if call.address is not None:
-                found = self._address(where, notice)
-            else:
-                found = self._paths(where, notice)
-        # Only now is it sure that all this was about the process that asked.
-        fcntl.ioctl(listener, _STILL_VALID, struct.pack("=Q", notice.id))
-        for record in found:
-            self._found[record] = None
+    def _inside(self, pid: int) -> bool:
+        """Whether this is the command's doing: at first the sandbox itself is still being built."""
+        if pid not in self._commands:
+            program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+            if program in ("bwrap", "bwrap (deleted)"):
+                return False
+            if len(self._commands) >= _MOST_PIDS:
+                self._commands.clear()
+            self._commands.add(pid)
+        return True
 
-    def _address(self, memory: int, notice: _Notice) -> list[Denial]:
-        at = notice.call.address
-        if self._network or at is None:
-            return []
-        raw = os.pread(memory, min(notice.arguments[at + 1] & 0xFFFF, 128), notice.arguments[at])
-        text = attempts.address_text(raw)
-        return [] if text is None else [Denial("network", "connect", text, "notify", certain=True)]
-
-    def _paths(self, memory: int, notice: _Notice) -> list[Denial]:
-        call = notice.call
+    def _read(self, pid: int, call: attempts.Call, arguments: list[int]) -> list[_Attempt]:
+        if call.address is not None:
+            if self._network:
+                return []
+            length = min(arguments[call.address + 1] & 0xFFFF, 128)
+            return [_Attempt(call.name, "", 0, _memory(pid, arguments[call.address], length))]
         flags = 0
         if call.flags is not None:
-            flags = notice.arguments[call.flags] & 0xFFFFFFFF
+            flags = arguments[call.flags] & 0xFFFFFFFF
         elif call.how is not None:
-            flags = struct.unpack("=Q", os.pread(memory, 8, notice.arguments[call.how]))[0]
+            flags = int.from_bytes(_memory(pid, arguments[call.how], 8), sys.byteorder)
             if not flags & attempts.WRITE_FLAGS:
                 return []
         found = []
         for number, (directory, argument) in enumerate(call.paths):
-            name = _text_at(memory, notice.arguments[argument])
-            base = None if directory is None else ctypes.c_int(notice.arguments[directory]).value
-            follow = call.sort == "open" and not flags & os.O_NOFOLLOW
-            path = _host_path(notice.pid, base, name, follow=follow)
-            if path is None or path.startswith(_PLUMBING) or self._may_write(path):
+            path = _text_at(pid, arguments[argument])
+            if not path:
                 continue
+            if not path.startswith(b"/"):
+                base = None if directory is None else ctypes.c_int(arguments[directory]).value
+                where = b"cwd" if base in (None, attempts.AT_FDCWD) else b"fd/%d" % (base or 0)
+                path = os.readlink(b"/proc/%d/%b" % (pid, where)) + b"/" + path
             sort = call.sort if call.sort != "move" else ("change", "put")[number]
-            if not attempts.fails_first(sort, flags, os.path.lexists(path)):
-                shown = path.decode("utf-8", "replace")
-                found.append(Denial("file", call.name, shown, "notify", certain=True))
+            found.append(_Attempt(call.name, sort, flags, path))
         return found
 
+    def _judge(self, attempt: _Attempt) -> Denial | None:
+        op, sort, flags, raw = attempt
+        if not sort:
+            text = attempts.address_text(raw)
+            return None if text is None else Denial("network", op, text, "notify", certain=True)
+        path = _host_path(raw, follow=sort == "open" and not flags & os.O_NOFOLLOW)
+        if path is None or path.startswith(_PLUMBING) or self._may_write(path):
+            return None
+        if attempts.fails_first(sort, flags, os.path.lexists(path)):
+            return None
+        return Denial("file", op, path.decode("utf-8", "replace"), "notify", certain=True)
 
-def _text_at(memory: int, address: int) -> bytes:
-    """The C string there; a path that ends at the end of a page is read in two steps."""
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+def _memory(pid: int, address: int, length: int) -> bytes:
+    """Some bytes of another process."""
+    buffer = ctypes.create_string_buffer(length)
+    ours = _Vector(ctypes.cast(buffer, ctypes.c_void_p), length)
+    theirs = _Vector(address, length)
+    one = ctypes.c_ulong(1)
+    got = _libc.process_vm_readv(
+        pid, ctypes.byref(ours), one, ctypes.byref(theirs), one, ctypes.c_ulong(0)
+    )
+    if got < 0:
+        raise OSError(ctypes.get_errno(), "the memory of the command cannot be read")
+    return buffer.raw[:got]
+
+
+def _text_at(pid: int, address: int) -> bytes:
+    """The C string there; never beyond a page that may be the last."""
     text = b""
     while len(text) < _LONGEST_PATH:
-        step = 4096 - (address + len(text)) % 4096
-        part = os.pread(memory, step, address + len(text))
-        if not part:
-            break
+        at = address + len(text)
+        part = _memory(pid, at, min(256, 4096 - at % 4096))
         head, end, _ = part.partition(b"\0")
         text += head
-        if end:
+        if end or not part:
             break
     return text
 
 
-def _host_path(pid: int, base: int | None, name: bytes, *, follow: bool) -> bytes | None:
-    """Absolute, with links resolved up to the last name; None when its directory is missing.
+def _host_path(name: bytes, *, follow: bool) -> bytes | None:
+    """With links resolved up to the last name, or that too; None when its directory is missing.
 
     Paths inside a plan are the same as outside, so ours is the view that is looked at.
     """
-    if not name:
-        return None
-    if not name.startswith(b"/"):
-        where = b"cwd" if base in (None, attempts.AT_FDCWD) else b"fd/%d" % (base or 0)
-        name = os.readlink(b"/proc/%d/%b" % (pid, where)) + b"/" + name
     parent, last = os.path.split(name.rstrip(b"/") or b"/")
     parent = os.path.realpath(parent)
     try:

@@ -1,8 +1,10 @@
 """From the ``sandbox`` of a file call to the plan its helper runs in.
 
-The plan is the one that a command with the same profile would get, with two differences: there is
-never a network, and what the helper itself is made of (interpreter, standard library, this
-package) is readable also where the profile hides it.  Imported when the first call asks.
+The plan is the one that a command with the same profile would get, with these differences: there
+is never a network, and no socket can be made; what the helper itself is made of (interpreter,
+standard library, this package) is readable also where the profile hides it; and a call that changes
+nothing gets a plan in which nothing can be changed.  Such a plan covers no missing names, so its
+helper can stay for as long as it likes: what a plan covers is there on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
     from handrail.server.file_helpers import Confinement
 
-#: A plan is looked at again when this many times the cost of looking has passed: large trees take
-#: a while to look at, and then a call may be up to that much behind what a new command would get.
+#: For calls that change nothing a plan is looked at again when this many times the cost of looking
+#: has passed: patterns in large trees take a while.  Calls that change something always look.
 PATIENCE = 20
 #: Profiles whose last plan is remembered.
 _MOST_KNOWN = 64
@@ -41,6 +43,8 @@ class PlanConfinement:
         self._profile = profile
         self.plan = plan
         self.key: Hashable = _key(profile, plan)
+        #: Whether the host has to hold something for as long as a helper lives.
+        self.passing = bool(plan.masks)
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
         """The command inside; raises SandboxError."""
@@ -57,6 +61,7 @@ class LandlockConfinement:
 
         self._profile = profile
         self._why = why
+        self.passing = False
         self.key: Hashable = ("landlock", profile, landlock.abi_version())
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
@@ -78,16 +83,18 @@ class Confinements:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
 
-    def get(self, profile: Profile) -> Confinement:
-        """The confinement for a profile; raises SandboxError."""
-        profile = profile._replace(network=False)
+    def get(self, profile: Profile, *, writes: bool) -> Confinement:
+        """The confinement for a profile and a kind of call; raises SandboxError."""
+        profile = profile._replace(network=False, sockets=False)
+        if not writes:
+            profile = _reading(profile)
         try:
-            return self._planned(profile)
+            return self._planned(profile, patience=0 if writes else PATIENCE)
         except SandboxUnavailable as why:
             hidden = [path for path in _runtime() if not _readable(profile, path)]
             return LandlockConfinement(_with_readable(profile, hidden), why)
 
-    def _planned(self, profile: Profile) -> PlanConfinement:
+    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
@@ -98,7 +105,7 @@ class Confinements:
         after = time.monotonic()
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + PATIENCE * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), known)
         return known
 
     def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
@@ -110,7 +117,7 @@ class Confinements:
         return profile, self._sandbox.plan(profile)
 
 
-def confinement_of(conn: Connection, given: dict[str, Any]) -> Confinement | None:
+def confinement_of(conn: Connection, given: dict[str, Any], *, writes: bool) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
     from handrail.server.sandboxing import profile_of
 
@@ -119,7 +126,7 @@ def confinement_of(conn: Connection, given: dict[str, Any]) -> Confinement | Non
     if not profile.confined or _all_files(profile):
         return None
     try:
-        return server.confinements.get(profile)
+        return server.confinements.get(profile, writes=writes)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
 
@@ -132,12 +139,20 @@ def _all_files(profile: Profile) -> bool:
     return profile.rules == everything and not profile.protected and not profile.globs
 
 
+def _reading(profile: Profile) -> Profile:
+    """The same profile for a call that changes nothing."""
+    from handrail.sandbox.profile import Access, Rule
+
+    rules = tuple(
+        Rule(rule.path, Access.READ) if rule.access is Access.WRITE else rule
+        for rule in profile.rules
+    )
+    return profile._replace(rules=rules)
+
+
 def _key(profile: Profile, plan: Plan) -> Hashable:
-    """Equal for plans that show the same files: sockets come and go and are no matter here."""
-    sockets = set(plan.sockets)
-    rules = frozenset(item for item in plan.rules.items() if item[0] not in sockets)
-    facts = frozenset(item for item in plan.facts.items() if item[0][0] not in sockets)
-    return profile, rules, facts, plan.masks
+    """Equal for plans that show the same files."""
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
 
 
 # --- what a helper is made of -------------------------------------------------------------------

@@ -22,7 +22,7 @@ _WIRE_CAPABILITIES = {
     "capabilityDiscoveryV2": False,
     "environmentConfigRead": True,
     "httpHeaderEnvVars": False,
-    "sandboxedFileStreaming": False,
+    "sandboxedFileStreaming": True,
     "fileWriteStreaming": True,
     "shellSnapshotV2": False,
     "windowsMxc": False,

@@ -1,9 +1,12 @@
 """The confined file helpers of one connection: one warm process for each plan in use.
 
-A helper is a child of the keeper like any other, started inside the very plan that a command with
-the same profile would get, and spoken to over a socket that only the server holds: when the
-connection ends, or the server dies, the helper reads an end and goes.  A plan that changed (a new
-repository, a root that was swapped) is another plan and gets another helper.
+How it works.  A helper is a child of the keeper like any other, started inside the plan that a
+command with the same profile would get, and spoken to over a socket that only the server holds:
+when the connection ends, or the server dies, the helper reads an end and goes.  A plan that changed
+(a new repository, a root that was swapped) is another plan and gets another helper.
+
+Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
+while it is used: the names that its plan keeps from being made are there on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ SOCKET_FD = 300
 _PROGRAM = os.path.realpath(
     os.path.join(os.path.dirname(handrail.filesystem.__file__), "confined.py")
 )
+#: Seconds that a helper stays after its last use when the host holds something for it.
+LINGER = 0.5
 #: Seconds that a helper has to go by itself after the server hung up.
 GRACE = 1.0
 
@@ -43,6 +48,10 @@ class Confinement(Protocol):
     @property
     def key(self) -> Hashable:
         """The same for plans that confine in the same way."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether a helper must not stay longer than it is used."""
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
         """The command inside the plan, and what to call when it was sent; raises SandboxError."""
@@ -75,12 +84,15 @@ class FileHelper:
         #: Handles the client has open here.
         self.handles: set[str] = set()
         self.words = ""
+        self._passing = False
+        self._idle: asyncio.TimerHandle | None = None
         self._stderr = -1
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
     async def start(self, confinement: Confinement) -> None:
         """Start it and wait until it answers; raises FilesError."""
+        self._passing = confinement.passing
         ours, theirs = socket.socketpair()
         try:
             spec, sent = confinement.confine(helper_command())
@@ -139,13 +151,34 @@ class FileHelper:
         """One operation inside."""
         if self.link is None:
             raise FilesError("the confined file helper has not been started")
-        return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
+        try:
+            return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
+        finally:
+            self.touch()
+
+    def touch(self) -> None:
+        """It is used: one that must not stay goes some time after the last use."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._passing and self.usable:
+            self._idle = self._loop.call_later(LINGER, self._unused)
+
+    def _unused(self) -> None:
+        self._idle = None
+        if self.busy:
+            self.touch()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Hang up, and end it if it does not go by itself."""
         if self.link is not None:
             self.link.close()
         self._close_stderr()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         self._hung_up()
 
     def _hung_up(self) -> None:
@@ -218,6 +251,8 @@ class FileHelpers:
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
+        if task.done():
+            task.result().touch()
         return await asyncio.shield(task)
 
     async def _start(self, confinement: Confinement) -> FileHelper:
