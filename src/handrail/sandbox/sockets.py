@@ -10,37 +10,49 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 _TABLE = "/proc/net/unix"
 _LISTENS = 0x10000
 _DATAGRAMS = b"0002"
+#: For how long the same table is taken to mean the same paths.
+_SECONDS = 1.0
+_last: tuple[list[tuple[bytes, bytes]], float, tuple[bytes, ...]] = ([], 0.0, ())
 
 
 def host_sockets() -> tuple[bytes, ...]:
     """The paths of all sockets that have a name in the file system, as far as they exist."""
-    found: set[bytes] = set()
-    relative: dict[bytes, bytes] = {}
+    global _last
+    named = _named()
+    if named == _last[0] and time.monotonic() < _last[1]:
+        return _last[2]
+    found = {name for _, name in named if name.startswith(b"/")}
+    relative = {inode: name for inode, name in named if not name.startswith(b"/")}
+    if relative:
+        found |= _absolute(relative)
+    groups = {os.getegid(), *os.getgroups()}
+    reached = tuple(sorted(p for p in map(os.path.realpath, found) if _open_to_us(p, groups)))
+    _last = (named, time.monotonic() + _SECONDS, reached)
+    return reached
+
+
+def _named() -> list[tuple[bytes, bytes]]:
+    """Number and name of every socket that can be talked to by a name in the file system."""
     try:
         with open(_TABLE, "rb") as table:
             lines = table.read().split(b"\n")
     except OSError:
-        return ()
-    for line in lines[1:]:
+        return []
+    found = []
+    for line in lines:
         # Num RefCount Protocol Flags Type St Inode Path
         parts = line.split(None, 7)
-        if len(parts) < 8 or parts[7].startswith(b"@"):
+        if len(parts) < 8 or parts[7].startswith((b"@", b"Path")):
             continue
-        if not int(parts[3], 16) & _LISTENS and parts[4] != _DATAGRAMS:
-            continue  # a client's: nobody can talk to it by name
-        name = parts[7]
-        if name.startswith(b"/"):
-            found.add(name)
-        else:
-            relative[parts[6]] = name
-    if relative:
-        found |= _absolute(relative)
-    groups = {os.getegid(), *os.getgroups()}
-    return tuple(sorted(p for p in map(os.path.realpath, found) if _open_to_us(p, groups)))
+        # Others are a client's: nobody can talk to it by name.
+        if int(parts[3], 16) & _LISTENS or parts[4] == _DATAGRAMS:
+            found.append((parts[6], parts[7]))
+    return found
 
 
 def session_directories() -> tuple[bytes, ...]:
