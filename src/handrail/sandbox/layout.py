@@ -236,6 +236,8 @@ class Layout:
         for path in sockets.session_directories():
             if self.plan.access(path) is not Access.DENY and path not in self.rules:
                 self._cover(path)
+        if not self.profile.sockets:
+            return
         self.plan.sockets = sockets.host_sockets()
         within_reach = [p for p in self.plan.sockets if self.plan.access(p) is not Access.DENY]
         if len(within_reach) > MOST_SOCKETS:

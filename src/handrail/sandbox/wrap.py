@@ -133,7 +133,7 @@ def wrap_command(
         if lease is not None:
             arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
-        closing.append(_filter(unix_sockets=not plan.profile.network))
+        closing.append(_filter(unix_sockets=plan.profile.sockets and not plan.profile.network))
         passed.append((SECCOMP_FD, closing[-1]))
         closing.append(_memory(b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
