@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from handrail.process.foreground import Foreground
+    from handrail.process.spec import ProcessSpec
 
 #: As a shell says it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 OWN_FAILURE = 125
+#: How often a sandbox is set up while the file system moves under it.
+_MOST_TRIES = 8
 
 
 class _Asked:
@@ -103,9 +106,16 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         if temporary:  # every name that is protected there would be one more mount
             profile = profile._replace(shared=(*profile.shared, temporary))
         argv = tuple(map(os.fsencode, asked.argv))
-        held = sandbox.contain_command(argv, cwd, env, profile)
-        foreground.start_held(held.argv, held.env, held.passed, held.inside)
-        return foreground.attend(asked.timeout)
+        for _ in range(_MOST_TRIES):
+            held = sandbox.contain_command(argv, cwd, env, profile, again=_again)
+            foreground.start_held(held.argv, held.env, held.passed, held.inside)
+            if held.inside.stands():
+                return foreground.attend(asked.timeout)
+            # Something that was to be covered has vanished: the command was not run.
+            foreground.attend(None)
+            os.chdir(cwd)
+            sandbox.forget(profile)
+        raise HandrailError("the sandbox was not set up; start the command again")
     except (HandrailError, OSError) as error:
         print(f"handrail: nothing was run: {error}", file=sys.stderr)
         return OWN_FAILURE
@@ -113,6 +123,10 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         sandbox.close()
         if temporary:
             _remove(temporary)
+
+
+def _again() -> ProcessSpec:
+    raise NotImplementedError  # we try again ourselves
 
 
 def _make_temporary() -> bytes:

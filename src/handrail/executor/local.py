@@ -18,6 +18,7 @@ from handrail.errors import (
     KeeperLost,
     ProcessExists,
     ProcessUnknown,
+    SandboxError,
     SpawnFailed,
 )
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
@@ -73,7 +74,7 @@ class LocalExecutor:
             raise ExecutorSpawnFailed(str(error)) from error
         try:
             session.begin(await asyncio.shield(starting))
-        except (SpawnFailed, KeeperLost, StartCancelled) as error:
+        except (SpawnFailed, KeeperLost, StartCancelled, SandboxError) as error:
             raise ExecutorSpawnFailed(str(error)) from error
         except asyncio.CancelledError:
             self._unwanted(table, request.process_id)

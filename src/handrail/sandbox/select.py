@@ -77,12 +77,21 @@ class Sandbox:
         return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
 
     def contain_command(
-        self, argv: tuple[bytes, ...], cwd: bytes, env: Mapping[bytes, bytes], profile: Profile
+        self,
+        argv: tuple[bytes, ...],
+        cwd: bytes,
+        env: Mapping[bytes, bytes],
+        profile: Profile,
+        *,
+        again: Callable[[], ProcessSpec] | None = None,
     ) -> Wrapped:
-        """The same for words and an environment, under a profile that asks for something."""
+        """The same for words and an environment, under a profile that asks for something.
+
+        With ``again`` (which is not called here) ``inside.stands`` tells whether it was set up.
+        """
 
         def hold(plan: Plan) -> Wrapped:
-            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry)
+            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry, again=again)
 
         return self._with_plan(profile, argv[0], cwd, hold)
 
@@ -98,6 +107,10 @@ class Sandbox:
             except Stale:
                 planner.forget(profile)
         raise Refused("the workspace changes too fast to be covered; start the command again")
+
+    def forget(self, profile: Profile) -> None:
+        """Make its plan anew the next time."""
+        self._ready().forget(profile)
 
     def sweep(self) -> None:
         """Clear away what sandboxes of before have left behind."""
