@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from handrail.executor.base import NEVER_RAN, Denied, ExecSession, SandboxKind, SpawnRequest
+from handrail.executor.base import Denied, ExecSession, SandboxKind, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.orchestrator.audit import Trail
@@ -45,8 +45,6 @@ class ScriptedExecutor(LocalExecutor):
         self.requests: list[SpawnRequest] = []
         #: What in an intent lets a guarded script through.
         self.opens = "file:///usr"
-        #: So many sandboxes cannot be made.
-        self.broken = 0
 
     async def spawn(self, request: SpawnRequest) -> Any:
         self.requests.append(request)
@@ -54,10 +52,6 @@ class ScriptedExecutor(LocalExecutor):
         opened = self.opens in str(request.sandbox)
         bare = replace(request, sandbox=SandboxKind.NONE)
         refused = not free and not opened and "guarded" in str(request.argv[-1])
-        if not free and self.broken:
-            self.broken -= 1
-            bare = replace(bare, argv=("/bin/sh", "-c", "echo 'bwrap: Can not mkdir' >&2; exit 1"))
-            return Session(await super().spawn(bare), Denied(likely=True, evidence=(NEVER_RAN,)))
         if refused:
             bare = replace(bare, argv=("/bin/sh", "-c", REFUSED))
         return Session(await super().spawn(bare), Denied(likely=refused))

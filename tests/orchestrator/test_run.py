@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.errors import ApprovalRejected, Forbidden, SandboxUnavailable
+from handrail.errors import ApprovalRejected, Forbidden
 from handrail.executor.base import SandboxKind
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import (
@@ -19,7 +19,6 @@ from handrail.orchestrator.audit import (
 )
 from handrail.orchestrator.calls import Call, Request
 from handrail.orchestrator.course import (
-    MOST_FAILURES,
     RETRY_NOTICE,
     RETRY_REASON,
     SIDE_EFFECTS,
@@ -299,32 +298,3 @@ def test_the_seed_table_runs_what_was_approved_outside() -> None:
     run(room, sh("touch /dev/null"), sh("touch /dev/null", "c2", cwd="/tmp"))
     assert len(room.scribe.questions) == 1  # the words alone are the key
     assert all(r.sandbox is SandboxKind.NONE for r in room.executor.requests)
-
-
-def test_a_sandbox_that_cannot_be_made_is_made_again_without_a_question() -> None:
-    room = Room(workspace(Approval.ON_FAILURE))
-    room.executor.broken = 3
-    (output,) = run(room, sh("echo hello"))
-    assert output.stdout == b"hello\n"
-    assert len(room.executor.requests) == 4
-    assert room.scribe.questions == []
-    ended = room.trail.events[-1]
-    assert isinstance(ended, RunEnded)
-    assert ended.outcome is Outcome.COMPLETED
-
-
-def test_a_denial_after_it_still_gets_its_one_retry() -> None:
-    room = Room(workspace(Approval.ON_FAILURE), Choice.GRANT_AND_RERUN)
-    room.executor.broken = 2
-    (output,) = run(room, sh(GUARDED))
-    assert output.stdout == b"done\n"
-    assert len(room.executor.requests) == 4
-    assert len(room.scribe.questions) == 1
-
-
-def test_a_sandbox_that_can_never_be_made_is_no_exit_code() -> None:
-    room = Room(workspace(Approval.ON_FAILURE))
-    room.executor.broken = 1000
-    with pytest.raises(SandboxUnavailable, match="nothing was run"):
-        run(room, sh("echo hello"))
-    assert len(room.executor.requests) == MOST_FAILURES + 1

@@ -6,7 +6,7 @@ import posixpath
 from collections import OrderedDict
 from dataclasses import replace
 
-from handrail.errors import HandrailError, SandboxUnavailable
+from handrail.errors import HandrailError
 from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call, read_request
@@ -48,7 +48,7 @@ class OrchestratorGate:
         self._courses[call.call_id] = (course, session)
         while len(self._courses) > _MOST_COURSES:
             self._courses.popitem(last=False)
-        return Started(session)
+        return Started(session, attempt.notes)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps once more, with more permissions."""
@@ -60,8 +60,6 @@ class OrchestratorGate:
             attempt = await course.after(denied, ended.output)
         except RetryRejected as rejection:
             raise ToolFailed(_rejected(rejection, ended), output=ended.output) from rejection
-        except SandboxUnavailable as error:
-            raise ToolFailed(f"exec_command failed: {error}") from error
         if attempt is None:
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
@@ -71,7 +69,7 @@ class OrchestratorGate:
             text = f"exec_command failed: it was to be run again, and {error}"
             raise ToolFailed(text, output=ended.output) from error
         self._courses[call.call_id] = (course, session)
-        return Started(session, () if attempt.fresh else (_again(attempt),))
+        return Started(session, (_again(attempt),))
 
     async def late(self, call_id: str) -> str | None:
         """A process ended after its first answer: what is to be said if its sandbox refused it.

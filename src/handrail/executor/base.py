@@ -141,10 +141,6 @@ class Place:
     extensions: frozenset[str] = frozenset()
 
 
-#: The evidence that the sandbox could not be made, so that nothing was run.
-NEVER_RAN: Mapping[str, object] = {"kind": "setup", "source": "sandbox", "certain": True}
-
-
 class ExecSession(Protocol):
     """One process.  Dropping the object does not end it; ``terminate`` does."""
 

@@ -13,7 +13,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor import waiting
-from handrail.executor.base import NEVER_RAN, Denied, OutputKind, WaitOutcome
+from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.history import Follower, History
 from handrail.process.child import STDERR, Child
 from handrail.process.output_log import Chunk
@@ -160,8 +160,6 @@ class LocalSession:
         child, info = self._child, self._exit
         if child is None or info is None or child.spec.containment is None:
             return Denied(likely=False)
-        if info.kind is ExitKind.EXITED and not getattr(child.spec.containment, "ran", True):
-            return Denied(likely=True, evidence=(NEVER_RAN,))
         from dataclasses import asdict
 
         from handrail.sandbox import denial

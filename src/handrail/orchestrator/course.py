@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from handrail.errors import ApprovalRejected, Forbidden, SandboxUnavailable
-from handrail.executor.base import NEVER_RAN, Denied, SandboxKind
+from handrail.errors import ApprovalRejected, Forbidden
+from handrail.executor.base import Denied, SandboxKind
 from handrail.orchestrator.approvals import (
     Answer,
     Choice,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 RETRY_REASON = "command failed; retry without sandbox?"
 RETRY_NOTICE = "retrying command without sandbox"
-#: How often a sandbox may fail to be made before it is believed.
-MOST_FAILURES = 8
 GRANT_NOTICE = "retrying command in the sandbox with {}"
 SIDE_EFFECTS = "the first run may have changed something: that stays, and all of it runs again"
 
@@ -63,8 +61,7 @@ class Attempt:
     number: int
     sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
     network: bool = True
-    #: Nothing was run before: the first one, or after a sandbox that could not be made.
-    fresh: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def sandboxed(self) -> bool:
@@ -93,9 +90,6 @@ class Course:
         self._kind = kind
         self._paths = paths
         self._approved = False
-        self._retried = False
-        self._failures = 0
-        self._last: tuple[bool, Grants] = (False, Grants())
         self._attempt: Attempt | None = None
         self._started: list[float] = []
         self._durations: list[float] = []
@@ -121,14 +115,12 @@ class Course:
         Raises RetryRejected or TurnAborted if another run was offered and not wanted.
         """
         self._ended()
-        if NEVER_RAN in denied.evidence:
-            return self._once_more(output)
         attempt = self._attempt
         if attempt is None or not attempt.sandboxed or not denied.likely:
-            outcome = Outcome.ESCALATED if self._retried else Outcome.COMPLETED
+            outcome = Outcome.COMPLETED if len(self._durations) < 2 else Outcome.ESCALATED
             self._finished(outcome)
             return None
-        chance = None if self._retried else await self._chance(denied, output)
+        chance = None if attempt.number > 1 else await self._chance(denied, output)
         if chance is None:
             self._finished(Outcome.DENIED)
             return None
@@ -136,20 +128,8 @@ class Course:
         free = self.settings.sandbox.may_run_free
         if free and (self._approved or self._house.memory.knows(self._keys)):
             self._notice(RETRY_NOTICE)
-            self._retried = True
             return self._go(free=True, grants=Grants())
-        self._retried = True
         return await self._retry(free=free, narrow=chance.narrow)
-
-    def _once_more(self, output: bytes) -> Attempt:
-        """The sandbox could not be made and nothing was run: most likely a file has vanished."""
-        self._failures += 1
-        if self._failures > MOST_FAILURES:
-            self._finished(Outcome.DENIED)
-            why = _last_line(output) or "no reason was given"
-            raise SandboxUnavailable(f"the sandbox could not be made, nothing was run: {why}")
-        free, grants = self._last
-        return self._go(free=free, grants=grants)
 
     async def _approval(self) -> None:
         requirement = self._requirement
@@ -231,13 +211,11 @@ class Course:
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1
-        self._last = (free, grants)
         intent = None if free else self._house.intent(self.settings, grants)
         mode = self.settings.sandbox
         online = intent is None or not mode.restricted or mode.network_access
         online = online or grants.network or self.settings.grants.network
-        sandbox = SandboxKind.NONE if intent is None else intent
-        self._attempt = Attempt(number, sandbox, online, fresh=not self._retried)
+        self._attempt = Attempt(number, SandboxKind.NONE if intent is None else intent, online)
         self._started.append(self._house.clock())
         return self._attempt
 

@@ -16,22 +16,12 @@ from typing import Any
 
 from handrail import version
 from handrail.errors import ExecutorError, FilesError
-from handrail.executor.base import (
-    NEVER_RAN,
-    ExecSession,
-    Executor,
-    OutputEvent,
-    OutputKind,
-    SpawnRequest,
-)
+from handrail.executor.base import ExecSession, Executor, OutputEvent, OutputKind, SpawnRequest
 from handrail.patch.file_helper import PIECE
 
 #: Seconds after which an idle helper ends.
 IDLE = 1.0
 _TAIL = 2000
-#: How often a sandbox may fail to be made, and how long its end takes at most.
-_MOST_STARTS = 9
-_EXIT_SECONDS = 10.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
 #: Isolated (-I), so that neither the workspace nor variables lend it modules.
 _PROGRAM = (
@@ -96,9 +86,10 @@ class SandboxedFiles:
     async def _call(self, what: str, path: str, data: bytes = b"") -> dict[str, Any]:
         self._rest(None)
         request = {"do": what, "path": path, "data": base64.b64encode(data).decode()}
-        data = json.dumps(request).encode() + b"\n"
         try:
-            line = await self._exchange(data)
+            session = self._session or await self._start()
+            await session.write(json.dumps(request).encode() + b"\n")
+            line = await self._line()
         except ExecutorError as error:
             await self._abandon()
             said = self._said.decode("utf-8", "replace").strip().splitlines()
@@ -109,19 +100,6 @@ class SandboxedFiles:
         if "error" in answer:
             raise FilesError(answer["error"], kind=answer["kind"], path=answer["path"])
         return answer
-
-    async def _exchange(self, data: bytes) -> bytes:
-        """One question and its answer; a helper whose sandbox could not be made is made again."""
-        for left in reversed(range(_MOST_STARTS)):
-            session = self._session or await self._start()
-            try:
-                await session.write(data)
-                return await self._line()
-            except ExecutorError:
-                if not left or not await _never_ran(session):
-                    raise
-                self._session = None
-        raise AssertionError("the last start ends the loop")
 
     async def _start(self) -> ExecSession:
         self._started += 1
@@ -175,9 +153,3 @@ class SandboxedFiles:
         task = asyncio.ensure_future(self._abandon())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-async def _never_ran(session: ExecSession) -> bool:
-    async with asyncio.timeout(_EXIT_SECONDS):
-        await session.wait()
-    return NEVER_RAN in (await session.denied()).evidence

@@ -1,11 +1,9 @@
 """What goes on in a sandbox that runs: whom a signal reaches, and when nobody is left.
 
 bwrap itself stays outside and would die of a signal that is meant for the command, taking
-everything along.  It tells the number of the first process of the new namespace by
-``--json-status-fd``; from there the command and its descendants are found.  It tells an exit code
-there only if the command was run: without one it was the sandbox that could not be made.  When
-that first process is gone the kernel has ended all the others, and only then is anything that
-protected names from them taken away.
+everything along.  It tells the number of the first process of the new namespace by ``--info-fd``;
+from there the command and its descendants are found.  When that first process is gone the kernel
+has ended all the others, and only then is anything that protected names from them taken away.
 """
 
 from __future__ import annotations
@@ -35,17 +33,7 @@ def wait_for_all(seconds: float) -> None:
 class Inside:
     """One sandbox, from the moment its descriptors are made until nothing of it lives."""
 
-    __slots__ = (
-        "_closing",
-        "_fragile",
-        "_info",
-        "_lease",
-        "_namespace",
-        "_said",
-        "_tty",
-        "pid",
-        "ran",
-    )
+    __slots__ = ("_closing", "_fragile", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
 
     def __init__(
         self,
@@ -65,9 +53,6 @@ class Inside:
         self._namespace = 0
         #: Of the first process inside, as seen here; 0 while it is not known.
         self.pid = 0
-        #: Known at the end: False if bwrap said no exit code, for it never came to the command
-        #: (or was killed before the command had ended).
-        self.ran = True
 
     def sent(self) -> None:
         """Whoever starts it has descriptors of its own now."""
@@ -128,18 +113,14 @@ class Inside:
     def _know(self) -> bool:
         """Read what bwrap has told about its first process so far."""
         if self.pid == 0 and self._info >= 0:
-            self._listen()
-            first = self._said.partition(b"}")
-            if first[1]:
-                self.pid = _number(first[0], b'"child-pid":')
-                self._namespace = _number(first[0], b'"pid-namespace":')
+            try:
+                self._said += os.read(self._info, 4096)
+            except BlockingIOError:
+                pass
+            if self._said.endswith(b"}\n"):
+                self.pid = _number(self._said, b'"child-pid":')
+                self._namespace = _number(self._said, b'"pid-namespace":')
         return self.pid != 0
-
-    def _listen(self) -> None:
-        try:
-            self._said += os.read(self._info, 4096)
-        except BlockingIOError:
-            pass
 
     def _first_process(self) -> int:
         """A descriptor of the first process if it lives and is not alone, else -1."""
@@ -169,8 +150,6 @@ class Inside:
             _remove_made(path)
         self._fragile = ()
         if self._info >= 0:
-            self._listen()
-            self.ran = b'"exit-code"' in self._said
             os.close(self._info)
             self._info = -1
         if self._lease is not None:

@@ -87,7 +87,7 @@ def wrap_command(
         cwd,
         b"--seccomp",
         b"%d" % SECCOMP_FD,
-        b"--json-status-fd",
+        b"--info-fd",
         b"%d" % INFO_FD,
     ]
     if len(arguments) > MOST_ARGUMENTS:
