@@ -88,6 +88,13 @@ async def ssh(base: Path) -> AsyncIterator[Executor]:
 
 @asynccontextmanager
 async def codex(base: Path) -> AsyncIterator[Executor]:
+    async with codex_server(base) as url, remote(url) as executor:
+        yield executor
+
+
+@asynccontextmanager
+async def codex_server(base: Path) -> AsyncIterator[str]:
+    """The released exec-server; its address."""
     program = find_codex()
     assert program is not None
     home = base / "codex"
@@ -102,9 +109,7 @@ async def codex(base: Path) -> AsyncIterator[Executor]:
     )
     try:
         assert process.stdout is not None
-        url = (await asyncio.wait_for(process.stdout.readline(), LIMIT)).decode().strip()
-        async with remote(url) as executor:
-            yield executor
+        yield (await asyncio.wait_for(process.stdout.readline(), LIMIT)).decode().strip()
     finally:
         process.terminate()
         await process.wait()

@@ -24,7 +24,17 @@ from handrail.executor.remote import RemoteExecutor
 from handrail.process.spec import ExitKind
 
 from .chaos import ChaosProxy, Mood, chaos
-from .places import ENV, LIMIT, Room, collect, said, serving
+from .places import (
+    ENV,
+    LIMIT,
+    Room,
+    codex_server,
+    collect,
+    find_codex,
+    remote,
+    said,
+    serving,
+)
 
 SECONDS = float(os.environ.get("HANDRAIL_CHAOS_SECONDS", "4"))
 SEED = int(os.environ.get("HANDRAIL_CHAOS_SEED", "20"))
@@ -304,3 +314,66 @@ def test_two_clients_and_one_session(tmp_path: Path) -> None:
             await other.close()
 
     run(tmp_path, main)
+
+
+@pytest.mark.skipif(find_codex() is None, reason="no Codex here; set $CODEX")
+def test_a_session_of_the_released_server_is_taken_up_again(tmp_path: Path) -> None:
+    async def inside() -> None:
+        async with (
+            codex_server(tmp_path) as url,
+            chaos(url, SEED) as proxy,
+            remote(proxy.url) as far,
+        ):
+            room = Room(far, "codex", tmp_path)
+            session = await room.sh("cat")
+            for number in range(10):
+                writing = asyncio.ensure_future(session.write(b"%d\n" % number))
+                await asyncio.sleep(0)
+                proxy.cut_all()
+                await writing
+                await said(session, b"%d\n" % number)
+            assert far.client.resumed > 0
+            await session.terminate()
+            assert (await collect(session))[0] == b"".join(b"%d\n" % n for n in range(10))
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT):
+            await inside()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.skipif(find_codex() is None, reason="no Codex here; set $CODEX")
+def test_what_the_released_server_has_dropped_fails_that_process_alone(tmp_path: Path) -> None:
+    async def inside() -> None:
+        async with (
+            codex_server(tmp_path) as url,
+            chaos(url, SEED) as proxy,
+            remote(proxy.url) as far,
+        ):
+            room = Room(far, "codex", tmp_path)
+            other = await room.sh("cat")
+            session = await room.sh(
+                "mkfifo a; echo one; read x <a; head -c 5000000 /dev/zero; touch written; cat"
+            )
+            await said(session, b"one")
+            proxy.refusing = True
+            proxy.cut_all()
+            (tmp_path / "a").write_text("\n")
+            await eventually_so((tmp_path / "written").exists, "the file is there")
+            proxy.refusing = False
+            with pytest.raises(
+                ExecutorTransportFailed, match="no longer retained while recovering"
+            ):
+                await session.wait()
+            await other.write(b"still here")
+            await said(other, b"still here")
+            await other.terminate()
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT):
+            await inside()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from keeper.watching import children, descriptors, eventually_so, kilobytes
@@ -16,7 +17,7 @@ from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process.spec import ExitKind
 
-from .places import ENV, Main, Room, collect, said
+from .places import ENV, Main, Room, collect, run_in, said
 
 Near = Callable[[Main], None]
 
@@ -32,7 +33,7 @@ def test_the_keeper_comes_with_the_first_process_and_is_shared(near: Near) -> No
     near(main)
 
 
-def test_a_thousand_runs_leave_nothing(near: Near) -> None:
+def test_a_thousand_runs_leave_nothing(tmp_path: Path) -> None:
     async def main(room: Room) -> None:
         async def some(count: int) -> None:
             for _ in range(count):
@@ -51,7 +52,7 @@ def test_a_thousand_runs_leave_nothing(near: Near) -> None:
         )
         assert kilobytes(os.getpid(), "VmRSS") < memory + 8 * 1024
 
-    near(main)
+    run_in("local", tmp_path, main)
 
 
 def test_descriptors_are_passed_on(near: Near) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail import FilesError, Profile, Workspace
+from handrail import AsyncFiles, FilesError, Profile, UsageError, Workspace
+from handrail.workspace.profile import Access
 
 
 @pytest.fixture
@@ -57,6 +58,13 @@ def test_read_only_and_off(root: Path) -> None:
     assert (root / "file").read_text() == "more\n"
 
 
+def test_the_whole_machine_is_no_workspace() -> None:
+    with Workspace("/") as ws:
+        with pytest.raises(UsageError, match="holds nothing back"):
+            ws.run("true")
+        assert ws.run("true", sandbox="read-only").ok
+
+
 def test_a_profile_of_ones_own(root: Path) -> None:
     (root / "out").mkdir()
     (root / "secret.env").write_text("secret")
@@ -91,6 +99,30 @@ def test_files_keep_to_the_same_rules(root: Path) -> None:
             with pytest.raises(FilesError) as info:
                 ws.files.write(path, "escaped")
             assert info.value.kind == "permission_denied", path
+        ws.files.write("target", "kept")
+        (root / "name").symlink_to("target")
+        with pytest.raises(FilesError):
+            ws.files.remove("name")
+        assert ws.files.read("target") == "kept"
+        ws.files.remove("target")
         with pytest.raises(FilesError, match="root"):
             ws.files.remove(".", recursive=True)
         assert ws.files.read("../outside") == "old"  # reading is not restricted
+
+
+def test_a_link_that_appears_after_the_check_leads_nowhere(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "sub").mkdir()
+    check = AsyncFiles._allowed
+
+    async def swapped(self: AsyncFiles, full: str, wanted: Access, *, entry: bool = False) -> str:
+        real = await check(self, full, wanted, entry=entry)
+        (root / "sub").rmdir()
+        (root / "sub").symlink_to(root.parent)  # as a command in the background could
+        return real
+
+    monkeypatch.setattr(AsyncFiles, "_allowed", swapped)
+    with Workspace(root) as ws, pytest.raises(FilesError):
+        ws.files.write("sub/outside", "escaped")
+    assert (root.parent / "outside").read_text() == "old"

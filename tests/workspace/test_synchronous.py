@@ -21,7 +21,8 @@ def test_a_scripted_executor_stands_in() -> None:
     fake = FakeExecutor()
     fake.on("pytest -q", Say(b"2 passed\n"), Exit(0))
     fake.on(["ask"], Say(b"name? "), Expect(b"me\n"), Say(b"hello me\n"))
-    with Workspace("/", executor=fake) as ws:
+    fake.files.content["/repo"] = None
+    with Workspace("/repo", executor=fake) as ws:
         assert ws.run("pytest -q").stdout == "2 passed\n"
         process = ws.start(["ask"])
         assert process.wait_for(r"name\?", timeout=20)

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    async with return_to.returned(args) as workspace:
+    # Whoever only sends a signal may want to see what became of it.
+    async with return_to.returned(args, looks=args.signal is not None) as workspace:
         process = return_to.find(workspace, args.id)
         if args.signal is not None:
             await process.signal(args.signal.lower().removeprefix("sig"))

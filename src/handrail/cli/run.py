@@ -6,6 +6,7 @@ What needs neither a terminal nor another machine is done by ``quick`` before th
 from __future__ import annotations
 
 import argparse
+import os
 
 from handrail.cli import options
 from handrail.errors import UsageError
@@ -68,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
     from handrail.workspace.asynchronous import AsyncWorkspace
 
-    at = args.at
+    at, root = args.at, args.cwd
     if args.detach and at is None:
-        at = here()
+        at, root = here(), os.path.join(os.getcwd(), root)  # the server works somewhere else
     workspace = AsyncWorkspace(
-        args.cwd,
+        root,
         at=at,
         token=options.token(args) if at is not None else None,
         sandbox=args.sandbox,
@@ -104,7 +105,6 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
 
 async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
     import asyncio
-    import os
 
     from handrail.workspace.asynchronous import AsyncWorkspace
 

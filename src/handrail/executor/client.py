@@ -26,6 +26,7 @@ from handrail.errors import (
 from handrail.executor.dialing import Dialer, dialer_for
 from handrail.executor.rpc import CallTimedOut, RpcConnection
 from handrail.protocol.envelope import ALREADY_ATTACHED
+from handrail.protocol.process import OutputNotification
 from handrail.transport.handshake import HandshakeError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ STATUS_TIMEOUT = 10.0
 #: Inside the 30 s for which a server keeps a session without a connection.
 RECOVERY_WINDOW = 25.0
 _RETRY_SECONDS = 0.1
+#: Connections in a row that a server may break the protocol on.
+_MOST_BROKEN = 5
 
 
 class Route(Protocol):
@@ -70,7 +73,7 @@ class ExecServerClient:
     ) -> None:
         self._dialer = dialer
         self._client_name = client_name
-        self._detach_ttl = detach_ttl
+        self.detach_ttl = detach_ttl
         self._window = recovery_window
         self._rpc: RpcConnection | None = None
         self._opening: RpcConnection | None = None
@@ -90,6 +93,7 @@ class ExecServerClient:
         self.extensions: frozenset[str] = frozenset()
         #: How often the session was resumed.
         self.resumed = 0
+        self._broken = 0
 
     @classmethod
     async def connect(
@@ -268,8 +272,8 @@ class ExecServerClient:
             }
             if self.session_id is not None:
                 params["resumeSessionId"] = self.session_id
-            if self._detach_ttl is not None:
-                params["detachTtlMs"] = int(self._detach_ttl * 1000)
+            if self.detach_ttl is not None:
+                params["detachTtlMs"] = int(self.detach_ttl * 1000)
             result = await rpc.call("initialize", params, timeout=INITIALIZE_TIMEOUT)
             self._began(result)
             rpc.notify("initialized", {})
@@ -304,7 +308,10 @@ class ExecServerClient:
     def _notified(self, method: str, params: Any) -> None:
         if not method.startswith("process/"):
             return  # of files, HTTP and networks we ask for no news
-        process_id = params.get("processId") if isinstance(params, dict) else None
+        if isinstance(params, OutputNotification):
+            process_id: object = params.process_id
+        else:
+            process_id = params.get("processId") if isinstance(params, dict) else None
         route = self._routes.get(process_id) if isinstance(process_id, str) else None
         if route is not None:
             try:
@@ -317,7 +324,8 @@ class ExecServerClient:
             return
         self._rpc = None
         self._up.clear()
-        if not self._dialer.reconnects:
+        self._broken = self._broken + 1 if rpc.broken else 0
+        if not self._dialer.reconnects or self._broken >= _MOST_BROKEN:
             self._fail(ExecutorTransportFailed(f"the connection to {self.where} ended: {why}"))
         elif self._recovering is None or self._recovering.done():
             self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
@@ -344,6 +352,7 @@ class ExecServerClient:
             await asyncio.gather(*(route.catch_up(rpc) for route in routes))
             if self._rpc is not None or self._failure is not None:
                 return
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _redial(self) -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handrail.errors import RemoteProtocolError
-from handrail.protocol.process import ExitShape, ReadResult, UsageShape
+from handrail.protocol.process import DenialShape, ExitShape, ReadResult, UsageShape
 
 #: What may wait for an earlier number.
 MOST_EVENTS = 256
@@ -34,6 +34,7 @@ class Exited:
     denied: bool
     exit: ExitShape | None = None
     usage: UsageShape | None = None
+    denials: tuple[DenialShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,11 @@ class EventOrder:
         exit_event = None
         if result.exited and not self.exited and not early_exit:
             exit_event = Exited(
-                result.exit_code, result.sandbox_denied, result.exit or None, result.usage or None
+                result.exit_code,
+                result.sandbox_denied,
+                result.exit or None,
+                result.usage or None,
+                tuple(result.denials or ()),
             )
             if missing:
                 ready += self.offer(missing.pop(0), exit_event)

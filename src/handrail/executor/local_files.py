@@ -19,10 +19,20 @@ DEADLINE = 60.0
 class LocalFiles:
     """``Files`` on ``filesystem/``."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: LocalFiles | None = None, *, follow: bool = True) -> None:
+        self._parent = parent
+        self._follow = follow
         self._pool: FilePool | None = None
 
+    def without_links(self) -> LocalFiles:
+        """The same for paths whose links were resolved: one that appears on the way since then
+        makes a change fail, so that nobody is led elsewhere between a check and a write.
+        """
+        return LocalFiles(self, follow=False)
+
     async def _run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
+        if self._parent is not None:
+            return await self._parent._run(work, *args, **options)
         if self._pool is None:
             self._pool = FilePool()
         return await self._pool.run(work, *args, deadline=DEADLINE, **options)
@@ -40,7 +50,7 @@ class LocalFiles:
         return data
 
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
-        await self._run(local.write_file, path, data)
+        await self._run(local.write_file, path, data, follow=self._follow)
         if progress is not None:
             progress(len(data), len(data))
 
@@ -64,10 +74,11 @@ class LocalFiles:
         return os.fsdecode(await self._run(local.canonicalize, path))
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
-        await self._run(local.create_directory, path, recursive=parents)
+        await self._run(local.create_directory, path, recursive=parents, follow=self._follow)
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
-        await self._run(local.remove, path, recursive=recursive, force=force)
+        follow = self._follow
+        await self._run(local.remove, path, recursive=recursive, force=force, follow=follow)
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         await self._run(local.copy, source, destination, recursive=recursive)

@@ -21,9 +21,11 @@ from handrail.executor.remote_session import RemoteSession
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_REQUEST
 
-OnLag = Literal["block", "drop"]
+OnLag = Literal["auto", "block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
 REQUEST_TIMEOUT = 60.0
+#: How long ``close`` waits for the ends of what it ends.
+_CLOSE_SECONDS = 10.0
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
@@ -36,15 +38,18 @@ class RemoteExecutor:
         client: ExecServerClient,
         *,
         request_timeout: float | None = REQUEST_TIMEOUT,
-        on_lag: OnLag | None = "block",
+        on_lag: OnLag | None = "auto",
     ) -> None:
         """``request_timeout`` in seconds; ``on_lag`` for requests that do not say it.
 
         ``block`` loses nothing however the line breaks, where the server offers it; None lets a
-        process go on that nobody listens to, for those that are to be left alone for long.
+        process go on that nobody listens to.  ``auto`` is None for a session that is to be left
+        alone for long (its client asked for a ``detach_ttl``), else ``block``.
         """
         self.client = client
         self._timeout = request_timeout
+        if on_lag == "auto":
+            on_lag = "block" if client.detach_ttl is None else None
         self._on_lag = on_lag
         self._files = RemoteFiles(client, request_timeout)
         self._used: dict[str, float] = {}
@@ -55,7 +60,7 @@ class RemoteExecutor:
         where: Any,
         *,
         request_timeout: float | None = REQUEST_TIMEOUT,
-        on_lag: OnLag | None = "block",
+        on_lag: OnLag | None = "auto",
         **how: Any,
     ) -> RemoteExecutor:
         """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
@@ -155,7 +160,12 @@ class RemoteExecutor:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         # One by one, and not only with the session: so that everybody learns of the end.
-        await asyncio.gather(*(session.terminate() for session in open_), return_exceptions=True)
+        if open_ and self.client.connection is not None:
+            ending = [asyncio.ensure_future(session.terminate()) for session in open_]
+            _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
         await self.client.close(end=True)
 
     def _note(self, key: str) -> bool:

@@ -64,7 +64,7 @@ class RemoteSession:
         self._order = EventOrder()
         self._history = History()
         self._exit: ExitInfo | None = None
-        self._denied = False
+        self._denied = Denied(likely=False)
         self._failure: HandrailError | None = None
         self._asked_to_end = False
         self._writes = 0
@@ -78,14 +78,24 @@ class RemoteSession:
 
     def notified(self, method: str, params: Any) -> None:
         if method == "process/output":
-            output = msgspec.convert(params, OutputNotification)
+            output = (
+                params
+                if isinstance(params, OutputNotification)
+                else msgspec.convert(params, OutputNotification)
+            )
             data = codec.decode_base64(output.chunk, "chunk")
             self._take(output.seq, Output(output.stream, data))
         elif method == "process/exited":
             gone = msgspec.convert(params, ExitedNotification)
             self._take(
                 gone.seq,
-                Exited(gone.exit_code, gone.sandbox_denied, gone.exit or None, gone.usage or None),
+                Exited(
+                    gone.exit_code,
+                    gone.sandbox_denied,
+                    gone.exit or None,
+                    gone.usage or None,
+                    tuple(gone.denials or ()),
+                ),
             )
         elif method == "process/closed":
             self._take(msgspec.convert(params, ClosedNotification).seq, Closed())
@@ -183,7 +193,8 @@ class RemoteSession:
             self._history.add(kind, event.data, seq, event.omitted)
         elif isinstance(event, Exited):
             self._exit = self._exit_info(event)
-            self._denied = event.denied
+            evidence = tuple(msgspec.to_builtins(denial) for denial in event.denials)
+            self._denied = Denied(event.denied, evidence)
             self._history.wake()
         else:
             self._history.end()
@@ -354,7 +365,7 @@ class RemoteSession:
 
     async def denied(self) -> Denied:
         await self.wait()
-        return Denied(likely=self._denied)
+        return self._denied
 
     async def _call(
         self, method: str, params: Any, *, repeat: bool = False, reserved: bool = False

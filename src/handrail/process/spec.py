@@ -22,6 +22,13 @@ class Containment(Protocol):
     def sent(self) -> None:
         """The keeper has been given its own copies of the descriptors that are passed."""
 
+    @property
+    def again(self) -> Callable[[], ProcessSpec] | None:
+        """Makes another of the same, for one that could not be set up."""
+
+    async def set_up(self, loop: AbstractEventLoop) -> bool:
+        """Wait until the command is about to start; False when it will not."""
+
     def abandon(self) -> None:
         """The command was not started."""
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, KeeperLost, ProcessExists
+from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
 from handrail.keeper import link, memory
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
@@ -22,6 +24,8 @@ from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
+#: How often a sandbox is set up before its failure is told.
+_MOST_TRIES = 4
 
 
 class Observer(Protocol):
@@ -111,6 +115,8 @@ class ProcessTable:
     ) -> Child:
         try:
             spawned = await spawning
+            if spec.containment is not None:
+                spec, spawned = await self._set_up(key, place, spec, spawned)
         except BaseException:
             del self._entries[key]
             if spec.containment is not None:
@@ -134,6 +140,27 @@ class ProcessTable:
         later = self._loop.call_soon
         later(later, later, child.begin)
         return child
+
+    async def _set_up(
+        self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
+    ) -> tuple[ProcessSpec, Spawned]:
+        """Wait until a sandbox stands; one that met a moving file system is tried again."""
+        for _ in range(_MOST_TRIES):
+            inside = spec.containment
+            if inside is None or await inside.set_up(self._loop):
+                return spec, spawned
+            said = _last_words(spawned)
+            failed = Child(key, spec, spawned, self._launcher, self._loop, None)
+            await failed.kill()
+            failed.discard()
+            if inside.again is None or place.cancelled:
+                break
+            spec = replace(inside.again(), judge=spec.judge)
+            spawning = self._launcher.spawn(spec)
+            if spec.containment is not None:
+                spec.containment.sent()
+            spawned = await spawning
+        raise SandboxUnavailable(f"failed to prepare process sandbox: {said or 'it was killed'}")
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -213,6 +240,18 @@ class ProcessTable:
                 children.clear()
                 gc.collect()
                 memory.give_back()
+
+
+def _last_words(spawned: Spawned) -> str:
+    """What bwrap said to its stderr, or to the terminal."""
+    try:
+        return (
+            os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
+            .decode(errors="replace")
+            .strip()
+        )
+    except OSError:
+        return ""
 
 
 def _nothing() -> None:

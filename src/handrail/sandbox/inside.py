@@ -16,8 +16,10 @@ from handrail.sandbox.masks import Lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable
+
+    from handrail.process.spec import ProcessSpec
 
 
 #: Those that have been made and whose end has not been seen.
@@ -33,7 +35,18 @@ def wait_for_all(seconds: float) -> None:
 class Inside:
     """One sandbox, from the moment its descriptors are made until nothing of it lives."""
 
-    __slots__ = ("_closing", "_fragile", "_info", "_lease", "_namespace", "_said", "_tty", "pid")
+    __slots__ = (
+        "_closing",
+        "_fragile",
+        "_info",
+        "_lease",
+        "_namespace",
+        "_ready",
+        "_said",
+        "_tty",
+        "again",
+        "pid",
+    )
 
     def __init__(
         self,
@@ -42,6 +55,8 @@ class Inside:
         lease: Lease | None,
         tty: bool,
         fragile: tuple[bytes, ...] = (),
+        ready: int = -1,
+        again: Callable[[], ProcessSpec] | None = None,
     ) -> None:
         _living.add(self)
         self._info = info
@@ -49,6 +64,9 @@ class Inside:
         self._lease = lease
         self._tty = tty
         self._fragile = fragile
+        self._ready = ready
+        #: Makes another of the same, for one that could not be set up.
+        self.again = again
         self._said = b""
         self._namespace = 0
         #: Of the first process inside, as seen here; 0 while it is not known.
@@ -59,6 +77,30 @@ class Inside:
         for fd in self._closing:
             os.close(fd)
         self._closing = ()
+
+    async def set_up(self, loop: AbstractEventLoop) -> bool:
+        """Whether bwrap has come to start the command; it may have met what vanished meanwhile.
+
+        It reads our byte and closes last of all; with the byte unread the line is reset instead.
+        """
+        if self._ready < 0:
+            return True
+        seen: Future[None] = loop.create_future()
+
+        def look() -> None:
+            if not seen.done():
+                seen.set_result(None)
+
+        loop.add_reader(self._ready, look)
+        try:
+            await seen
+            return os.read(self._ready, 1) == b""
+        except ConnectionError:
+            return False
+        finally:
+            loop.remove_reader(self._ready)
+            os.close(self._ready)
+            self._ready = -1
 
     def abandon(self) -> None:
         """It was never started."""
@@ -152,6 +194,9 @@ class Inside:
         if self._info >= 0:
             os.close(self._info)
             self._info = -1
+        if self._ready >= 0:
+            os.close(self._ready)
+            self._ready = -1
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()

@@ -35,6 +35,7 @@ from handrail.sandbox.paths import (
     Missing,
     Opened,
     Refused,
+    Unreachable,
     alias_of_the_system,
     open_path,
 )
@@ -125,6 +126,8 @@ class Layout:
             opened = self._open(path, self._not_writable)
         except Missing as missing:
             self._note(missing.path)
+            if isinstance(missing, Unreachable):
+                return  # for the command too
             if self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
                 self._mask(missing.path, directory=protected and missing.path == path)
             return
@@ -216,9 +219,11 @@ class Layout:
         for glob in self.profile.globs:
             for path in globs.expand(glob, self.profile.glob_depth, self.plan.changed):
                 real = os.path.realpath(path)
-                if os.path.lexists(real):
+                try:
                     self._open(real, lambda link, status: False)
-                    self._rule(real, Access.DENY)
+                except (Missing, Crossed):
+                    continue  # gone meanwhile, or out of reach for the command too
+                self._rule(real, Access.DENY)
 
     def _private(self) -> None:
         """Our own state, and the sockets of the host, are nobody's business in there."""
@@ -231,6 +236,8 @@ class Layout:
         for path in sockets.session_directories():
             if self.plan.access(path) is not Access.DENY and path not in self.rules:
                 self._cover(path)
+        if not self.profile.sockets:
+            return
         self.plan.sockets = sockets.host_sockets()
         within_reach = [p for p in self.plan.sockets if self.plan.access(p) is not Access.DENY]
         if len(within_reach) > MOST_SOCKETS:

@@ -35,6 +35,13 @@ class Missing(Exception):
         self.path = path
 
 
+class Unreachable(Missing):
+    """A directory on the way cannot be searched with our ids alone, so not by the command either.
+
+    Root searches every directory; inside, without its capabilities, it does not.
+    """
+
+
 class Crossed(Exception):
     """The way leads over a symbolic link that is not to be trusted."""
 
@@ -82,11 +89,16 @@ def _step(
     for index, name in enumerate(names):
         before = fd
         here = posixpath.join(at, name)
+        if not _searchable(status):
+            os.close(before)
+            raise Unreachable(here)
         try:
             fd = os.open(name, _FLAGS, dir_fd=before)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 raise Missing(here) from None
+            if error.errno == errno.EACCES:
+                raise Unreachable(here) from None
             raise Refused(
                 f"{_shown(here)} cannot be opened ({error.strerror}); leave it out of the profile"
             ) from None
@@ -106,6 +118,15 @@ def _step(
             return -1, status, _resolved(rest)
         at = here
     return fd, status, None
+
+
+def _searchable(directory: os.stat_result) -> bool:
+    if directory.st_mode & 0o001 or os.geteuid() != 0:
+        return True  # for everybody but root the kernel has the last word, in a moment
+    if directory.st_uid == 0:
+        return bool(directory.st_mode & 0o100)
+    groups = {os.getegid(), *os.getgroups()}
+    return bool(directory.st_mode & 0o010) and directory.st_gid in groups
 
 
 def _resolved(path: bytes) -> bytes:

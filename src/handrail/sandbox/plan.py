@@ -63,7 +63,9 @@ class Plan:
         for root, found in self.repositories.items():
             if self._indexes(root).refresh() != found:
                 return False
-        return self.profile.network or sockets.host_sockets() == self.sockets
+        if self.profile.network or not self.profile.sockets:
+            return True
+        return sockets.host_sockets() == self.sockets
 
     def close(self) -> None:
         """Let go of the descriptors."""

@@ -117,6 +117,9 @@ class Profile(Record):
     #: Shared directories, in which no name is ever made up to protect it.
     shared: tuple[bytes, ...] = ()
     private: tuple[bytes, ...] = ()
+    #: Whether Unix sockets may be made.  Those of the host are covered only then: they come and
+    #: go at any time, and with them the mounts.
+    sockets: bool = True
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""

@@ -68,7 +68,11 @@ class Sandbox:
             return spec
 
         def hold(plan: Plan) -> ProcessSpec:
-            return wrap(spec, plan, self._bwrap, plan.registry)
+            return wrap(spec, plan, self._bwrap, plan.registry, again)
+
+        def again() -> ProcessSpec:
+            self._ready().forget(profile)
+            return self.contain(spec, profile)
 
         return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
 

@@ -35,6 +35,12 @@ class Watched:
         self._theirs.close()
         self._inside.sent()
 
+    #: What is watched is not tried twice: its attempts would be told twice.
+    again = None
+
+    async def set_up(self, loop: AbstractEventLoop) -> bool:
+        return await self._inside.set_up(loop)
+
     def abandon(self) -> None:
         self._theirs.close()
         self._inside.abandon()

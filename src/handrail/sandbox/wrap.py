@@ -13,6 +13,8 @@ from handrail.sandbox.bubblewrap import (
     ARGS_FD,
     INFO_FD,
     MOST_ARGUMENTS,
+    READY_FD,
+    READY_FILE,
     SECCOMP_FD,
     SYNC_FD,
     environment_arguments,
@@ -27,7 +29,7 @@ from handrail.sandbox.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from handrail.process.spec import ProcessSpec
 
@@ -46,7 +48,13 @@ class Wrapped(Record):
     inside: Inside
 
 
-def wrap(spec: ProcessSpec, plan: Plan, bwrap: Bubblewrap, registry: Registry) -> ProcessSpec:
+def wrap(
+    spec: ProcessSpec,
+    plan: Plan,
+    bwrap: Bubblewrap,
+    registry: Registry,
+    again: Callable[[], ProcessSpec] | None = None,
+) -> ProcessSpec:
     """The spec to start instead; its ``containment`` says when its descriptors were sent.
 
     Raises Refused, or Stale when the plan has to be made anew.
@@ -54,7 +62,15 @@ def wrap(spec: ProcessSpec, plan: Plan, bwrap: Bubblewrap, registry: Registry) -
     from dataclasses import replace  # not for a single command on the command line
 
     held = wrap_command(
-        spec.argv, spec.cwd, spec.env, plan, bwrap, registry, arg0=spec.arg0, tty=spec.tty
+        spec.argv,
+        spec.cwd,
+        spec.env,
+        plan,
+        bwrap,
+        registry,
+        arg0=spec.arg0,
+        tty=spec.tty,
+        again=again,
     )
     return replace(
         spec,
@@ -77,11 +93,16 @@ def wrap_command(
     *,
     arg0: bytes | None = None,
     tty: bool = False,
+    again: Callable[[], ProcessSpec] | None = None,
 ) -> Wrapped:
-    """The same for words and an environment; raises Refused or Stale."""
+    """The same for words and an environment; raises Refused or Stale.
+
+    With ``again`` it can be told whether bwrap came to start the command, and be tried anew.
+    """
     arguments = [
         *namespace_arguments(network=plan.profile.network),
         *plan.arguments,
+        *((b"--file", b"%d" % READY_FD, READY_FILE) if again is not None else ()),
         *environment_arguments(env),
         b"--chdir",
         cwd,
@@ -112,13 +133,23 @@ def wrap_command(
         if lease is not None:
             arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
-        closing.append(_filter(unix_sockets=not plan.profile.network))
+        closing.append(_filter(unix_sockets=plan.profile.sockets and not plan.profile.network))
         passed.append((SECCOMP_FD, closing[-1]))
         closing.append(_memory(b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
         info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         closing.append(said)
         passed.append((INFO_FD, said))
+        ready = -1
+        if again is not None:
+            import socket  # not for a single command on the command line
+
+            ours, theirs = socket.socketpair()
+            closing.append(theirs.detach())
+            passed.append((READY_FD, closing[-1]))
+            ours.send(b"\n")
+            ours.shutdown(socket.SHUT_WR)
+            ready = ours.detach()
     except BaseException:
         for fd in closing:
             os.close(fd)
@@ -129,7 +160,7 @@ def wrap_command(
         (os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
         _ENV,
         tuple(passed),
-        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile)),
+        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile), ready, again),
     )
 
 

@@ -15,26 +15,22 @@ from typing import TYPE_CHECKING, Any
 from handrail.errors import FilesError, RpcError, SandboxError
 from handrail.filesystem import directories, local, walk
 from handrail.filesystem.frames import path_bytes, path_text
-from handrail.filesystem.handles import MAX_BLOCK, MAX_HANDLES, MAX_ID_BYTES
+from handrail.filesystem.handles import MAX_BLOCK
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.environment import Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
     CreateDirectoryParams,
-    HandleParams,
-    HandleResult,
     LinkParams,
     MetadataResult,
-    OpenParams,
     PathParams,
     PathResult,
-    ReadBlockParams,
     RemoveParams,
     WalkParams,
-    WriteBlockParams,
     WriteFileParams,
 )
+from handrail.server import confined_handles
 from handrail.server import file_handlers as plain
 from handrail.server.confinement import confinement_of
 from handrail.server.file_handlers import default, native_path, rpc_error
@@ -46,8 +42,6 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
 _NOTHING = Nothing()
-#: Handles of large writes, and the client's own.
-_OURS, _CLIENTS = "ours", "client"
 _numbers = itertools.count()
 
 Plain = Callable[["Connection", Any], Any]
@@ -228,7 +222,7 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
         (await helper.call("write", path, follow, body=data)).result()
         return _NOTHING
     # In blocks, put in place at the end: as much at a time as a pipe is fair with.
-    handle = [_OURS, str(next(_numbers))]
+    handle = [confined_handles.OURS, str(next(_numbers))]
     (await helper.call("open", handle, path, "replace", follow)).result()
     try:
         view = memoryview(data)
@@ -237,111 +231,8 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
             (await helper.call("writeBlock", handle, start, body=block)).result()
         (await helper.call("close", handle)).result()
     except BaseException:
-        conn.server.spawn_task(_forget(helper, handle))
+        conn.server.spawn_task(confined_handles.forget(helper, handle))
         raise
-    return _NOTHING
-
-
-async def _forget(helper: FileHelper, handle: list[str]) -> None:
-    try:
-        await helper.call("forget", handle)
-    except FilesError:
-        pass  # the helper is gone, and with it what was not put in place
-
-
-# --- handles ------------------------------------------------------------------------------------
-
-
-async def _open_file(conn: Connection, helper: FileHelper, params: OpenParams) -> HandleResult:
-    handles, name = conn.files.helpers.handles, params.handle_id
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
-        text = f"file handle ID must not exceed {MAX_ID_BYTES} bytes"
-        raise FilesError(text, kind="invalid_input")
-    _check_free(conn, name)
-    handles[name] = helper  # the name is taken from now on
-    helper.handles.add(name)
-    try:
-        reply = await helper.call("open", _inner(name), _text(params.path), params.mode, True)
-        reply.result()
-    except BaseException as error:
-        _let_go(conn, helper, name)
-        if not isinstance(error, FilesError):  # it may be open by now, and nobody knows it
-            conn.server.spawn_task(_forget(helper, _inner(name)))
-        raise
-    return HandleResult(handle_id=name)
-
-
-def _check_free(conn: Connection, name: str) -> None:
-    files = conn.files
-    if name in files.handles or files.helper_of(name) is not None:
-        raise FilesError(f"file handle `{name}` already exists", kind="invalid_input")
-    if len(files.handles) + files.confined_handles >= MAX_HANDLES:
-        text = f"at most {MAX_HANDLES} file handles may be open per connection"
-        raise FilesError(text, kind="invalid_input")
-
-
-def _inner(name: str) -> list[str]:
-    """The client's names, apart from ours."""
-    return [_CLIENTS, name]
-
-
-def _let_go(conn: Connection, helper: FileHelper, name: str) -> None:
-    helper.handles.discard(name)
-    conn.files.helpers.handles.pop(name, None)
-
-
-async def _open_plain(conn: Connection, params: OpenParams) -> HandleResult:
-    if conn.files.confined_handles:
-        try:
-            _check_free(conn, params.handle_id)
-        except FilesError as error:
-            raise rpc_error(error) from None
-    return await plain.open_file(conn, params)
-
-
-async def read_block(conn: Connection, params: ReadBlockParams) -> Parts:
-    helper = conn.files.helper_of(params.handle_id)
-    if helper is None:
-        return await plain.read_block(conn, params)
-    if not 1 <= params.len <= MAX_BLOCK:
-        text = f"file read block length must be between 1 and {MAX_BLOCK}"
-        raise rpc_error(FilesError(text, kind="invalid_input"))
-    try:
-        name = _inner(params.handle_id)
-        reply = await helper.call("readBlock", name, params.offset, params.len)
-        eof = reply.result()
-    except FilesError as error:
-        _let_go(conn, helper, params.handle_id)  # as a plain one: a failed read closes it
-        raise rpc_error(error) from None
-    tail = b'","eof":%b}' % codec.encode(eof)
-    return Parts([b'{"chunk":"', codec.encode_base64(reply.body), tail])
-
-
-async def write_block(conn: Connection, params: WriteBlockParams) -> Nothing:
-    helper = conn.files.helper_of(params.handle_id)
-    if helper is None:
-        return await plain.write_block(conn, params)
-    data = codec.decode_base64(params.chunk, "chunk")
-    if not 1 <= len(data) <= MAX_BLOCK:
-        text = f"file write block length must be between 1 and {MAX_BLOCK}"
-        raise rpc_error(FilesError(text, kind="invalid_input"))
-    try:
-        name = _inner(params.handle_id)
-        (await helper.call("writeBlock", name, params.offset, body=data)).result()
-    except FilesError as error:
-        raise rpc_error(error) from None
-    return _NOTHING
-
-
-async def close_file(conn: Connection, params: HandleParams) -> Nothing:
-    helper = conn.files.helper_of(params.handle_id)
-    if helper is None:
-        return await plain.close_file(conn, params)
-    _let_go(conn, helper, params.handle_id)
-    try:
-        (await helper.call("close", _inner(params.handle_id))).result()
-    except FilesError as error:
-        raise rpc_error(error) from None
     return _NOTHING
 
 
@@ -355,9 +246,9 @@ FILE_HANDLERS: dict[str, Plain] = {
     "fs/walk": _either(plain.walk_tree, _walk_tree),
     "fs/remove": _either(plain.remove, _remove, writes=True),
     "fs/copy": _either(plain.copy, _copy, writes=True),
-    "fs/open": _either(_open_plain, _open_file),
-    "fs/readBlock": read_block,
-    "fs/writeBlock": write_block,
-    "fs/close": close_file,
+    "fs/open": _either(confined_handles.open_plain, confined_handles.open_file),
+    "fs/readBlock": confined_handles.read_block,
+    "fs/writeBlock": confined_handles.write_block,
+    "fs/close": confined_handles.close_file,
     "fs/watchMissing": plain.watch_missing,
 }

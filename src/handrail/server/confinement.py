@@ -1,11 +1,10 @@
 """From the ``sandbox`` of a file call to the plan its helper runs in.
 
 The plan is the one that a command with the same profile would get, with these differences: there
-is never a network; what the helper itself is made of (interpreter, standard library, this package)
-is readable also where the profile hides it; and a call that changes nothing gets a plan in which
-nothing can be changed.  Such a plan covers no missing names, so its helper can stay for as long as
-it likes: what a plan covers has to be there on the host meanwhile.  Imported when the first call
-asks.
+is never a network, and no socket can be made; what the helper itself is made of (interpreter,
+standard library, this package) is readable also where the profile hides it; and a call that changes
+nothing gets a plan in which nothing can be changed.  Such a plan covers no missing names, so its
+helper can stay for as long as it likes: what a plan covers is there on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Confinements:
 
     def get(self, profile: Profile, *, writes: bool) -> Confinement:
         """The confinement for a profile and a kind of call; raises SandboxError."""
-        profile = profile._replace(network=False)
+        profile = profile._replace(network=False, sockets=False)
         if not writes:
             profile = _reading(profile)
         try:
@@ -152,11 +151,8 @@ def _reading(profile: Profile) -> Profile:
 
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
-    """Equal for plans that show the same files: sockets come and go and are no matter here."""
-    sockets = set(plan.sockets)
-    rules = frozenset(item for item in plan.rules.items() if item[0] not in sockets)
-    facts = frozenset(item for item in plan.facts.items() if item[0][0] not in sockets)
-    return profile, rules, facts, plan.masks
+    """Equal for plans that show the same files."""
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
 
 
 # --- what a helper is made of -------------------------------------------------------------------

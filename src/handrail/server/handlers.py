@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from handrail.errors import ProcessExists, RpcError, SpawnFailed, StdinClosed
+from handrail.errors import ProcessExists, RpcError, SandboxError, SpawnFailed, StdinClosed
 from handrail.process import env_policy
 from handrail.process.child import STREAM_NAMES, Child
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, ProcessSpec, signal_number
@@ -162,6 +162,8 @@ async def _started(
         await asyncio.shield(starting)
     except StartCancelled as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
     return StartResult(

@@ -29,11 +29,13 @@ Env = Mapping[str, "str | None"]
 class AsyncWorkspace:
     """A directory, here or on another machine, in which commands are run.
 
-    ``root`` is the directory.  ``at`` says on which machine: None is this one, else
-    ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or ``ssh://host``; ``token`` is what
-    a server asks for.  ``sandbox`` holds for every command unless it names another:
-    ``workspace-write`` (writes only below the root, no network), ``read-only``, ``off``, or a
-    ``Profile``.  ``env`` is laid over the machine's own variables; None removes one.
+    ``root`` is the directory; a relative one starts where the program works, on another machine
+    where its server works, and with ssh at the home directory.  ``at`` says on which machine:
+    None is this one, else ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or
+    ``ssh://host``; ``token`` is what a server asks for.  ``sandbox`` holds for every command
+    unless it names another: ``workspace-write`` (writes only below the root, no network),
+    ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
+    None removes one.
     ``request_timeout`` is how long the other side may take to answer, in seconds; ``detach_ttl``
     how long it keeps the processes without a connection (None: as long as it likes).
 

@@ -24,6 +24,9 @@ class AsyncFiles:
 
     def __init__(self, files: Files, root: str, rules: Rules | None) -> None:
         self._files = files
+        # Between our check and the change a command may swap a directory for a link.
+        resolved = getattr(files, "without_links", None)
+        self._changes: Files = files if rules is None or resolved is None else resolved()
         self._root = root
         self._rules = rules
 
@@ -60,7 +63,7 @@ class AsyncFiles:
         full = self._join(path)
         if parents:
             await self.mkdir(posixpath.dirname(full))
-        await self._files.write(await self._writable(path), to_bytes(data), progress=progress)
+        await self._changes.write(await self._writable(path), to_bytes(data), progress=progress)
 
     async def exists(self, path: str) -> bool:
         """Whether the path leads to something."""
@@ -82,18 +85,21 @@ class AsyncFiles:
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
-        await self._files.mkdir(await self._writable(path), parents=parents)
+        await self._changes.mkdir(await self._writable(path), parents=parents)
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
-        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
-        full = await self._writable(path)
+        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine.
+
+        In a sandboxed workspace a link is left to a command, for its name may lead elsewhere.
+        """
+        full = await self._writable(path, entry=True)
         if full == self._root:
             raise FilesError(
                 "the root of the workspace is not removed; remove what is in it",
                 kind="invalid_input",
                 path=full,
             )
-        await self._files.remove(full, recursive=recursive, force=force)
+        await self._changes.remove(full, recursive=recursive, force=force)
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
@@ -114,14 +120,23 @@ class AsyncFiles:
             return full
         return await self._allowed(full, Access.READ)
 
-    async def _writable(self, path: str) -> str:
+    async def _writable(self, path: str, *, entry: bool = False) -> str:
         full = self._join(path)
-        return full if self._rules is None else await self._allowed(full, Access.WRITE)
+        if self._rules is None:
+            return full
+        return await self._allowed(full, Access.WRITE, entry=entry)
 
-    async def _allowed(self, full: str, wanted: Access) -> str:
-        """The path without links, if the rules allow it; FilesError otherwise."""
+    async def _allowed(self, full: str, wanted: Access, *, entry: bool = False) -> str:
+        """The path without links, if the rules allow it; FilesError otherwise.
+
+        With ``entry`` the last name is meant itself, whatever it leads to.
+        """
         assert self._rules is not None  # noqa: S101 (asked by the callers)
-        real = await self._resolve(full)
+        if entry and full not in ("/", self._root):
+            parent, name = posixpath.split(full)
+            real = posixpath.join(await self._resolve(parent), name)
+        else:
+            real = await self._resolve(full)
         allowed = self._rules.access(real)
         if allowed is Access.DENY or (wanted is Access.WRITE and allowed is not Access.WRITE):
             verb = "written" if wanted is Access.WRITE else "read"

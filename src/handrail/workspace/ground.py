@@ -126,7 +126,10 @@ class Ground:
             if place.home is None:
                 raise UsageError("~ means nothing on a machine without a HOME; give the whole path")
             given = place.home + given[1:]
-        full = await executor.files.canonical(posixpath.join(place.cwd, given))
+        start = place.cwd
+        if self.at is not None and self.at.startswith("ssh://"):
+            start = place.home or start  # as scp and its like have it
+        full = await executor.files.canonical(posixpath.join(start, given))
         if not (await executor.files.metadata(full)).is_directory:
             raise FilesError(
                 f"{full} is no directory, so nothing can be run in it; name a directory",
@@ -138,7 +141,16 @@ class Ground:
     # --- the sandbox ---------------------------------------------------------------------
 
     def intent(self, profile: Profile | None) -> SandboxKind | Mapping[str, object]:
-        """The same object for the same profile, so that an executor can know it again."""
+        """The same object for the same profile, so that an executor can know it again.
+
+        Raises UsageError for a workspace that is the whole machine: writing below its root
+        would be writing anywhere.
+        """
+        if profile is not None and profile.write and self.root == "/" and "." in profile.write:
+            raise UsageError(
+                "a workspace at / with a sandbox that may write below it holds nothing back;"
+                " name a directory, or say sandbox='off' or 'read-only'"
+            )
         found = self._intents.get(profile)
         if found is None:
             temporary = self.temporary if profile is not None and profile.temporary else None

@@ -13,13 +13,12 @@ from typing import Any, Literal, Self, cast, overload
 from handrail.errors import ExecutorError, StdinClosed, UsageError
 from handrail.executor.base import ExecSession, OutputKind, WaitReason
 from handrail.process.spec import ExitInfo, ExitKind
+from handrail.workspace.collecting import Collected
 from handrail.workspace.command import seconds, to_bytes
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
 #: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
 GRACE_SECONDS = 0.5
-#: How long output may still come after the exit when a descendant holds the streams open.
-DRAIN_SECONDS = 0.25
 
 #: Called with each piece of output; may be a coroutine function.
 Listener = Callable[[Output], object]
@@ -47,7 +46,7 @@ class AsyncProcess:
         self._position = 0
         self._timed_out = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._collected: _Collected | None = None
+        self._collected: Collected | None = None
         self.argv = argv
 
     # --- state ---------------------------------------------------------------------------
@@ -194,7 +193,7 @@ class AsyncProcess:
 
     def _result(
         self,
-        collected: _Collected,
+        collected: Collected,
         info: ExitInfo | None,
         held: bool,
         denials: tuple[Denial, ...],
@@ -224,10 +223,10 @@ class AsyncProcess:
 
     # --- for the workspace ---------------------------------------------------------------
 
-    def _collect(self) -> _Collected:
+    def _collect(self) -> Collected:
         """Begin to keep all output, from the first retained byte on; once."""
         if self._collected is None:
-            self._collected = _Collected(self._session)
+            self._collected = Collected(self._session)
         return self._collected
 
     def _watch(
@@ -308,43 +307,6 @@ class AsyncProcess:
         from handrail.workspace.finish import to_the_end
 
         await to_the_end(self._end())
-
-
-class _Collected:
-    """Output that is being kept."""
-
-    __slots__ = ("_task", "omitted", "stderr", "stdout")
-
-    def __init__(self, session: ExecSession) -> None:
-        self.stdout = bytearray()
-        self.stderr = bytearray()
-        self.omitted = 0
-        self._task = asyncio.get_running_loop().create_task(self._run(session))
-
-    async def _run(self, session: ExecSession) -> None:
-        async for event in session.subscribe_output():
-            self.omitted += event.omitted
-            if event.kind is OutputKind.STDOUT:
-                self.stdout += event.data
-            else:
-                self.stderr += event.data
-
-    @property
-    def done(self) -> bool:
-        return self._task.done()
-
-    async def drained(self) -> bool:
-        """Wait for the end of the streams as long as output comes; whether they have ended."""
-        while not self._task.done():
-            before = len(self.stdout) + len(self.stderr)
-            await asyncio.wait((self._task,), timeout=DRAIN_SECONDS)
-            if not self._task.done() and before == len(self.stdout) + len(self.stderr):
-                return False
-        self._task.result()
-        return True
-
-    def stop(self) -> None:
-        self._task.cancel()
 
 
 def _source(pattern: re.Pattern[str]) -> str:

@@ -55,8 +55,9 @@ class Claim:
 
     def remove(self) -> None:
         """There is nothing to find any more."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        for path in (self._path, f"{self._path}.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def release(self) -> None:
         """Let others have it."""

@@ -1,0 +1,139 @@
+"""``handrail sandbox`` and ``handrail doctor`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+HANDRAIL = [sys.executable, "-m", "handrail"]
+
+
+@pytest.fixture
+def ws() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
+    yield place
+    shutil.rmtree(place)
+
+
+def run(ws: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [*HANDRAIL, "sandbox", *words]
+    return subprocess.run(argv, cwd=ws, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("code", [0, 1, 37, 255])
+def test_the_exit_code_is_passed_on(ws: Path, code: int) -> None:
+    assert run(ws, "--", "/bin/sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_command_killed_by_a_signal(ws: Path) -> None:
+    assert run(ws, "/bin/sh", "-c", "kill -TERM $$").returncode == 143
+
+
+def test_profiles(ws: Path) -> None:
+    script = "echo x > f; echo x > /var/tmp/handrail-must-not-exist"
+    for profile, made in (("workspace-write", True), ("read-only", False)):
+        done = run(ws, f"--profile={profile}", "sh", "-c", script)
+        assert done.returncode != 0
+        assert (ws / "f").exists() is made
+        assert not os.path.exists("/var/tmp/handrail-must-not-exist")
+        (ws / "f").unlink(missing_ok=True)
+    assert list(ws.iterdir()) == []
+
+
+def test_permissions_as_json_and_from_a_file(ws: Path) -> None:
+    (ws / "secret").write_text("TOPSECRET")
+    permissions = {
+        "type": "managed",
+        "file_system": {
+            "type": "restricted",
+            "entries": [
+                {"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"},
+                {"path": {"type": "path", "path": str(ws / "secret")}, "access": "deny"},
+            ],
+        },
+        "network": "restricted",
+    }
+    file = ws / "profile.json"
+    file.write_text(json.dumps(permissions))
+    for given in (json.dumps(permissions), f"@{file}"):
+        done = run(ws, "--profile", given, "cat", "secret")
+        assert done.returncode == 1
+        assert "TOPSECRET" not in done.stdout
+        assert "Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), 2, "a command is missing"),
+        (("--bogus", "true"), 2, "no option --bogus"),
+        (("--profile",), 2, "needs a value"),
+        (("--profile", "bogus", "true"), 125, "is no profile"),
+        (("--profile", '{"type": "bogus"}', "true"), 125, "makes no sense"),
+        (("handrail-no-such-program",), 127, "was not found"),
+        (("/etc/passwd",), 126, "cannot be run"),
+    ],
+)
+def test_what_makes_no_sense_is_said(
+    ws: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    done = run(ws, *words)
+    assert done.returncode == code
+    assert says in done.stderr
+
+
+def test_signals_reach_the_command(ws: Path) -> None:
+    script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    argv = [*HANDRAIL, "sandbox", "sh", "-c", script]
+    with subprocess.Popen(argv, cwd=ws, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.read() == "got\n"
+        assert process.wait(20) == 5
+    assert list(ws.iterdir()) == []
+
+
+def test_nobody_and_nothing_is_left_when_it_is_killed(ws: Path) -> None:
+    alive, theirs = os.pipe()
+    script = "echo ready; (setsid sleep 600 & sleep 600) >&2"
+    argv = [*HANDRAIL, "sandbox", "sh", "-c", script]
+    process = subprocess.Popen(argv, cwd=ws, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert (ws / ".git").is_dir()
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+        # Everybody inside holds the other end of this pipe.
+        assert select.select([alive], [], [], 20)[0]
+        assert os.read(alive, 100) == b""
+    os.close(alive)
+    while os.listdir(ws):  # the limit of the test is the limit of this
+        select.select([], [], [], 0.01)
+
+
+
+def test_doctor_tells_what_holds() -> None:
+    argv = [*HANDRAIL, "doctor"]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert said.returncode == 0, said
+    assert "Commands can be contained here." in said.stdout
+    data = json.loads(subprocess.run([*argv, "--json"], capture_output=True, check=True).stdout)
+    assert data["sandbox"] is True
+    subjects = {finding["subject"] for finding in data["findings"]}
+    wanted = {"bubblewrap", "user namespaces", "AppArmor", "seccomp", "Landlock", "cgroups"}
+    assert wanted <= subjects

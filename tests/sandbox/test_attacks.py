@@ -1,0 +1,86 @@
+"""Every recorded attack is held and everything that must work works, as root and as a user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from .arena import ORDINARY_UID, Case, Room, Wire, load, python_for, run_by_command_line, serving
+
+pytestmark = pytest.mark.system
+
+
+def users() -> list[int]:
+    own = os.getuid()
+    return [own, ORDINARY_UID] if own == 0 and python_for(ORDINARY_UID) else [own]
+
+
+def on_the_wire() -> Iterator[object]:
+    for case in load():
+        if case["level"] == "hard" or "domains" in case or "fds" in case:
+            continue
+        for uid in users():
+            if not (case.get("unpriv_only") and uid == 0):
+                yield pytest.param(case, uid, id=f"{case['name']}-{'root' if uid == 0 else 'user'}")
+
+
+@pytest.fixture(scope="session")
+def base() -> Iterator[str]:
+    base = tempfile.mkdtemp(prefix="handrail-attack-", dir="/var/tmp")
+    os.chmod(base, 0o755)
+    yield base
+    shutil.rmtree(base)
+
+
+@pytest.fixture(scope="session")
+def wires(base: str) -> Iterator[dict[int, Wire]]:
+    """A client of a server of each user."""
+    found: dict[int, Wire] = {}
+    with ExitStack() as stack:
+        for uid in users():
+            found[uid] = Wire(stack.enter_context(serving(base, uid)))
+            stack.callback(found[uid].close)
+        yield found
+
+
+@pytest.mark.parametrize(("case", "uid"), list(on_the_wire()))
+def test_case(case: Case, uid: int, base: str, wires: dict[int, Wire]) -> None:
+    with Room(case, base, uid) as room:
+        output, code, said = wires[uid].run(room)
+        assert room.holds(output, code), said
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c["name"]) for c in load() if "fds" in c and c["level"] != "hard"]
+)
+def test_case_with_descriptors(case: Case, base: str) -> None:
+    with Room(case, base, os.getuid()) as room:
+        output, code, said = run_by_command_line(room)
+        assert room.holds(output, code), said
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c["name"]) for c in load() if "domains" in c])
+def test_a_managed_network_is_refused(case: Case, base: str, wires: dict[int, Wire]) -> None:
+    with Room({**case, "setup": ""}, base, os.getuid()) as room:
+        params = {
+            "processId": "managed",
+            "argv": room.argv(),
+            "cwd": f"file://{room.ws}",
+            "env": room.command_env(),
+            "tty": False,
+            "arg0": None,
+            "enforceManagedNetwork": True,
+            "sandbox": {
+                "permissions": case["profile"],
+                "workspaceRoots": [f"file://{room.ws}"],
+                "windowsSandboxLevel": "disabled",
+            },
+        }
+        answer = wires[os.getuid()].call("process/start", params)
+        assert answer["error"]["code"] == -32602
+        assert "managed network proxy" in answer["error"]["message"]

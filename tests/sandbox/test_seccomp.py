@@ -1,0 +1,106 @@
+"""The filter program, run by a small interpreter of classic BPF."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from handrail.sandbox import seccomp
+from handrail.sandbox.seccomp import ALLOW, ERRNO, KILL
+
+EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+X86, ARM = 0xC000003E, 0xC00000B7
+
+
+def answer(program: bytes, arch: int, number: int, *args: int) -> int:
+    """What the kernel would do with this system call."""
+    values = [*args, *([0] * (6 - len(args)))]
+    data = struct.pack("<IIQ6Q", number, arch, 0, *values)
+    code = list(struct.iter_unpack("=HBBI", program))
+    accumulator, at = 0, 0
+    while True:
+        op, yes, no, value = code[at]
+        at += 1
+        match op:
+            case 0x20:
+                accumulator = struct.unpack_from("<I", data, value)[0]
+            case 0x54:
+                accumulator &= value
+            case 0x06:
+                return int(value)
+            case 0x15 | 0x35 | 0x45:
+                holds = {
+                    0x15: accumulator == value,
+                    0x35: accumulator >= value,
+                    0x45: bool(accumulator & value),
+                }[op]
+                at += yes if holds else no
+            case _:
+                raise AssertionError(f"unknown instruction {op:#x}")
+
+
+@pytest.fixture(params=[True, False], ids=["unix", "no-unix"])
+def x86(request: pytest.FixtureRequest) -> bytes:
+    return seccomp.program("x86_64", unix_sockets=request.param)
+
+
+def test_another_architecture_is_killed(x86: bytes) -> None:
+    assert answer(x86, 0x40000003, 1) == KILL
+    assert answer(x86, ARM, 1) == KILL
+    assert answer(seccomp.program("aarch64", unix_sockets=True), X86, 1) == KILL
+
+
+def test_x32_numbers_do_not_exist(x86: bytes) -> None:
+    assert answer(x86, X86, 0x40000000 | 41, 1, 1, 0) == ENOSYS
+
+
+@pytest.mark.parametrize(("arch", "audit", "column"), [("x86_64", X86, 0), ("aarch64", ARM, 1)])
+def test_what_is_refused_is_refused_on_both_machines(arch: str, audit: int, column: int) -> None:
+    program = seccomp.program(arch, unix_sockets=True)
+    for name, numbers in seccomp.REFUSED.items():
+        if numbers[column] is not None:
+            assert answer(program, audit, numbers[column]) == EPERM, name
+    assert answer(program, audit, 435) == ENOSYS
+
+
+def test_ordinary_calls_are_allowed(x86: bytes) -> None:
+    for number in (0, 1, 2, 9, 39, 42, 57, 59, 61, 257, 262, 293, 319):
+        assert answer(x86, X86, number) == ALLOW
+
+
+def test_no_new_namespace_by_clone_or_unshare(x86: bytes) -> None:
+    for flag in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert answer(x86, X86, 56, flag | 17) == EPERM
+        assert answer(x86, X86, 272, flag) == EPERM
+    assert answer(x86, X86, 272, 0x80) == EPERM
+    assert answer(x86, X86, 272, 0x400) == ALLOW
+    assert answer(x86, X86, 56, 0x01200011) == ALLOW
+    assert answer(x86, X86, 56, 0x3D0F00) == ALLOW  # a thread
+
+
+def test_a_terminal_does_not_type_whatever_the_upper_bits_say(x86: bytes) -> None:
+    for request in (0x5412, 0x541C):
+        assert answer(x86, X86, 16, 0, request) == EPERM
+        assert answer(x86, X86, 16, 0, request | 1 << 32) == EPERM
+    assert answer(x86, X86, 16, 0, 0x540E) == ALLOW  # TIOCSCTTY
+    assert answer(x86, X86, 16, 0, 0x5413) == ALLOW  # TIOCGWINSZ
+
+
+def test_socket_families() -> None:
+    with_unix = seccomp.program("x86_64", unix_sockets=True)
+    without = seccomp.program("x86_64", unix_sockets=False)
+    for program in (with_unix, without):
+        for family in (2, 10):
+            assert answer(program, X86, 41, family, 1, 0) == ALLOW
+        for family in (3, 4, 17, 29, 31, 38, 40, 44):
+            assert answer(program, X86, 41, family, 1, 0) == EPERM
+        assert answer(program, X86, 41, 16, 3, 0) == ALLOW
+        assert answer(program, X86, 41, 16, 3, 9) == EPERM
+        assert answer(program, X86, 53, 1, 1 | 0o2000000, 0) == ALLOW
+        assert answer(program, X86, 53, 1, 5, 0) == ALLOW
+        assert answer(program, X86, 53, 30, 1, 0) == EPERM
+    assert answer(with_unix, X86, 41, 1, 1, 0) == ALLOW
+    assert answer(without, X86, 41, 1, 1, 0) == EPERM
+    assert answer(without, X86, 53, 1, 2, 0) == EPERM
