@@ -11,9 +11,6 @@ from typing import Any
 from conformance.comparison import difference
 from handrail.policy import check, danger, is_known_safe, plain_commands
 
-#: Where the rule says something else than a case, on purpose: id -> why.
-DEVIATIONS: dict[str, str] = {}
-
 
 def execpolicy_check(case: dict[str, Any]) -> str | None:
     expected = case["expect"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.unified_exec.manager import Background
+from handrail.unified_exec.processes import Background
 from handrail.unified_exec.tools import Size, ToolFailed, UnknownProcess
 
 from .agent import Agent, Latch, eventually, with_agent

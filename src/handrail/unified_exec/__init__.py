@@ -6,5 +6,6 @@ wait, head_tail, truncate,  when a call returns, what is kept, what is shown, wh
 prune, response, keys       the text of an answer, names of keys              (all pure)
 transcript                  everything a process printed, bounded, on disk
 shell, environment          which shell, which environment
-session, table, manager     one process; the open ones; the calls
+session, table, processes   one process; the open ones by id; their lives
+manager                     the calls
 """

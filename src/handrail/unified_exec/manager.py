@@ -11,9 +11,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from handrail.errors import HandrailError, TerminateFailed, UsageError
+from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
@@ -21,10 +21,10 @@ from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.input import send
 from handrail.unified_exec.patching import intercepted
+from handrail.unified_exec.processes import Background, Processes
 from handrail.unified_exec.session import Origin, Process
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.starting import spawn_id, spawn_request
-from handrail.unified_exec.table import Table
 from handrail.unified_exec.tools import (
     ExecAnswer,
     ExecCommandArgs,
@@ -45,20 +45,10 @@ from handrail.unified_exec.wait import (
     write_yield,
 )
 
-#: How long ending a process may hold up the call that made it necessary.
-_END_SECONDS = 5.0
+__all__ = ["Background", "UnifiedExec"]
+
 #: A program is given this much before the wait for its reaction begins.
 _AFTER_WRITE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Background:
-    """An open process, for a list of them."""
-
-    call_id: str
-    process_id: int
-    command: str
-    cwd: str
 
 
 class UnifiedExec:
@@ -80,9 +70,9 @@ class UnifiedExec:
         self._listener = listener
         self._clock = clock
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
-        self._table = Table(settings, self._rng)
+        self._processes = Processes(settings, self._rng)
+        self._table = self._processes.table
         self._pauses = Pauses()
-        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def settings(self) -> Settings:
@@ -118,7 +108,8 @@ class UnifiedExec:
             self._table.release(number)
             raise ToolFailed(f"exec_command failed: {error}") from error
         except BaseException:
-            self._table.release(number)
+            if self._table.get(number) is None:  # else it was broken off while others made room
+                self._table.release(number)
             raise
         return await self._first_answer(call, process, notes)
 
@@ -149,26 +140,15 @@ class UnifiedExec:
 
     def background(self) -> list[Background]:
         """The processes that live, by id."""
-        return [
-            Background(one.origin.call_id, one.origin.process_id, one.origin.cmd, one.origin.cwd)
-            for one in self._table.open()
-            if not one.exited
-        ]
+        return self._processes.background()
 
     async def terminate(self, process_id: int) -> bool:
         """End one; False if there is none of that id."""
-        process = self._table.get(process_id)
-        if process is None or process.exited:
-            return False
-        await process.session.terminate()
-        if self._table.remove(process):
-            self._bury(process)
-        return True
+        return await self._processes.terminate(process_id)
 
     async def clean(self) -> int:
         """End them all; how many there were."""
-        found = [one.process_id for one in self.background()]
-        return sum(await asyncio.gather(*(self.terminate(number) for number in found)))
+        return await self._processes.clean()
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -183,13 +163,7 @@ class UnifiedExec:
 
     async def close(self) -> None:
         """End every process and forget everything."""
-        try:
-            await self.clean()
-        finally:
-            await asyncio.gather(*self._closing, return_exceptions=True)
-            for process in self._table.all():
-                await process.close()
-                process.transcript.close()
+        await self._processes.close()
 
     # --- starting --------------------------------------------------------------------------------
 
@@ -214,19 +188,10 @@ class UnifiedExec:
             transcript=Transcript(self._settings.transcript_bytes, self._settings.transcript_dir),
             attempt=call.attempt,
         )
-        notes = list(started.notes)
-        if started.session.try_exit_status() is None:
-            # Kept before anything is awaited: a call that is broken off must not lose it.
-            pruned = self._table.store(process)
-            if pruned is not None:
-                notes.append(await self._prune(pruned))
-            count = len(self._table)
-            if count >= self._settings.warn_at:
-                notes.append(
-                    f"{count} sessions are open and {self._settings.max_processes} may be: end"
-                    " those you no longer need, or the least recently used will be ended"
-                )
-        return process, tuple(notes)
+        if started.session.try_exit_status() is not None:
+            return process, started.notes
+        # Kept before anything is awaited: a call that is broken off must not lose it.
+        return process, (*started.notes, *await self._processes.keep(process))
 
     async def _first_answer(
         self, call: ExecCall, process: Process, notes: tuple[str, ...]
@@ -242,7 +207,7 @@ class UnifiedExec:
                     taken = await process.collect(collection)
                 except BaseException:
                     if self._table.get(call.process_id) is not process:
-                        self._bury(process)
+                        self._processes.bury(process)
                     raise
                 again = await self._again(call, process, taken)
                 if again is None:
@@ -256,7 +221,7 @@ class UnifiedExec:
                         args.max_output_tokens,
                     )
                 self._table.remove(process)
-                self._retire(process)
+                self._processes.retire(process)
             call = replace(
                 call,
                 attempt=call.attempt + 1,
@@ -275,26 +240,13 @@ class UnifiedExec:
             if self._table.get(call.process_id) is process:
                 process.give_back(taken)  # the next call tells its end
             else:
-                self._bury(process)
+                self._processes.bury(process)
             raise
         except BaseException:
             # What the gate says instead is the answer.
             self._table.remove(process)
-            self._bury(process)
+            self._processes.bury(process)
             raise
-
-    async def _prune(self, process: Process) -> str:
-        self._bury(process, pruned=True)
-        origin = process.origin
-        what = f"session {origin.process_id} (`{_short(origin.cmd)}`)"
-        if process.exited:
-            return f"{what} had ended and was forgotten to make room for this one"
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await process.session.terminate()
-        except (TerminateFailed, TimeoutError):
-            return f"{what} should have been ended to make room for this one, but still runs"
-        return f"{what} was ended to make room for this one: it was the least recently used"
 
     async def _interact(self, process: Process, args: WriteStdinArgs) -> ExecAnswer:
         process.touch()
@@ -331,7 +283,7 @@ class UnifiedExec:
         alive = not process.exited
         if not alive:
             self._table.remove(process)
-            self._bury(process)
+            self._processes.bury(process)
             if process.failure:
                 raise ToolFailed(f"{tool} failed: {process.failure}", output=taken.content())
             if collection.left_open:
@@ -365,22 +317,6 @@ class UnifiedExec:
             f": {how}; read_output still gives what it printed",
         )
 
-    def _bury(self, process: Process, *, pruned: bool = False) -> None:
-        process.let_go()
-        for forgotten in self._table.bury(process, pruned=pruned):
-            self._retire(forgotten)
-
-    def _retire(self, process: Process) -> None:
-        """Stop listening to a process nobody can ask about any more."""
-
-        async def retire() -> None:
-            await process.close()
-            process.transcript.close()
-
-        task = asyncio.get_running_loop().create_task(retire())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
     def _chunk_id(self) -> str:
         return f"{self._rng.randrange(1 << 24):06x}"
 
@@ -393,8 +329,3 @@ def _sentence(error: HandrailError) -> str:
     # The prefix of the executor's families says «process» once more.
     detail = getattr(error, "detail", "")
     return str(detail or error)
-
-
-def _short(cmd: str) -> str:
-    line = " ".join(cmd.split())
-    return line if len(line) <= 60 else line[:59] + "…"
