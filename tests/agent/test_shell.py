@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,36 @@ def test_a_late_denial_is_named_with_the_way_out(base: Path, work: Path) -> None
             assert scribe.questions == []
 
     played(main())
+
+
+def test_sockets_that_come_and_go_harm_no_command(base: Path, work: Path) -> None:
+    """Each is covered by name in a sandbox; one that vanishes meanwhile must not look like the
+    command's own failure.
+    """
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            folder = tempfile.mkdtemp(dir=base)
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(f"{folder}/s")
+                server.listen()
+                over.wait(0.1)
+            shutil.rmtree(folder)
+
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            for _ in range(15):
+                answer = await shell.exec_command("true")
+                assert answer.exit_code == 0, answer.text
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        played(main())
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_a_declined_retry_shows_the_model_what_happened(base: Path, work: Path) -> None:
