@@ -37,7 +37,7 @@ REEXEC = 12  # python, program: become that keeper.  This form is for all versio
 WHO = 13  # whose is the lease; answered to everybody
 BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
-ADOPT = 16  # child, pid, note, names...  fds: a child of a keeper that is gone, and its pidfd
+ADOPT = 16  # child, pid, status or -, note, names...  fds: a child of a keeper that is gone
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.

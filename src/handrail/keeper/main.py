@@ -401,7 +401,7 @@ class Keeper:
         fields = [entry.child, b"%d" % entry.pid, status, *entry.usage.split(), *entry.fds]
         fds = list(entry.fds.values())
         pidfd = -1
-        if entry.status is None and b"lone" not in entry.fds:
+        if entry.status is None and entry.pid in self.by_pid:
             pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still its own
             fields.append(b"pidfd")
             fds.append(pidfd)
@@ -415,11 +415,11 @@ class Keeper:
 
     def adopt(self, fields: list[bytes], fds: list[int]) -> None:
         """Hold what a server has of a child whose keeper has died; we are not its parent."""
-        child, pid, note, *names = fields
+        child, pid, status, note, *names = fields
         if child not in self.entries and len(names) == len(fds):
-            self.entries[child] = Entry(
-                child, int(pid), 0, dict(zip(names, fds, strict=True)), note
-            )
+            entry = Entry(child, int(pid), 0, dict(zip(names, fds, strict=True)), note)
+            entry.status = None if status == b"-" else int(status)
+            self.entries[child] = entry
             fds.clear()  # ours now
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:

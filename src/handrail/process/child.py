@@ -138,6 +138,7 @@ class Child:
         "sink",
         "spec",
         "started_at",
+        "status",
         "streams",
         "tags",
         "terminated",
@@ -162,6 +163,7 @@ class Child:
         self.sink = sink
         self.exit: ExitInfo | None = None
         self.verdict: Verdict | None = None  # of a contained child that has exited
+        self.status: int | None = None  # the exit as it was told, for the next keeper
         self.terminated = False
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
@@ -608,6 +610,7 @@ class Child:
         self.exit = info
         if self.spec.judge is not None:
             self.verdict = self.spec.judge(info.code, self._texts() if info.code else [])
+        self.status = status
         self._stop_timer()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
@@ -621,7 +624,8 @@ class Child:
                 self._pump.abandon()
         seq = self.log.exited()
         # Without an index its number is the first there is, and the close has the second.
-        if self._index is not None or not all(s.ended for s in self.streams):
+        # One that is lost has to be remembered as such.
+        if self._index is not None or status == LOST or not all(s.ended for s in self.streams):
             index = self._open_index()
             if index is not None:
                 index.exited(seq, status, int(self.age * 1000))

@@ -137,9 +137,12 @@ class Launcher:
         self._renoted.add(child)
         self.note(b"child/%d" % child, value)
 
-    def adopt(self, child: int, pid: int, note: bytes, fds: dict[bytes, int]) -> None:
+    def adopt(
+        self, child: int, pid: int, status: int | None, note: bytes, fds: dict[bytes, int]
+    ) -> None:
         """Give a new keeper what we have of a child whose keeper is gone."""
-        fields = [b"%d" % child, b"%d" % pid, note, *fds]
+        known = b"-" if status is None else b"%d" % status
+        fields = [b"%d" % child, b"%d" % pid, known, note, *fds]
         self._tell(link.ADOPT, 0, fields, list(fds.values()))
 
     async def replace_keeper(self, python: str, program: str) -> None:

@@ -91,6 +91,7 @@ def _recall(child: Child, index: EventIndex, found: Found) -> dict[int, int]:
         child._cause = ExitKind.EVICTED
     if ends.exit_seq:
         child.exit = _exit(child, ends.status, ends.wall_ms, found)
+        child.status = ends.status
         if child._pidfd >= 0:
             os.close(child._pidfd)
             child._pidfd = -1

@@ -76,7 +76,9 @@ class KeeperLoss:
             return
         self._at_work(self._launcher.mark)
         self._sessions.save_all()
-        for session in self._sessions.all():
-            for child in session.table:
-                note = notes.encode(session.id, child.key, child.spec, child.started)
-                self._launcher.adopt(child.number, child.pid, note, custody.holdings(child))
+        for owner, detached, child in self._sessions.everything():
+            note = notes.encode(owner, child.key, child.spec, child.started)
+            held = custody.holdings(child)
+            self._launcher.adopt(child.number, child.pid, child.status, note, held)
+            if detached:
+                self._launcher.renote(child.number, notes.move(owner, child.key, detached=True))

@@ -16,7 +16,7 @@ import logging
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -149,8 +149,14 @@ class Sessions:
         for session in self._sessions.values():
             self._save(session)
 
-    def all(self) -> list[Session]:
-        return list(self._sessions.values())
+    def everything(self) -> Iterator[tuple[str, bool, Child]]:
+        """Every process with its session, or with its owner when it is detached from any."""
+        for session in self._sessions.values():
+            for child in session.table:
+                yield session.id, False, child
+        for owner, table in self._detached.items():
+            for child in table:
+                yield owner, True, child
 
     @property
     def starting(self) -> bool:
