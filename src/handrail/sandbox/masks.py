@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]  # device, inode
 
+_POOL = "pool"
+_MOST_SPARES = 16
+
 
 class Mask(Record):
     """A missing path that is to be covered, by an empty directory or by an empty file."""
@@ -60,7 +63,9 @@ class Registry:
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or os.path.join(state_base(), "masks")
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        #: Directories to be lent: making and removing one costs twenty times as much as moving it.
+        self._pool = os.path.join(self.directory, _POOL)
+        os.makedirs(self._pool, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._lock = os.open(os.path.join(self.directory, "lock"), flags, 0o600)
         self._active: dict[tuple[Mask, ...], Lease] = {}
@@ -91,14 +96,14 @@ class Registry:
             # First the intention: whoever finds it after a crash knows where to look.
             os.pwrite(fd, b"".join(_record(mask, (0, 0)) for mask in masks), 0)
             for mask in masks:
-                made[mask] = _make(mask, others.get(mask.path))
+                made[mask] = _make(mask, others.get(mask.path), self._pool)
             text = b"".join(_record(mask, identity) for mask, identity in made.items())
             os.pwrite(fd, text, 0)
             os.truncate(fd, len(text))
         except BaseException:
             for mask, identity in made.items():
                 if mask.path not in others:
-                    _remove(mask.path, identity)
+                    _remove(mask.path, identity, self._pool)
             os.unlink(os.path.join(self.directory, name))
             os.close(fd)
             raise
@@ -115,7 +120,7 @@ class Registry:
             others = self._living()
             for mask, identity in lease.made.items():
                 if mask.path not in others:
-                    _remove(mask.path, identity)
+                    _remove(mask.path, identity, self._pool)
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""
@@ -140,7 +145,7 @@ class Registry:
         living: dict[bytes, Identity] = {}
         dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
         for name in os.listdir(self.directory):
-            if name == "lock":
+            if name in ("lock", _POOL):
                 continue
             place = os.path.join(self.directory, name)
             try:
@@ -160,7 +165,7 @@ class Registry:
         for place, records in dead:
             for path, identity in records:
                 if path not in living:
-                    _remove(path, identity)
+                    _remove(path, identity, self._pool)
             _unlink(place)
         return living
 
@@ -188,7 +193,7 @@ def _unlink(place: str) -> None:
         pass
 
 
-def _make(mask: Mask, shared: Identity | None) -> Identity:
+def _make(mask: Mask, shared: Identity | None, pool: str) -> Identity:
     """Make one mount point by the descriptor of its directory; share one of a living lease."""
     parent, name = os.path.split(mask.path)
     try:
@@ -199,7 +204,7 @@ def _make(mask: Mask, shared: Identity | None) -> Identity:
         fresh = True
         try:
             if mask.directory:
-                os.mkdir(name, 0o755, dir_fd=opened.fd)
+                _borrow(name, opened.fd, pool)
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
                 os.close(os.open(name, flags, 0o644, dir_fd=opened.fd))
@@ -219,7 +224,7 @@ def _make(mask: Mask, shared: Identity | None) -> Identity:
     return identity
 
 
-def _remove(path: bytes, identity: Identity) -> None:
+def _remove(path: bytes, identity: Identity, pool: str) -> None:
     """Take away what we made, unless it is something else by now or holds something."""
     parent, name = os.path.split(path)
     try:
@@ -231,13 +236,43 @@ def _remove(path: bytes, identity: Identity) -> None:
         if identity not in ((status.st_dev, status.st_ino), (0, 0)):
             return
         if stat.S_ISDIR(status.st_mode):
-            os.rmdir(name, dir_fd=opened.fd)
+            _give_back(name, opened.fd, pool)
         elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
             os.unlink(name, dir_fd=opened.fd)
     except OSError:
         pass  # gone, or somebody has begun to use it: then it is theirs
     finally:
         os.close(opened.fd)
+
+
+def _borrow(name: bytes, directory: int, pool: str) -> None:
+    """A new directory of this name; raises FileExistsError."""
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        for spare in os.listdir(pool):
+            try:
+                os.rename(os.path.join(pool, spare), name, dst_dir_fd=directory)
+            except OSError:
+                break  # another file system, most likely
+            return
+    os.mkdir(name, 0o755, dir_fd=directory)
+
+
+def _give_back(name: bytes, directory: int, pool: str) -> None:
+    """Take an empty directory away; raises OSError when it holds something."""
+    spares = os.listdir(pool)
+    spare = os.path.join(pool, os.urandom(8).hex())
+    if len(spares) < _MOST_SPARES:
+        try:
+            os.rename(name, spare, src_dir_fd=directory)
+        except OSError:
+            pass  # another file system, most likely
+        else:
+            if os.listdir(spare):  # somebody has begun to use it
+                os.rename(spare, name, dst_dir_fd=directory)
+            return
+    os.rmdir(name, dir_fd=directory)
 
 
 def _all_there(made: dict[Mask, Identity]) -> bool:
