@@ -126,7 +126,6 @@ def test_nobody_and_nothing_is_left_when_it_is_killed(ws: Path) -> None:
         select.select([], [], [], 0.01)
 
 
-
 def test_doctor_tells_what_holds() -> None:
     argv = [*HANDRAIL, "doctor"]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
