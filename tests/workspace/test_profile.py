@@ -8,30 +8,30 @@ from handrail import Profile, UsageError
 from handrail.executor.base import SandboxKind
 from handrail.workspace.profile import Access, Rules, Sandbox, find_profile, intent
 
-ROOT = "/work/repo"
+ROOT = "/srv/repo"
 
 
 @pytest.mark.parametrize(
     ("profile", "path", "access"),
     [
         (Profile(), "/etc/passwd", Access.READ),
-        (Profile(), "/work/repo/a", Access.WRITE),
-        (Profile(), "/work/repository", Access.READ),
-        (Profile(), "/work/repo/.git/config", Access.READ),
-        (Profile(), "/work/repo/sub/.git/config", Access.WRITE),
-        (Profile(write=(".", ".git")), "/work/repo/.git/config", Access.WRITE),
-        (Profile(write=()), "/work/repo/a", Access.READ),
+        (Profile(), "/srv/repo/a", Access.WRITE),
+        (Profile(), "/srv/repository", Access.READ),
+        (Profile(), "/srv/repo/.git/config", Access.READ),
+        (Profile(), "/srv/repo/sub/.git/config", Access.WRITE),
+        (Profile(write=(".", ".git")), "/srv/repo/.git/config", Access.WRITE),
+        (Profile(write=()), "/srv/repo/a", Access.READ),
         (Profile(read=("/usr",)), "/etc/passwd", Access.DENY),
-        (Profile(deny=("private",)), "/work/repo/private/key", Access.DENY),
+        (Profile(deny=("private",)), "/srv/repo/private/key", Access.DENY),
         (
             Profile(deny=("private",), write=(".", "private/x")),
-            "/work/repo/private/x",
+            "/srv/repo/private/x",
             Access.WRITE,
         ),
-        (Profile(deny=("**/*.env",)), "/work/repo/.env", Access.DENY),
-        (Profile(deny=("**/*.env",)), "/work/repo/a/b/x.env", Access.DENY),
-        (Profile(deny=("**/*.env",)), "/work/repo/a/b/x.envs", Access.WRITE),
-        (Profile(read=("/",), write=("same",), deny=("same",)), "/work/repo/same", Access.DENY),
+        (Profile(deny=("**/*.env",)), "/srv/repo/.env", Access.DENY),
+        (Profile(deny=("**/*.env",)), "/srv/repo/a/b/x.env", Access.DENY),
+        (Profile(deny=("**/*.env",)), "/srv/repo/a/b/x.envs", Access.WRITE),
+        (Profile(read=("/",), write=("same",), deny=("same",)), "/srv/repo/same", Access.DENY),
     ],
 )
 def test_the_longest_entry_decides(profile: Profile, path: str, access: Access) -> None:
@@ -42,7 +42,7 @@ def test_names_and_their_intents() -> None:
     assert intent(find_profile("off"), ROOT, None) is SandboxKind.NONE
     found = intent(find_profile("workspace-write"), ROOT, "/tmp/private")
     assert not isinstance(found, SandboxKind)
-    assert found["workspaceRoots"] == ["file:///work/repo"]
+    assert found["workspaceRoots"] == ["file:///srv/repo"]
     assert found["permissions"] == {
         "type": "managed",
         "file_system": {
