@@ -15,6 +15,10 @@ SAID = {
     "repl_dialogue.py": ["6 * 7 -> 42", "sum(range(101)) -> 5050", "it exited with 3"],
     "build_farm.py": ["50 commands, 50 targets, failed: [7, 14, 21, 28, 35, 42, 49]"],
     "cut_connection.py": ["cut 2 times; exit code 0; every line once: True"],
+    "server_crash.py": [
+        "1 crash; exit code 3; every line once: True",
+        "the REPL is the same: True",
+    ],
 }
 
 
