@@ -132,11 +132,11 @@ class Soak:
         told = time.monotonic()
         while time.monotonic() < end or self.rig.followed:
             try:
+                self.settle()
                 if time.monotonic() < end and len(self.rig.followed) < 6:
                     (self.echo if self.rng.random() < 0.3 else self.begin)()
                 elif self.rig.followed:
                     self.rig.receive()
-                self.settle()
                 now = time.monotonic()
                 if now > next_fault and now < end:
                     fault = self.rng.choice(FAULTS)

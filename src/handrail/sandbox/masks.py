@@ -119,7 +119,7 @@ class Registry:
             _unlink(os.path.join(self.directory, lease.name))
             others = self._living()
             for mask, identity in lease.made.items():
-                if mask.path not in others:
+                if not _held(others, mask.path, identity):
                     _remove(mask.path, identity, self._pool)
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
@@ -164,7 +164,7 @@ class Registry:
                 os.close(fd)
         for place, records in dead:
             for path, identity in records:
-                if path not in living:
+                if not _held(living, path, identity):
                     _remove(path, identity, self._pool)
             _unlink(place)
         return living
@@ -191,6 +191,11 @@ def _unlink(place: str) -> None:
         os.unlink(place)
     except FileNotFoundError:
         pass
+
+
+def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
+    """Whether another lease holds the same thing; a root may have been exchanged meanwhile."""
+    return path in others and identity in ((0, 0), others[path])
 
 
 def _make(mask: Mask, shared: Identity | None, pool: str) -> Identity:
