@@ -36,13 +36,15 @@ class Server:
 
     def crash(self) -> None:
         """Kill it without a word, and start the next."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._end(signal.SIGKILL)
         self._process = self._start()
 
     def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(10)
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        with self._process as process:  # waits for its end
+            process.send_signal(number)
 
 
 def main() -> None:
