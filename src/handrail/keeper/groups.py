@@ -7,7 +7,7 @@ changed session, parent and environment included.
 What the machine offers is found by doing it once (``__init__``).  Version 2 is needed for
 killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
 system has them there.  Where a step into a group is slow, only children whose limits need a
-group get one (docs/decisions/0008).
+group get one (docs/decisions/0007).
 """
 
 from __future__ import annotations
