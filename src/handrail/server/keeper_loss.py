@@ -58,7 +58,6 @@ class KeeperLoss:
             )
             self._give_up()
             return
-        self._starts.append(now)
         log.error("the keeper is gone; its children go on, and a new keeper is started")
         for child in self._sessions.children():
             custody.watch(child)
@@ -66,7 +65,10 @@ class KeeperLoss:
 
     async def _replace(self) -> None:
         try:
-            self._launcher.relink(self._start())
+            handle = self._start()
+            if not handle.found:  # else the one that dies still has its socket
+                self._starts.append(time.monotonic())
+            self._launcher.relink(handle)
             await self._launcher.hello()
         except (OSError, HandrailError) as error:
             if not self._launcher.alive or self._task is not asyncio.current_task():
