@@ -102,6 +102,13 @@ class Inside:
             os.close(self._ready)
             self._ready = -1
 
+    def stood(self) -> bool:
+        """After bwrap's exit: whether it had come to start the command."""
+        try:
+            return os.read(self._ready, 1) == b""
+        except ConnectionError:
+            return False
+
     def abandon(self) -> None:
         """It was never started."""
         self.sent()
