@@ -290,5 +290,5 @@ async def test_a_sandbox_is_set_up_again_when_a_socket_vanished(
             assert result["sandboxType"] == "linuxSeccomp"
             exit_, output = await ended(client, "p")
             assert (exit_["code"], output) == (0, b"ran\n")
-    assert len(calls) == 2
+    assert len(calls) >= 2  # more if others come and go as well
     assert not place.exists()

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from handrail.process.foreground import Foreground
-    from handrail.process.spec import ProcessSpec
 
 #: As a shell says it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -106,15 +105,14 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         if temporary:  # every name that is protected there would be one more mount
             profile = profile._replace(shared=(*profile.shared, temporary))
         argv = tuple(map(os.fsencode, asked.argv))
-        for _ in range(_MOST_TRIES):
-            held = sandbox.contain_command(argv, cwd, env, profile, again=_again)
+        for failures in range(_MOST_TRIES):
+            held = sandbox.contain_command(argv, cwd, env, profile, failures)
             foreground.start_held(held.argv, held.env, held.passed, held.inside)
             if held.inside.stands():
                 return foreground.attend(asked.timeout)
             # Something that was to be covered has vanished: the command was not run.
             foreground.attend(None)
             os.chdir(cwd)
-            sandbox.forget(profile)
         raise HandrailError("the sandbox was not set up; start the command again")
     except (HandrailError, OSError) as error:
         print(f"handrail: nothing was run: {error}", file=sys.stderr)
@@ -123,10 +121,6 @@ def _run_contained(foreground: Foreground, asked: _Asked) -> int:
         sandbox.close()
         if temporary:
             _remove(temporary)
-
-
-def _again() -> ProcessSpec:
-    raise NotImplementedError  # we try again ourselves
 
 
 def _make_temporary() -> bytes:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The sandbox's own failures, apart from the command's: as timeout, env and their like have it.
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+#: How often a sandbox is set up that met a moving file system.
+_MOST_TRIES = 4
 
 USAGE = """\
 usage: handrail sandbox [OPTIONS] [--] COMMAND [ARGUMENT...]
@@ -129,14 +131,18 @@ def _run(options: Options) -> int:
         os.chdir(cwd)
         os.execvpe(program, options.command, os.environ)
     words = tuple(map(os.fsencode, options.command))
+    where, env = os.fsencode(cwd), dict(os.environb)
     try:
         sandbox.sweep()
-        held = sandbox.contain_command(words, os.fsencode(cwd), dict(os.environb), profile)
     except SandboxUnavailable as why:
         from handrail.sandbox import fallback  # machines without user namespaces
 
-        fallback.become(words, os.fsencode(cwd), dict(os.environb), profile, why)
-    return _shoot(held)
+        fallback.become(words, where, env, profile, why)
+    for failures in range(_MOST_TRIES):
+        done = _shoot(sandbox.contain_command(words, where, env, profile, failures))
+        if done is not None:
+            return done
+    return FAILED  # bwrap has said why
 
 
 def _lookup(program: str, cwd: str) -> int:
@@ -177,8 +183,8 @@ def _intent(options: Options, cwd: str) -> Intent:
 # --- running it -------------------------------------------------------------------------------
 
 
-def _shoot(held: Wrapped) -> int:
-    """Start it, stay until nobody inside is left, and pass the exit code on."""
+def _shoot(held: Wrapped) -> int | None:
+    """Start it, stay until nobody inside is left, and pass the exit code on; None: not started."""
     import select
     import signal
 
@@ -196,8 +202,8 @@ def _shoot(held: Wrapped) -> int:
         print(f"handrail sandbox: cannot start bubblewrap: {error.strerror}", file=sys.stderr)
         return FAILED
     bwrap = os.pidfd_open(pid)
+    inside.sent()  # before there is a second process that would hold them too
     guard = _guard(bwrap, inside)
-    inside.sent()
     while not (ready := select.select([bwrap, wake], [], [], 0.005 if waiting else None)[0]) or (
         bwrap not in ready
     ):
@@ -205,10 +211,13 @@ def _shoot(held: Wrapped) -> int:
             os.read(wake, 512)
         waiting[:] = [n for n in waiting if not inside.signal(n, tree=False)]
     _, status = os.waitpid(pid, 0)
+    stood = inside.stood()
     inside.wait()
     signal.pidfd_send_signal(guard, signal.SIGKILL)
     os.waitid(os.P_PIDFD, guard, os.WEXITED)
     code = os.waitstatus_to_exitcode(status)
+    if code > 0 and not stood:
+        return None
     return code if code >= 0 else 128 - code
 
 

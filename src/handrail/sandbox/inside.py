@@ -107,12 +107,17 @@ class Inside:
         if self._ready < 0:
             return True
         try:
-            return os.read(self._ready, 1) == b""
-        except ConnectionError:
-            return False
+            return self.stood()
         finally:
             os.close(self._ready)
             self._ready = -1
+
+    def stood(self) -> bool:
+        """After bwrap's exit: whether it had come to start the command."""
+        try:
+            return os.read(self._ready, 1) == b""
+        except ConnectionError:
+            return False
 
     def abandon(self) -> None:
         """It was never started."""

@@ -34,6 +34,8 @@ LINUX_SECCOMP = "linuxSeccomp"
 _LAST_SECONDS = 2.0
 #: How often a plan is made anew because names appear that were missing.
 _MOST_TRIES = 8
+#: How often a sandbox may fail to be set up before Unix sockets are given up.
+_PATIENCE = 2
 
 
 class Sandbox:
@@ -59,7 +61,7 @@ class Sandbox:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
         return self._ready().plan(profile)
 
-    def contain(self, spec: ProcessSpec, profile: Profile) -> ProcessSpec:
+    def contain(self, spec: ProcessSpec, profile: Profile, failures: int = 0) -> ProcessSpec:
         """The spec that runs the same command held by the profile.
 
         Raises SandboxUnavailable, or Refused.  One that asks for nothing is given back as it is.
@@ -71,10 +73,20 @@ class Sandbox:
             return wrap(spec, plan, self._bwrap, plan.registry, again)
 
         def again() -> ProcessSpec:
-            self._ready().forget(profile)
-            return self.contain(spec, profile)
+            return self.contain(spec, profile, failures + 1)
 
+        profile = self._after(failures, profile)
         return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
+
+    def _after(self, failures: int, profile: Profile) -> Profile:
+        """What to try after so many failures to set it up.
+
+        Sockets of the host that come and go faster than they can be covered: then none can be
+        made inside, and nothing has to be covered.
+        """
+        if failures:
+            self._ready().forget(profile)
+        return profile._replace(sockets=False) if failures >= _PATIENCE else profile
 
     def contain_command(
         self,
@@ -82,17 +94,14 @@ class Sandbox:
         cwd: bytes,
         env: Mapping[bytes, bytes],
         profile: Profile,
-        *,
-        again: Callable[[], ProcessSpec] | None = None,
+        failures: int = 0,
     ) -> Wrapped:
-        """The same for words and an environment, under a profile that asks for something.
-
-        With ``again`` (which is not called here) ``inside.stands`` tells whether it was set up.
-        """
+        """The same for words and an environment, under a profile that asks for something."""
 
         def hold(plan: Plan) -> Wrapped:
-            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry, again=again)
+            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry)
 
+        profile = self._after(failures, profile)
         return self._with_plan(profile, argv[0], cwd, hold)
 
     def _with_plan(
@@ -107,10 +116,6 @@ class Sandbox:
             except Stale:
                 planner.forget(profile)
         raise Refused("the workspace changes too fast to be covered; start the command again")
-
-    def forget(self, profile: Profile) -> None:
-        """Make its plan anew the next time."""
-        self._ready().forget(profile)
 
     def sweep(self) -> None:
         """Clear away what sandboxes of before have left behind."""

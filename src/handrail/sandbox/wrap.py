@@ -6,6 +6,7 @@ the request brought along is in the arguments it reads from a descriptor.
 
 from __future__ import annotations
 
+import _socket  # socket itself takes a while to import
 import os
 
 from handrail.sandbox import seccomp
@@ -98,12 +99,14 @@ def wrap_command(
 ) -> Wrapped:
     """The same for words and an environment; raises Refused or Stale.
 
-    With ``again`` it can be told whether bwrap came to start the command, and be tried anew.
+    ``again`` makes another of the same, should bwrap not come to start the command.
     """
     arguments = [
         *namespace_arguments(network=plan.profile.network),
         *plan.arguments,
-        *((b"--file", b"%d" % READY_FD, READY_FILE) if again is not None else ()),
+        b"--file",
+        b"%d" % READY_FD,
+        READY_FILE,
         *environment_arguments(env),
         b"--chdir",
         cwd,
@@ -141,16 +144,12 @@ def wrap_command(
         info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         closing.append(said)
         passed.append((INFO_FD, said))
-        ready = -1
-        if again is not None:
-            import socket  # not for a single command on the command line
-
-            ours, theirs = socket.socketpair()
-            closing.append(theirs.detach())
-            passed.append((READY_FD, closing[-1]))
-            ours.send(b"\n")
-            ours.shutdown(socket.SHUT_WR)
-            ready = ours.detach()
+        ours, theirs = _socket.socketpair()
+        closing.append(theirs.detach())
+        passed.append((READY_FD, closing[-1]))
+        ours.send(b"\n")
+        ours.shutdown(_socket.SHUT_WR)
+        ready = ours.detach()
     except BaseException:
         for fd in closing:
             os.close(fd)
