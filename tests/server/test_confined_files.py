@@ -77,10 +77,7 @@ class Files:
 
 def helpers(served: Served) -> list[int]:
     """The processes of the keeper: the outermost of each helper."""
-    found = []
-    for keeper in children(os.getpid()):
-        found += children(keeper)
-    return found
+    return children(served.server.launcher.keeper_pid)
 
 
 async def test_every_call_works_inside(workspace: Path) -> None:

@@ -275,10 +275,10 @@ async def test_a_sandbox_is_set_up_again_when_a_socket_vanished(
     spawn = Launcher.spawn
     calls = []
 
-    def vanishing(self: Launcher, spec: Any) -> Any:
+    def vanishing(self: Launcher, spec: Any, note: bytes) -> Any:
         calls.append(spec)
         shutil.rmtree(place, ignore_errors=True)
-        return spawn(self, spec)
+        return spawn(self, spec, note)
 
     monkeypatch.setattr(Launcher, "spawn", vanishing)
     with socket.socket(socket.AF_UNIX) as listener:

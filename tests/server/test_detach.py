@@ -86,9 +86,10 @@ async def test_it_ends_with_the_server() -> None:
         client = await served.client()
         await client.start("p", "sleep", "600", detach=True)
         (child,) = served.server.sessions.children()
+        pid = child.pid
         await client.call("session/close")
-        assert alive(child.pid)
-    assert not alive(child.pid)
+        assert alive(pid)
+    assert not alive(pid)
 
 
 async def test_its_orphans_are_listed_after_it_was_forgotten() -> None:

@@ -116,7 +116,7 @@ class AgentShell:
         await self.close()
 
     async def close(self) -> None:
-        """End every process of this shell."""
+        """End every process of this shell; raises nothing of its own."""
         opened, self._open = self._open, None
         if opened is not None:
             try:
@@ -173,25 +173,25 @@ class AgentShell:
         return self._now.manager.read_output(read_output_args(given))
 
     def background(self) -> list[Background]:
-        """The processes that live."""
+        """The processes that live; raises UsageError outside of ``async with``."""
         return self._now.manager.background()
 
     async def terminate(self, session_id: int) -> bool:
-        """End one; False if there is none of that id."""
+        """End one; False if there is none of that id.  Raises TerminateFailed, or UsageError."""
         return await self._now.manager.terminate(session_id)
 
     async def clean(self) -> int:
-        """End them all; how many there were."""
+        """End them all; how many there were.  Raises TerminateFailed, or UsageError."""
         return await self._now.manager.clean()
 
     def tools(self) -> list[dict[str, object]]:
-        """The tools as a model is told of them, for function calling."""
+        """The tools as a model is told of them, for function calling; never raises."""
         return agent_tools()
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None
     ) -> ToolAnswer:
-        """One tool call of a model; whatever goes wrong is a text for it."""
+        """One tool call of a model; whatever goes wrong is a text for it, never raised."""
         try:
             match name:
                 case "exec_command":
@@ -239,7 +239,7 @@ class AgentShell:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """While somebody is asked something, no call's waiting time runs."""
+        """While somebody is asked something, no call's waiting time runs; raises UsageError."""
         with self._now.manager.asking():
             yield
 

@@ -114,6 +114,7 @@ class Child:
     __slots__ = (
         "_backlog",
         "_cause",
+        "_discarded",
         "_ending",
         "_index",
         "_launcher",
@@ -169,6 +170,7 @@ class Child:
         self.held_open = False  # closed although a descendant still has a stream
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
         self._ending: asyncio.Task[None] | None = None
+        self._discarded = False
         self._timer: asyncio.TimerHandle | None = None
         self.started_at, self._started = time.time(), time.monotonic()
         self.closed_at = 0.0  # by the loop's clock
@@ -583,8 +585,8 @@ class Child:
         inside.settle(self._loop, lambda: self._reaped(status, user_ms, system_ms, rss))
 
     def _reaped(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
-        if self._pidfd < 0:
-            return  # discarded meanwhile
+        if self._discarded:
+            return
         usage = Usage(int(self.age * 1000), user_ms, system_ms, rss)
         self._take_last()
         info = exit_from_status(
@@ -746,6 +748,7 @@ class Child:
 
         Without ``forget`` the keeper goes on knowing its family, so that it can be ended.
         """
+        self._discarded = True
         if self.running and self.spec.containment is not None:
             self.spec.containment.settle(self._loop, _nothing)
         for stream in self.streams:

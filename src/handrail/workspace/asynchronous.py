@@ -191,7 +191,10 @@ class AsyncWorkspace:
         return sorted(self._processes, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def executor(self) -> Executor:
-        """What runs the commands here; it ends with the workspace."""
+        """What runs the commands here; it ends with the workspace.
+
+        Raises UsageError when that is closed, ExecutorTransportFailed when it cannot be reached.
+        """
         return await self._ground.open()
 
     @property

@@ -80,7 +80,7 @@ class Workspace:
             self._call(self._twin.close())
 
     def asynchronous(self) -> AsyncWorkspace:
-        """The same place for coroutines, as long as nothing was run in this one."""
+        """The same place for coroutines, as long as nothing was run in this one; never raises."""
         return self._twin
 
     def detach(self) -> str:
