@@ -345,7 +345,7 @@ async def test_nothing_is_left_in_a_workspace_that_is_only_looked_at(workspace: 
         await files.call("writeFile", workspace / "file", dataBase64=b64(b"new"))
         # What had to be kept from being made is gone when nobody changes anything any more.
         await spin(lambda: sorted(os.listdir(workspace)) == before)
-        assert len(helpers(served)) == 1
+        await spin(lambda: len(helpers(served)) == 1)
         await files.call("open", workspace / "file", handleId="h", mode="replace")
         await files.client.call("fs/writeBlock", handleId="h", offset=0, chunk=b64(b"newer"))
         await files.client.call("fs/close", handleId="h")
