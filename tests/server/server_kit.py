@@ -84,7 +84,9 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
                 for client in served.clients:
                     await client.until_ended()
                 await spin(lambda: not served.server._connections)
-        assert descriptors() == before
+        # Files may be closed by threads that still run.
+        async with asyncio.timeout(WAIT):
+            await spin(lambda: descriptors() == before)
 
 
 def samples(text: str) -> dict[str, float]:

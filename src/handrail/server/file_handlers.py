@@ -96,7 +96,9 @@ class ConnectionFiles:
         self.watch.close()
         if self._helpers is not None:
             self._helpers.close()
-        if len(self.handles):
+        if len(self.handles) and self._conn.server.draining:
+            self.handles.close_all()  # tasks are about to be cancelled, and nobody is served
+        elif len(self.handles):
             # Dropping a half-written file touches the disk.
             self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
 
