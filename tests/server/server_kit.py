@@ -84,9 +84,13 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
                 for client in served.clients:
                     await client.until_ended()
                 await spin(lambda: not served.server._connections)
-        # Files may be closed by threads that still run.
-        async with asyncio.timeout(WAIT):
-            await spin(lambda: descriptors() == before)
+        # Files may be closed by threads that still run; and what somebody else had left open
+        # before us may be gone meanwhile.
+        left = lambda: descriptors().items() - before.items()  # noqa: E731
+        try:
+            await spin(lambda: not left())
+        except TimeoutError:
+            raise AssertionError(f"left open: {left()}") from None
 
 
 def samples(text: str) -> dict[str, float]:
