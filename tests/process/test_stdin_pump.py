@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import uvloop
 from keeper.watching import LIMIT, eventually_so
 
 from handrail.errors import StdinClosed
+from handrail.process.stdin_log import StdinLog
 from handrail.process.stdin_pump import QUEUE_BYTES, QUEUE_CHUNKS, StdinPump
 
 
@@ -317,3 +319,31 @@ def test_abandon_accepts_and_writes_nothing(bench: Run) -> None:
         assert b.take() == b""
 
     bench(main)
+
+
+@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run])
+def test_a_busy_keeper_delays_and_reorders_nothing(loop: Callable[..., Any]) -> None:
+    """Until somebody else has the log, nothing is accepted; then all is, in order."""
+
+    async def main() -> None:
+        bench = Bench()
+        tries = 0
+
+        def open_log() -> StdinLog:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise BlockingIOError(errno.EAGAIN, "busy")
+            return StdinLog()
+
+        bench.pump = StdinPump(bench.write, bench.loop, bench._on_close, open_log)
+        turns = [bench.put(word) for word in (b"one ", b"two ", b"three")]
+        assert all(turn is not None and not turn.done() for turn in turns)
+        bench.pump.finish()
+        async with asyncio.timeout(LIMIT):
+            await asyncio.gather(*(turn for turn in turns if turn is not None))
+        assert await bench.take_all(13) == b"one two three"
+        assert bench.closed == 1
+        os.close(bench.read)
+
+    loop(main())

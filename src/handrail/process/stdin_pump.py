@@ -17,6 +17,8 @@ from handrail.process.stdin_log import NO_ID, StdinLog
 #: The peer queues 128 chunks; the bytes are bounded too, for chunks may be large.
 QUEUE_CHUNKS = 128
 QUEUE_BYTES = 8 * 1024 * 1024
+#: Until a keeper that was busy is asked again.
+_BUSY_SECONDS = 0.01
 
 
 class StdinPump:
@@ -77,12 +79,19 @@ class StdinPump:
         """
         if self.closed:
             raise StdinClosed("stdin of this process is closed")
-        if self._waiting or self.full:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append((future, data, accept))
-            return future
-        self._accept(data, accept)
-        return None
+        if not self._waiting and not self.full:
+            try:
+                self._accept(data, accept)
+                return None
+            except BlockingIOError:
+                self._come_back()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((future, data, accept))
+        return future
+
+    def _come_back(self) -> None:
+        """The keeper is too busy to take the log; it has to have that before we accept."""
+        self._loop.call_later(_BUSY_SECONDS, self._next)
 
     def store(self, data: bytes, digest: bytes = NO_ID, check: int = 0) -> None:
         """Put bytes into the log; of those that vanish only the id.  Raises OSError."""
@@ -206,14 +215,17 @@ class StdinPump:
     def _next(self) -> None:
         """Give waiting writers their turn, first come first served; then the end, if asked."""
         while self._waiting and not self.full:
-            future, data, accept = self._waiting.popleft()
-            if not future.done():
-                try:
+            future, data, accept = self._waiting[0]
+            try:
+                if not future.done():
                     self._accept(data, accept)
-                except OSError as error:
-                    future.set_exception(error)
-                else:
                     future.set_result(None)
+            except BlockingIOError:
+                self._come_back()
+                return
+            except OSError as error:
+                future.set_exception(error)
+            self._waiting.popleft()
         if self._closing and not self._waiting:
             if self._ends:
                 if self._log is not None:
