@@ -119,6 +119,24 @@ def test_a4_an_exit_while_no_server_runs(tmp_path: Path) -> None:
         assert (info["state"], info["exit"]["code"]) == ("closed", 7)
 
 
+@pytest.mark.parametrize("how", ["timeout", "terminate"])
+def test_an_end_that_was_under_way_is_carried_through(tmp_path: Path, how: str) -> None:
+    """The server dies between the TERM, which the process ignores, and the KILL."""
+    with rigged(tmp_path / "state") as rig:
+        script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.05; done"
+        sh(rig, "p", script, **({"timeoutMs": 1} if how == "timeout" else {}))
+        pid = int(text(rig, "p").split()[0])
+        if how == "terminate":
+            rig.call("process/terminate", processId="p", graceMs=600_000)
+        text(rig, "p", b"asked")
+        rig.restart()
+        assert ended(pid)
+        while (info := listed(rig)["p"])["exit"] is None:
+            assert rig.call("process/read", processId="p", afterSeq=0, waitMs=20)
+        kind = "timedOut" if how == "timeout" else "terminated"
+        assert (info["exit"]["kind"], info["exit"]["code"]) == (kind, 137)
+
+
 def test_numbers_ids_and_secrets_go_on(tmp_path: Path) -> None:
     """What is terminated stays so, a used id stays used, and the list of events is one list."""
     with rigged(tmp_path / "state") as rig:

@@ -209,7 +209,9 @@ class Child:
             self._drain_later()
             return
         self._launcher.watch(self.number, self._exited)
-        if self.spec.timeout is not None:
+        if self._cause is not None or self.terminated:
+            self._ending = self._loop.create_task(self._end_quietly(self._rest_of_grace()))
+        elif self.spec.timeout is not None:
             left = max(0.0, self.spec.timeout - self.age)
             self._timer = self._loop.call_later(
                 left, self._end_for, ExitKind.TIMED_OUT, TIMEOUT_GRACE
@@ -365,6 +367,13 @@ class Child:
             self._cause = cause
             self._mark(TIMED_OUT if cause is ExitKind.TIMED_OUT else EVICTED)
             self._ending = self._loop.create_task(self._end_quietly(grace))
+
+    def _rest_of_grace(self) -> float:
+        """For one that a server before us was about to end when it died."""
+        if self._cause is ExitKind.TIMED_OUT and self.spec.timeout is not None:
+            return max(0.0, self.spec.timeout + TIMEOUT_GRACE - self.age)
+        # How much it had is not known; one that was to be killed at once is dead already.
+        return TIMEOUT_GRACE if self._cause is None else 0.0
 
     async def _end_quietly(self, grace: float) -> None:
         with contextlib.suppress(KeeperLost):  # then its exit is reported as lost

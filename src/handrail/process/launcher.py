@@ -525,4 +525,4 @@ def _seen(future: asyncio.Future[link.Message]) -> None:
 
 
 def _gone() -> KeeperLost:
-    return KeeperLost("the keeper is gone, so no child can be started or signalled; restart")
+    return KeeperLost("the keeper is gone, so nothing can be started or signalled now; try again")

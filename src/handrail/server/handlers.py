@@ -474,7 +474,13 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
     reachable = isinstance(child, Child) and (child.running or params.tree)
     # The wire knows `interrupt` alone and refuses other names; ours are understood where they
     # have an effect, so that a client of the wire is answered as it expects for the rest.
-    if number is None or (params.signal != "interrupt" and not reachable):
+    if number is not None and params.signal != "interrupt" and not reachable:
+        raise RpcError(
+            INVALID_PARAMS,
+            f"process {params.process_id[:80]} is not running here, so it takes no"
+            f" `{params.signal[:40]}`; ask process/list for those that are",
+        )
+    if number is None:
         raise RpcError(
             INVALID_PARAMS,
             f"no signal `{params.signal[:40]}` for this process; use `interrupt`, or for one that"

@@ -87,8 +87,8 @@ class StateDir:
         leftovers.remember(self._fd, mark)
 
     def done(self) -> None:
-        """The keeper has ended with everything it had."""
-        leftovers.forget(self._fd)
+        """The keeper has ended with everything it had; one before it may have died."""
+        leftovers.end(self._fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         if not self._started:  # else we have lost our keeper, and its children are ours
