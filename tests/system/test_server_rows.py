@@ -124,7 +124,7 @@ def test_an_end_that_was_under_way_is_carried_through(tmp_path: Path, how: str) 
     """The server dies between the TERM, which the process ignores, and the KILL."""
     with rigged(tmp_path / "state") as rig:
         script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.05; done"
-        sh(rig, "p", script, **({"timeoutMs": 1} if how == "timeout" else {}))
+        sh(rig, "p", script, **({"timeoutMs": 1000} if how == "timeout" else {}))
         pid = int(text(rig, "p").split()[0])
         if how == "terminate":
             rig.call("process/terminate", processId="p", graceMs=600_000)
