@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.sandbox import repositories
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 
@@ -228,3 +229,16 @@ def test_plans_let_go_of_their_descriptors(held: Held, ws: Path) -> None:
         sh(held, writable(ws), ws, "true")
     held.planner.close()
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # the filter stays for the next one
+
+
+def test_more_directories_than_can_be_looked_at_are_refused(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = writable(ws)
+    for name in "abcde":
+        (ws / name).mkdir()
+    monkeypatch.setattr(repositories, "MOST_DIRECTORIES", 6)
+    held.planner.plan(profile)
+    (ws / "a" / "f").mkdir()
+    with pytest.raises(Refused, match="too many to look"):
+        held.planner.plan(profile)
