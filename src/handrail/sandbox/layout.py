@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How many descriptors a plan may hand over; the kernel takes 253 in one message.
-MOST_DESCRIPTORS = 200
+#: How many descriptors a plan may hand over; the kernel takes 253 in one message, and bwrap
+#: and the command need some of their own.
+MOST_DESCRIPTORS = 240
 
 #: Beyond this many the directories of the host's sockets are covered, not each socket.
 MOST_SOCKETS = 100
@@ -287,7 +288,7 @@ class Layout:
         self.plan.sockets = sockets.host_sockets()
         within_reach = [p for p in self.plan.sockets if self.plan.access(p) is not Access.DENY]
         if len(within_reach) > MOST_SOCKETS:
-            within_reach = sorted({os.path.dirname(path) for path in within_reach})
+            within_reach = sorted({self._place_of(path) for path in within_reach})
         for path in within_reach:
             cover = sockets.cover_for(path)
             if any(within(place, cover) for place in (*self.rules, *self.masks)):
@@ -296,6 +297,12 @@ class Layout:
                 self._cover(cover)
                 if cover == path and self.plan.access(os.path.dirname(path)) is Access.WRITE:
                     self.plan.fragile.append(path)
+
+    def _place_of(self, path: bytes) -> bytes:
+        """A socket's directory, but the socket itself if anything in there was asked for."""
+        directory = os.path.dirname(path)
+        asked = any(within(place, directory) for place in (*self.rules, *self.masks))
+        return path if asked else directory
 
     def _cover(self, path: bytes) -> None:
         try:
@@ -431,22 +438,31 @@ class Layout:
         for place in reversed(chain[:-1]):
             if place not in self.pinned:
                 self.pinned.add(place)
-                self._bind(self._open(place, lambda link, status: False), writable=True)
+                try:
+                    opened = self._open(place, lambda link, status: False)
+                except (Missing, Crossed):
+                    raise Refused(_exchanged(place)) from None
+                self._bind(opened, writable=True)
                 self._note(place)
 
     def _bind(self, opened: Opened, *, writable: bool) -> None:
-        # Beyond that by name, which was looked at a moment ago.
-        number = self._pass(opened.fd) if len(self.plan.passed) < MOST_DESCRIPTORS else 0
-        self.plan.steps.append(Bind(opened.path, number, writable))
+        # Never by name: it may lead elsewhere by the time bwrap follows it.
+        self.plan.steps.append(Bind(opened.path, self._pass(opened.fd), writable))
 
     def _null(self) -> int:
-        if len(self.plan.passed) >= MOST_DESCRIPTORS + 40:
-            raise Refused(
-                "the profile covers too many single files for one sandbox; deny their directory"
-            )
+        self._check_room()
         return self._pass(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
+    def _check_room(self) -> None:
+        if len(self.plan.passed) >= MOST_DESCRIPTORS:
+            raise Refused(
+                f"there are too many places to protect for one sandbox (more than"
+                f" {MOST_DESCRIPTORS} repositories, denied files and directories around them);"
+                " make a smaller directory writable, or deny directories instead of files"
+            )
+
     def _pass(self, fd: int) -> int:
+        self._check_room()
         number = FIRST_FD + len(self.plan.passed)
         self.plan.passed.append((number, fd))
         return number
