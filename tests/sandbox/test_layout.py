@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from handrail.sandbox import layout, repositories
+from handrail.sandbox.bubblewrap import Bind
 from handrail.sandbox.paths import Refused
-from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
+from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve, within
 
 from .runs import Held, holding
 
@@ -228,3 +230,47 @@ def test_plans_let_go_of_their_descriptors(held: Held, ws: Path) -> None:
         sh(held, writable(ws), ws, "true")
     held.planner.close()
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # the filter stays for the next one
+
+
+def test_more_directories_than_can_be_looked_at_are_refused(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = writable(ws)
+    for name in "abcde":
+        (ws / name).mkdir()
+    monkeypatch.setattr(repositories, "MOST_DIRECTORIES", 6)
+    held.planner.plan(profile)
+    (ws / "a" / "f").mkdir()
+    with pytest.raises(Refused, match="too many to look"):
+        held.planner.plan(profile)
+
+
+def test_more_places_than_descriptors_are_refused(held: Held, ws: Path) -> None:
+    for number in range(layout.MOST_DESCRIPTORS // 2 + 1):
+        (ws / f"r{number}" / ".git").mkdir(parents=True)
+    with pytest.raises(Refused, match="too many places"):
+        held.planner.plan(writable(ws))
+
+
+def test_every_place_is_mounted_by_descriptor(held: Held, ws: Path) -> None:
+    for number in range(layout.MOST_DESCRIPTORS // 2 - 15):
+        (ws / f"r{number}" / ".git").mkdir(parents=True)
+    assert sh(held, writable(ws), ws, "echo x > r7/.git/x || echo y > r7/f")[0] == 0
+    binds = [step for step in held.planner.plan(writable(ws)).steps if isinstance(step, Bind)]
+    assert [b.path for b in binds if not b.number and within(b.path, os.fsencode(ws))] == []
+
+
+def test_many_sockets_are_covered_where_they_are(held: Held, ws: Path) -> None:
+    (ws / "sub").mkdir()
+    listeners = []
+    try:
+        for number in range(layout.MOST_SOCKETS + 1):
+            listeners.append(socket.socket(socket.AF_UNIX))
+            listeners[-1].bind(str(ws / f"s{number}" if number < 60 else ws / "sub" / f"{number}"))
+            listeners[-1].listen()
+        plan = held.planner.plan(writable(ws))
+        for listener in listeners:
+            assert plan.access(os.fsencode(listener.getsockname())) is Access.DENY
+    finally:
+        for listener in listeners:
+            listener.close()

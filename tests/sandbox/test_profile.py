@@ -141,3 +141,15 @@ def test_profiles_can_be_remembered() -> None:
     assert one != one._replace(network=True)
     with pytest.raises(AttributeError):
         one.network = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("glob", ["sec/", "./sec", "/w/sec//", "codex-project-roots:///./sec/"])
+def test_names_that_say_nothing_are_left_out_of_globs(glob: str) -> None:
+    (found,) = bound(Entry(Access.DENY, glob=glob)).globs
+    assert found.pattern in ("sec", "w/sec")
+
+
+@pytest.mark.parametrize("glob", ["/", "./", "codex-project-roots://"])
+def test_a_glob_that_names_nothing_is_refused(glob: str) -> None:
+    with pytest.raises(BadIntent, match="names nothing"):
+        bound(Entry(Access.DENY, glob=glob))

@@ -67,9 +67,12 @@ def _translate(pattern: str) -> str:
     return "(?s:" + "".join(out) + ")"
 
 
-def expand(glob: Glob, depth: int | None, seen: dict[bytes, int]) -> list[bytes]:
-    """The paths that match now.  ``seen`` takes the directories read and their times of change.
+def expand(
+    glob: Glob, depth: int | None, seen: dict[bytes, int]
+) -> tuple[list[bytes], list[bytes]]:
+    """The paths that match now, and the directories into which we may not look.
 
+    ``seen`` takes the directories read and their times of change.
     Raises Refused when there is too much to look at.
     """
     start, pattern, below = _start(glob)
@@ -79,14 +82,24 @@ def expand(glob: Glob, depth: int | None, seen: dict[bytes, int]) -> list[bytes]
     if depth is not None:
         most = depth if most is None else min(most, depth)
     found: list[bytes] = []
+    closed: list[bytes] = []
     budget = MOST_ENTRIES
     todo = [(start, below, 1)]
     while todo:
         path, relative, level = todo.pop()
         try:
             seen[path] = os.stat(path, follow_symlinks=False).st_mtime_ns
+        except PermissionError:
+            closed.append(os.path.dirname(path))  # gives its names, but nothing by them
+            continue
+        except OSError:
+            continue
+        try:
             with os.scandir(path) as entries:
                 listed = [(e.path, e.name, e.is_dir(follow_symlinks=False)) for e in entries]
+        except PermissionError:
+            closed.append(path)
+            continue
         except OSError:
             continue
         budget -= len(listed)
@@ -102,7 +115,7 @@ def expand(glob: Glob, depth: int | None, seen: dict[bytes, int]) -> list[bytes]
                 f" {MOST_MATCHES} matches or {MOST_ENTRIES} names); deny directories by path, or"
                 " set glob_scan_max_depth"
             )
-    return found
+    return found, closed
 
 
 def _start(glob: Glob) -> tuple[bytes, str, bytes]:

@@ -41,15 +41,16 @@ from handrail.sandbox.paths import (
 )
 from handrail.sandbox.plan import Indexes, Plan, look
 from handrail.sandbox.profile import Access, Profile, depth, parents, within
-from handrail.sandbox.repositories import git_directories
+from handrail.sandbox.repositories import MORE, MOST_DIRECTORIES, git_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How many descriptors a plan may hand over; the kernel takes 253 in one message.
-MOST_DESCRIPTORS = 200
+#: How many descriptors a plan may hand over; the kernel takes 253 in one message, and bwrap
+#: and the command need some of their own.
+MOST_DESCRIPTORS = 240
 
 #: Beyond this many the directories of the host's sockets are covered, not each socket.
 MOST_SOCKETS = 100
@@ -71,6 +72,7 @@ class Layout:
         self.masks: dict[bytes, Mask] = {}
         self.links: dict[bytes, bytes] = {}
         self.pinned: set[bytes] = set()
+        self.closed: set[bytes] = set()
 
     def build(self) -> Plan:
         try:
@@ -106,6 +108,8 @@ class Layout:
             except Missing as missing:
                 # Ignored: the command starts, and there is nothing to write to.
                 self._note(missing.path)
+                if isinstance(missing, Unreachable):
+                    self._keep_closed(os.path.dirname(missing.path), Access.READ)
                 continue
             except Crossed as crossed:
                 raise Refused(
@@ -127,7 +131,8 @@ class Layout:
         except Missing as missing:
             self._note(missing.path)
             if isinstance(missing, Unreachable):
-                return  # for the command too
+                self._keep_closed(os.path.dirname(missing.path), access)
+                return
             if self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
                 self._mask(missing.path, directory=protected and missing.path == path)
             return
@@ -139,6 +144,33 @@ class Layout:
             ) from None
         self._note(path, follow=True)
         self._rule(opened.path, access, soft=protected)
+
+    def _keep_closed(self, path: bytes, access: Access) -> None:
+        """A directory nobody can look into now: see to it that the command cannot open it.
+
+        Whoever owns a directory can change its mode, so one in a writable place becomes a mount
+        of its own.  Elsewhere, or if it is somebody else's, it is out of reach for the command.
+        """
+        if path in self.closed:
+            self._rule(path, access)
+            return
+        try:
+            owner = os.stat(path, follow_symlinks=False).st_uid
+        except OSError:
+            return  # gone, or in another one that is closed and was found as well
+        if owner != os.geteuid() or self.plan.access(path) is not Access.WRITE:
+            return
+        if path in self.rules:
+            raise Refused(
+                f"{_shown(path)} is to be writable but its owner may not look into it, so what is"
+                " protected there cannot be found; give it its mode back (chmod u+rwx)"
+            )
+        try:
+            self._open(path, lambda link, status: False)
+        except (Missing, Crossed):
+            raise Refused(_exchanged(path)) from None
+        self.closed.add(path)
+        self._rule(path, access)
 
     def _not_writable(self, link: bytes, status: os.stat_result) -> bool:
         return self.plan.access(os.path.dirname(link)) is not Access.WRITE
@@ -183,7 +215,15 @@ class Layout:
         found = self.indexes(root).refresh()
         self.plan.repositories[root] = found
         for path in found:
-            self._protect(path)
+            if path == MORE:
+                raise Refused(
+                    f"{_shown(root)} has more than {MOST_DIRECTORIES} directories, too many to look"
+                    " for repositories to protect; make a smaller directory writable"
+                )
+            if os.path.basename(path) == b".git":
+                self._protect(path)
+            else:
+                self._keep_closed(path, Access.READ)
 
     def _protect(self, path: bytes) -> None:
         if path in self.rules or self.plan.access(path) is not Access.WRITE:
@@ -217,19 +257,26 @@ class Layout:
         from handrail.sandbox import globs  # only when there are any
 
         for glob in self.profile.globs:
-            for path in globs.expand(glob, self.profile.glob_depth, self.plan.changed):
+            found, closed = globs.expand(glob, self.profile.glob_depth, self.plan.changed)
+            for path in closed:
+                self._note(path + b"/.")  # no longer there for us as long as it is closed
+                self._keep_closed(path, Access.DENY)
+            for path in found:
                 real = os.path.realpath(path)
                 try:
                     self._open(real, lambda link, status: False)
+                except Unreachable as closed_one:
+                    self._keep_closed(os.path.dirname(closed_one.path), Access.DENY)
+                    continue
                 except (Missing, Crossed):
-                    continue  # gone meanwhile, or out of reach for the command too
+                    continue  # gone meanwhile
                 self._rule(real, Access.DENY)
 
     def _private(self) -> None:
         """Our own state, and the sockets of the host, are nobody's business in there."""
         for path in self.profile.private:
             real = os.path.realpath(path)
-            if os.path.isdir(real) and self.plan.access(real) is not Access.DENY:
+            if self.plan.access(real) is not Access.DENY:
                 self._cover(real)
         if self.profile.network:
             return  # no such sockets can be made at all
@@ -241,7 +288,7 @@ class Layout:
         self.plan.sockets = sockets.host_sockets()
         within_reach = [p for p in self.plan.sockets if self.plan.access(p) is not Access.DENY]
         if len(within_reach) > MOST_SOCKETS:
-            within_reach = sorted({os.path.dirname(path) for path in within_reach})
+            within_reach = sorted({self._place_of(path) for path in within_reach})
         for path in within_reach:
             cover = sockets.cover_for(path)
             if any(within(place, cover) for place in (*self.rules, *self.masks)):
@@ -251,9 +298,18 @@ class Layout:
                 if cover == path and self.plan.access(os.path.dirname(path)) is Access.WRITE:
                     self.plan.fragile.append(path)
 
+    def _place_of(self, path: bytes) -> bytes:
+        """A socket's directory, but the socket itself if anything in there was asked for."""
+        directory = os.path.dirname(path)
+        asked = any(within(place, directory) for place in (*self.rules, *self.masks))
+        return path if asked else directory
+
     def _cover(self, path: bytes) -> None:
         try:
             self._open(path, alias_of_the_system)
+        except Unreachable as closed:
+            self._keep_closed(os.path.dirname(closed.path), Access.DENY)
+            return
         except (Missing, Crossed, Refused):
             return  # out of reach for us, so for the command
         self._rule(path, Access.DENY)
@@ -382,22 +438,31 @@ class Layout:
         for place in reversed(chain[:-1]):
             if place not in self.pinned:
                 self.pinned.add(place)
-                self._bind(self._open(place, lambda link, status: False), writable=True)
+                try:
+                    opened = self._open(place, lambda link, status: False)
+                except (Missing, Crossed):
+                    raise Refused(_exchanged(place)) from None
+                self._bind(opened, writable=True)
                 self._note(place)
 
     def _bind(self, opened: Opened, *, writable: bool) -> None:
-        # Beyond that by name, which was looked at a moment ago.
-        number = self._pass(opened.fd) if len(self.plan.passed) < MOST_DESCRIPTORS else 0
-        self.plan.steps.append(Bind(opened.path, number, writable))
+        # Never by name: it may lead elsewhere by the time bwrap follows it.
+        self.plan.steps.append(Bind(opened.path, self._pass(opened.fd), writable))
 
     def _null(self) -> int:
-        if len(self.plan.passed) >= MOST_DESCRIPTORS + 40:
-            raise Refused(
-                "the profile covers too many single files for one sandbox; deny their directory"
-            )
+        self._check_room()
         return self._pass(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
+    def _check_room(self) -> None:
+        if len(self.plan.passed) >= MOST_DESCRIPTORS:
+            raise Refused(
+                f"there are too many places to protect for one sandbox (more than"
+                f" {MOST_DESCRIPTORS} repositories, denied files and directories around them);"
+                " make a smaller directory writable, or deny directories instead of files"
+            )
+
     def _pass(self, fd: int) -> int:
+        self._check_room()
         number = FIRST_FD + len(self.plan.passed)
         self.plan.passed.append((number, fd))
         return number
@@ -432,6 +497,10 @@ class Layout:
 
 def _order(path: bytes) -> tuple[int, bytes]:
     return depth(path), path
+
+
+def _exchanged(path: bytes) -> str:
+    return f"{_shown(path)} was exchanged while the sandbox was made; start the command again"
 
 
 def _shown(path: bytes) -> str:

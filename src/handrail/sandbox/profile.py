@@ -200,11 +200,19 @@ def _globs(entry: Entry, cwd: bytes, roots: Sequence[bytes]) -> list[Glob]:
     if not pattern or "\0" in pattern:
         raise BadIntent("a glob pattern must not be empty or hold NUL; leave the entry out")
     if pattern.startswith(PROJECT_ROOTS_PREFIX):
-        pattern = pattern.removeprefix(PROJECT_ROOTS_PREFIX).lstrip("/")
-        return [Glob(root, pattern) for root in roots]
+        below = _plain(pattern.removeprefix(PROJECT_ROOTS_PREFIX))
+        return [Glob(root, below) for root in roots]
     if pattern.startswith("/"):
-        return [Glob(b"/", pattern.lstrip("/"))]
-    return [Glob(_absolute(cwd, "sandbox cwd"), pattern.removeprefix("./"))]
+        return [Glob(b"/", _plain(pattern))]
+    return [Glob(_absolute(cwd, "sandbox cwd"), _plain(pattern))]
+
+
+def _plain(pattern: str) -> str:
+    """Without ``.`` and empty names, which no path that is walked has: they would match nothing."""
+    plain = "/".join(name for name in pattern.split("/") if name not in ("", "."))
+    if not plain:
+        raise BadIntent(f"the glob pattern `{pattern}` names nothing; deny the directory by path")
+    return plain
 
 
 def _below(root: bytes, subpath: bytes | None) -> bytes:

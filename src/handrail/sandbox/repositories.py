@@ -8,11 +8,15 @@ for its clock may not have ticked since.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 #: Not walked: large, made by tools, and no place where people keep repositories of their own.
 SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
-MOST_DIRECTORIES = 20_000
+MOST_DIRECTORIES = 200_000
+#: Stands among what was found for all that was not looked at.
+MORE = b""
+_LOOKS = stat.S_IRUSR | stat.S_IXUSR
 _UNSETTLED_NS = 50_000_000
 
 Directory = tuple[int, int, tuple[bytes, ...], bool]  # mtime, read at, subdirectories, has .git
@@ -26,17 +30,29 @@ class RepositoryIndex:
         self._seen: dict[bytes, Directory] = {}
 
     def refresh(self) -> tuple[bytes, ...]:
-        """The paths of all ``.git``, sorted."""
+        """The paths of all ``.git``, and of directories of ours that we may not look into, sorted.
+
+        With ``MORE`` among them if there is too much to look at.
+        """
+        ours = os.geteuid()
         found: list[bytes] = []
         seen: dict[bytes, Directory] = {}
         before = self._seen
         todo = [self.root]
-        while todo and len(seen) < MOST_DIRECTORIES:
+        while todo:
+            if len(seen) >= MOST_DIRECTORIES:
+                found.append(MORE)
+                break
             path = todo.pop()
             try:
-                changed = os.stat(path, follow_symlinks=False).st_mtime_ns
+                status = os.stat(path, follow_symlinks=False)
             except OSError:
                 continue
+            if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
+                # Root could look all the same, but what it runs in there could only open it again.
+                found.append(path)
+                continue
+            changed = status.st_mtime_ns
             entry = before.get(path)
             if entry is None or entry[0] != changed or entry[1] - changed < _UNSETTLED_NS:
                 entry = _read(path, changed)
