@@ -136,3 +136,45 @@ def test_doctor_tells_what_holds() -> None:
     subjects = {finding["subject"] for finding in data["findings"]}
     wanted = {"bubblewrap", "user namespaces", "AppArmor", "seccomp", "Landlock", "cgroups"}
     assert wanted <= subjects
+
+
+def test_doctor_whose_reader_has_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [*HANDRAIL, "doctor", "--json"]
+    done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_that_is_gone(ws: Path) -> None:
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    argv = ["sh", "-c", script, "sh", *HANDRAIL, "sandbox"]
+    for words, code in ((["true"], 125), (["--cwd", "x", "true"], 125), (["-C", "/", "true"], 0)):
+        done = subprocess.run(
+            [*argv, *words], cwd=ws, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == code, done
+        assert done.stderr.count("\n") == (code != 0)
+        assert code == 0 or "the current directory is gone" in done.stderr
+
+
+def test_user_namespaces_that_were_switched_off_meanwhile(ws: Path) -> None:
+    assert run(ws, "--profile=read-only", "true").returncode == 0  # and that is remembered
+    off = 'echo 0 > /proc/sys/user/max_user_namespaces || exit 77; exec "$@"'
+    argv = ["unshare", "-Ur", "sh", "-c", off, "sh", *HANDRAIL]
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*argv, *words], cwd=ws, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    done = there("sandbox", "--profile=read-only", "true")
+    if done.returncode == 77:
+        pytest.skip("the limit cannot be set here")
+    assert "bwrap:" not in done.stderr.replace("(bwrap:", "")
+    assert "landlock" in done.stderr.lower()
+    said = there("doctor")
+    assert said.returncode == 1
+    assert "works" not in said.stdout
+    assert run(ws, "--profile=read-only", "true").returncode == 0

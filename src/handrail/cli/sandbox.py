@@ -90,13 +90,20 @@ def main(words: list[str]) -> int:
         return 0
     try:
         options = Options(words)
+        cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
     except Usage as error:
         print(f"handrail sandbox: {error}; see handrail sandbox --help", file=sys.stderr)
         return 2
+    except FileNotFoundError:  # nothing can be relative to it
+        why = (
+            "the current directory is gone; change to another, or give --cwd with an absolute path"
+        )
+        print(f"handrail sandbox: {why}", file=sys.stderr)
+        return FAILED
     from handrail.errors import HandrailError
 
     try:
-        code = _run(options)
+        code = _run(options, cwd)
         # Nothing is left to be done, and taking an interpreter down takes a while.
         sys.stdout.flush()
         os._exit(code)
@@ -105,11 +112,10 @@ def main(words: list[str]) -> int:
         return FAILED
 
 
-def _run(options: Options) -> int:
+def _run(options: Options, cwd: str) -> int:
     from handrail.errors import SandboxUnavailable
     from handrail.sandbox.select import Sandbox
 
-    cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
     if not os.path.isdir(cwd):
         print(f"handrail sandbox: {cwd} is no directory; give another --cwd", file=sys.stderr)
         return FAILED
