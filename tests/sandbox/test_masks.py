@@ -136,3 +136,13 @@ def test_a_record_without_identity_fits_nothing(registry: Registry, place: Path)
     registry.sweep()
     assert (place / "empty").exists()
     assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_directory_that_we_never_make_is_not_taken_away(registry: Registry, place: Path) -> None:
+    (place / "src").mkdir()
+    status = os.stat(place / "src")
+    text = b"%d %d %b\0" % (status.st_dev, status.st_ino, os.fsencode(place / "src"))
+    Path(registry.directory, "1-x-1.held").touch()
+    Path(registry.directory, "1-x-1.made").write_bytes(text)
+    registry.sweep()
+    assert (place / "src").is_dir()

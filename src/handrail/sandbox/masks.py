@@ -18,6 +18,7 @@ import os
 import stat
 
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
+from handrail.sandbox.profile import PROTECTED_NAMES
 from handrail.sandbox.record import Record
 from handrail.sandbox.state import state_base
 
@@ -243,6 +244,8 @@ def _remove(path: bytes, identity: Identity) -> None:
         if identity != (status.st_dev, status.st_ino):
             return
         if stat.S_ISDIR(status.st_mode):
+            if name not in PROTECTED_NAMES:
+                return  # no other directory was ever made by us
             os.rmdir(name, dir_fd=opened.fd)
         elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
             os.unlink(name, dir_fd=opened.fd)
