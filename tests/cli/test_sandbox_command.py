@@ -126,6 +126,73 @@ def test_nobody_and_nothing_is_left_when_it_is_killed(ws: Path) -> None:
         select.select([], [], [], 0.01)
 
 
+def test_it_stops_and_goes_on_with_us(ws: Path) -> None:
+    argv = [*HANDRAIL, "sandbox", "sh", "-c", "while :; do echo x; sleep 0.01; done"]
+    with subprocess.Popen(argv, cwd=ws, stdout=subprocess.PIPE, process_group=0) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"x\n"
+        process.send_signal(signal.SIGTSTP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        os.set_blocking(process.stdout.fileno(), False)
+        while process.stdout.read():  # what was said before
+            pass
+        assert not select.select([process.stdout], [], [], 0.3)[0]
+        process.send_signal(signal.SIGCONT)
+        assert select.select([process.stdout], [], [], 20)[0]
+        process.terminate()
+        assert process.wait(20) == 143
+
+
+#: Runs a command in the background, or in the foreground and then on in the background.
+_SHELL = """
+import fcntl, os, signal, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+with subprocess.Popen(sys.argv[2:], process_group=0) as job:
+    if sys.argv[1] == "background":
+        print("exit", job.wait(), flush=True)
+        sys.exit()
+    os.tcsetpgrp(0, job.pid)
+    input_seen = os.read(int(sys.argv[1]), 1)
+    job.send_signal(signal.SIGTSTP)
+    os.waitpid(job.pid, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    job.send_signal(signal.SIGCONT)
+    _, status = os.waitpid(job.pid, os.WUNTRACED)
+    print("stopped", os.WSTOPSIG(status) == signal.SIGTTIN, flush=True)
+    job.terminate()
+    job.send_signal(signal.SIGCONT)
+    print("exit", job.wait(), flush=True)
+"""
+
+
+def test_a_background_job_does_not_read_the_terminal(ws: Path) -> None:
+    ours, theirs = os.openpty()
+    os.write(ours, b"secret\n")
+    ready, begun = os.pipe()
+
+    def shell(how: str, *words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", _SHELL, how, *HANDRAIL, "sandbox", *words],
+            cwd=ws,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=begun,
+            start_new_session=True,
+            pass_fds=[ready],
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+
+    assert shell("background", "cat") == "exit 0\n"
+    script = "echo >&2; exec sleep 60"
+    assert shell(str(ready), "sh", "-c", script) == "stopped True\nexit 143\n"
+    for fd in (ours, theirs, ready, begun):
+        os.close(fd)
+
+
 def test_doctor_tells_what_holds() -> None:
     argv = [*HANDRAIL, "doctor"]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
@@ -136,3 +203,45 @@ def test_doctor_tells_what_holds() -> None:
     subjects = {finding["subject"] for finding in data["findings"]}
     wanted = {"bubblewrap", "user namespaces", "AppArmor", "seccomp", "Landlock", "cgroups"}
     assert wanted <= subjects
+
+
+def test_doctor_whose_reader_has_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [*HANDRAIL, "doctor", "--json"]
+    done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_that_is_gone(ws: Path) -> None:
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    argv = ["sh", "-c", script, "sh", *HANDRAIL, "sandbox"]
+    for words, code in ((["true"], 125), (["--cwd", "x", "true"], 125), (["-C", "/", "true"], 0)):
+        done = subprocess.run(
+            [*argv, *words], cwd=ws, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == code, done
+        assert done.stderr.count("\n") == (code != 0)
+        assert code == 0 or "the current directory is gone" in done.stderr
+
+
+def test_user_namespaces_that_were_switched_off_meanwhile(ws: Path) -> None:
+    assert run(ws, "--profile=read-only", "true").returncode == 0  # and that is remembered
+    off = 'echo 0 > /proc/sys/user/max_user_namespaces || exit 77; exec "$@"'
+    argv = ["unshare", "-Ur", "sh", "-c", off, "sh", *HANDRAIL]
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*argv, *words], cwd=ws, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    done = there("sandbox", "--profile=read-only", "true")
+    if done.returncode == 77:
+        pytest.skip("the limit cannot be set here")
+    assert "bwrap:" not in done.stderr.replace("(bwrap:", "")
+    assert "landlock" in done.stderr.lower()
+    said = there("doctor")
+    assert said.returncode == 1
+    assert "works" not in said.stdout
+    assert run(ws, "--profile=read-only", "true").returncode == 0

@@ -34,7 +34,7 @@ def test_a_mask_lives_as_long_as_its_lease(registry: Registry, place: Path) -> N
     assert (place / "later").is_file()
     lease.release()
     assert list(place.iterdir()) == []
-    assert sorted(os.listdir(registry.directory)) == ["lock", "pool"]
+    assert os.listdir(registry.directory) == ["lock"]
     registry.close()
 
 
@@ -91,7 +91,7 @@ def test_what_a_killed_process_left_is_swept(registry: Registry, place: Path) ->
     assert (place / ".git").is_dir()
     registry.sweep()
     assert list(place.iterdir()) == []
-    assert sorted(os.listdir(registry.directory)) == ["lock", "pool"]
+    assert os.listdir(registry.directory) == ["lock"]
 
 
 def test_a_symlink_on_the_way_is_not_followed(registry: Registry, place: Path) -> None:
@@ -100,3 +100,49 @@ def test_a_symlink_on_the_way_is_not_followed(registry: Registry, place: Path) -
     with pytest.raises(Stale):
         registry.acquire([Mask(os.fsencode(place / "link" / ".git"), True)])
     assert list((place / "real").iterdir()) == []
+
+
+def test_what_is_taken_away_never_comes_back(registry: Registry, place: Path) -> None:
+    """Whoever has gone into a mask cannot put anything into the next one."""
+    lease = registry.acquire(masks(place))
+    entered = os.open(place / ".git", os.O_RDONLY | os.O_DIRECTORY)
+    lease.release()
+    other = place / "other"
+    other.mkdir()
+    lease = registry.acquire(masks(other))
+    with pytest.raises(FileNotFoundError):
+        os.mkdir("hooks", dir_fd=entered)
+    os.close(entered)
+    lease.release()
+    assert list(other.iterdir()) == []
+
+
+def test_what_a_sandbox_can_write_is_never_read(registry: Registry, place: Path) -> None:
+    (place / "empty").touch()
+    lease = registry.acquire(masks(place))
+    status = os.stat(place / "empty")
+    identities = ((0, 0), (status.st_dev, status.st_ino))
+    forged = [b"%d %d %b\0" % (*one, os.fsencode(place / "empty")) for one in identities]
+    Path(f"/proc/self/fd/{lease.fd}").write_bytes(b"".join(forged))
+    os.close(lease.fd)  # as if everybody had been killed
+    registry.sweep()
+    assert [path.name for path in place.iterdir()] == ["empty"]
+
+
+def test_a_record_without_identity_fits_nothing(registry: Registry, place: Path) -> None:
+    (place / "empty").touch()
+    Path(registry.directory, "1-x-1.held").touch()
+    Path(registry.directory, "1-x-1.made").write_bytes(b"0 0 %b\0" % os.fsencode(place / "empty"))
+    registry.sweep()
+    assert (place / "empty").exists()
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_directory_that_we_never_make_is_not_taken_away(registry: Registry, place: Path) -> None:
+    (place / "src").mkdir()
+    status = os.stat(place / "src")
+    text = b"%d %d %b\0" % (status.st_dev, status.st_ino, os.fsencode(place / "src"))
+    Path(registry.directory, "1-x-1.held").touch()
+    Path(registry.directory, "1-x-1.made").write_bytes(text)
+    registry.sweep()
+    assert (place / "src").is_dir()

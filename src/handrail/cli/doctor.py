@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.examination import Finding
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,14 +26,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """0 when commands can be contained here, else 1."""
+    from handrail.errors import SandboxUnavailable
+    from handrail.sandbox import probe
     from handrail.sandbox.examination import examine
 
+    try:
+        probe.forget()  # whoever asks wants to know how it is now
+    except (OSError, SandboxUnavailable):
+        pass  # the findings say what is wrong
     findings = examine()
     holds = all(finding.good for finding in findings if finding.needed)
-    if args.json:
+    try:
+        _say(findings, holds, as_json=args.json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough; and the interpreter must not try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0 if holds else 1
+
+
+def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
+    if as_json:
         listed = [finding.as_dict() for finding in findings]
         print(json.dumps({"sandbox": holds, "findings": listed}, indent=2))
-        return 0 if holds else 1
+        return
     for finding in findings:
         mark = "ok" if finding.good else "MISSING" if finding.needed else "no"
         print(f"{mark:8}{finding.subject}: {finding.what}")
@@ -36,4 +57,3 @@ def run(args: argparse.Namespace) -> int:
             print(f"{'':8}  -> {finding.remedy}")
     verdict = "Commands can be contained here." if holds else "Commands cannot be contained here."
     print(verdict, file=sys.stdout if holds else sys.stderr)
-    return 0 if holds else 1

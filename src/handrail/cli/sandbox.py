@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from handrail.sandbox.inside import Inside
     from handrail.sandbox.profile import Intent
     from handrail.sandbox.wrap import Wrapped
 
@@ -90,13 +91,20 @@ def main(words: list[str]) -> int:
         return 0
     try:
         options = Options(words)
+        cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
     except Usage as error:
         print(f"handrail sandbox: {error}; see handrail sandbox --help", file=sys.stderr)
         return 2
+    except FileNotFoundError:  # nothing can be relative to it
+        why = (
+            "the current directory is gone; change to another, or give --cwd with an absolute path"
+        )
+        print(f"handrail sandbox: {why}", file=sys.stderr)
+        return FAILED
     from handrail.errors import HandrailError
 
     try:
-        code = _run(options)
+        code = _run(options, cwd)
         # Nothing is left to be done, and taking an interpreter down takes a while.
         sys.stdout.flush()
         os._exit(code)
@@ -105,11 +113,10 @@ def main(words: list[str]) -> int:
         return FAILED
 
 
-def _run(options: Options) -> int:
+def _run(options: Options, cwd: str) -> int:
     from handrail.errors import SandboxUnavailable
     from handrail.sandbox.select import Sandbox
 
-    cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
     if not os.path.isdir(cwd):
         print(f"handrail sandbox: {cwd} is no directory; give another --cwd", file=sys.stderr)
         return FAILED
@@ -194,9 +201,15 @@ def _shoot(held: Wrapped) -> int | None:
     forwarded = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
     for number in (*forwarded, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
         signal.signal(number, lambda number, _: waiting.append(number))
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+        for number in (signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, lambda number, _: waiting.append(number))
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    typing = os.isatty(0) and not _in_background()
     try:
-        pid = _spawn(held)
+        # In a session of its own the command is in nobody's background: it would read what the
+        # user types to the shell.
+        pid = _spawn(held, no_input=os.isatty(0) and not typing)
     except OSError as error:
         inside.abandon()
         print(f"handrail sandbox: cannot start bubblewrap: {error.strerror}", file=sys.stderr)
@@ -209,7 +222,9 @@ def _shoot(held: Wrapped) -> int | None:
     ):
         if wake in ready:
             os.read(wake, 512)
-        waiting[:] = [n for n in waiting if not inside.signal(n, tree=False)]
+        _stop_and_go(inside, waiting, typing=typing)
+        later = (signal.SIGTSTP, signal.SIGCONT)
+        waiting[:] = [n for n in waiting if n in later or not inside.signal(n, tree=False)]
     _, status = os.waitpid(pid, 0)
     stood = inside.stood()
     inside.wait()
@@ -221,10 +236,48 @@ def _shoot(held: Wrapped) -> int | None:
     return code if code >= 0 else 128 - code
 
 
-def _spawn(held: Wrapped) -> int:
+def _in_background() -> bool:
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False  # not the terminal of our session: nobody's jobs are controlled by it
+
+
+def _stop_and_go(inside: Inside, waiting: list[int], *, typing: bool) -> None:
+    """Stop the command together with us, and let it go on when we do.
+
+    By a signal that it cannot miss: the kernel drops the terminal's own for a group without a
+    shell above it.  One that has the terminal goes on in the foreground only, for the reason that
+    the kernel stops others that read in the background.
+    """
+    import signal
+
+    stop, go = signal.SIGTSTP, signal.SIGCONT
+    if stop not in waiting and go not in waiting:
+        return
+    if not inside.signal(signal.SIGSTOP, tree=True):
+        return  # it has not begun: look again soon
+    inside.signal(signal.SIGSTOP, tree=True)  # whoever was being forked meanwhile
+    if stop in waiting:
+        waiting[:] = [number for number in waiting if number not in (stop, go)]
+        handler = signal.signal(stop, signal.SIG_DFL)
+        os.kill(os.getpid(), stop)  # here we stand until we are continued
+        signal.signal(stop, handler)
+    while typing and _in_background() and set(waiting) <= {go}:
+        waiting.clear()
+        os.kill(os.getpid(), signal.SIGTTIN)
+        if go not in waiting:
+            break  # nobody is there who could continue us, so we were not stopped
+    waiting[:] = [number for number in waiting if number != go]
+    inside.signal(go, tree=True)
+
+
+def _spawn(held: Wrapped, *, no_input: bool) -> int:
     import fcntl
 
     actions: list[Any] = []
+    if no_input:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
     copies = []
     # First out of the way of the numbers that are being given.
     top = max(number for number, _ in held.passed) + 1

@@ -2,9 +2,13 @@
 
 A mount needs something to be mounted on, so a protected name that is missing has to exist on the
 host for as long as a sandbox covers it.  What we make is written down in a private directory
-first, one file a lease, which stays locked as long as anybody of the sandbox lives: a copy of the
-descriptor is held by the first process inside (bwrap's ``--sync-fd``).  So whoever comes later can
-tell what a killed server has left behind, and takes it away, by identity and only if empty.
+at once, one file a lease.  Beside it lies an empty file that stays locked as long as anybody of the
+sandbox lives: a copy of its descriptor is held by the first process inside (bwrap's ``--sync-fd``).
+So whoever comes later can tell what a killed server has left behind, and takes it away, by identity
+and only if empty.
+
+The sandbox can reach that descriptor by ``/proc`` and write the empty file, which nobody ever
+reads; what is read it never gets to hold.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import stat
 
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
+from handrail.sandbox.profile import PROTECTED_NAMES
 from handrail.sandbox.record import Record
 from handrail.sandbox.state import state_base
 
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]  # device, inode
 
-_POOL = "pool"
-_MOST_SPARES = 16
+#: What was made, and the lock that says whether it is still needed.
+_MADE, _HELD = ".made", ".held"
 
 
 class Mask(Record):
@@ -62,10 +67,8 @@ class Registry:
     """The masks of this user, in one directory that all our processes share."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self.directory = directory or os.path.join(state_base(), "masks")
-        #: Directories to be lent: making and removing one costs twenty times as much as moving it.
-        self._pool = os.path.join(self.directory, _POOL)
-        os.makedirs(self._pool, mode=0o700, exist_ok=True)
+        self.directory = directory or os.path.join(state_base(), "covers")
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._lock = os.open(os.path.join(self.directory, "lock"), flags, 0o600)
         self._active: dict[tuple[Mask, ...], Lease] = {}
@@ -89,25 +92,33 @@ class Registry:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(os.path.join(self.directory, name), flags, 0o600)
+        held = os.open(self._place(name, _HELD), flags, 0o600)
         made: dict[Mask, Identity] = {}
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            # First the intention: whoever finds it after a crash knows where to look.
-            os.pwrite(fd, b"".join(_record(mask, (0, 0)) for mask in masks), 0)
-            for mask in masks:
-                made[mask] = _make(mask, others.get(mask.path), self._pool)
-            text = b"".join(_record(mask, identity) for mask, identity in made.items())
-            os.pwrite(fd, text, 0)
-            os.truncate(fd, len(text))
+            fcntl.flock(held, fcntl.LOCK_SH)
+            written = os.open(self._place(name, _MADE), flags, 0o600)
+            try:
+                for mask in masks:
+                    made[mask] = _make(mask, others.get(mask.path))
+                    # Each at once: what is not written down stays for ever after a kill.
+                    os.write(written, _record(mask, made[mask]))
+            finally:
+                os.close(written)
         except BaseException:
             for mask, identity in made.items():
                 if mask.path not in others:
-                    _remove(mask.path, identity, self._pool)
-            os.unlink(os.path.join(self.directory, name))
-            os.close(fd)
+                    _remove(mask.path, identity)
+            self._forget(name)
+            os.close(held)
             raise
-        return Lease(self, name, fd, made)
+        return Lease(self, name, held, made)
+
+    def _place(self, name: str, kind: str) -> str:
+        return os.path.join(self.directory, name + kind)
+
+    def _forget(self, name: str) -> None:
+        _unlink(self._place(name, _MADE))
+        _unlink(self._place(name, _HELD))
 
     def give_up(self, lease: Lease) -> None:
         """Take a lease's masks away, but not those that somebody else holds as well."""
@@ -116,11 +127,11 @@ class Registry:
                 del self._active[key]
         with self._locked():
             os.close(lease.fd)
-            _unlink(os.path.join(self.directory, lease.name))
+            self._forget(lease.name)
             others = self._living()
             for mask, identity in lease.made.items():
                 if not _held(others, mask.path, identity):
-                    _remove(mask.path, identity, self._pool)
+                    _remove(mask.path, identity)
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""
@@ -144,29 +155,21 @@ class Registry:
         """The masks of all leases whose sandboxes live; those of others are taken away."""
         living: dict[bytes, Identity] = {}
         dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
-        for name in os.listdir(self.directory):
-            if name in ("lock", _POOL):
+        # By the locks, which are made first and go last: none of the records is left out.
+        for file in os.listdir(self.directory):
+            name = file.removesuffix(_HELD)
+            if name == file:
                 continue
-            place = os.path.join(self.directory, name)
-            try:
-                fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                records = list(_records(_read_all(fd)))
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    living.update(records)
-                else:
-                    dead.append((place, records))
-            finally:
-                os.close(fd)
-        for place, records in dead:
+            records = list(_records(_read(self._place(name, _MADE))))
+            if _locked_by_others(self._place(name, _HELD)):
+                living.update(records)
+            else:
+                dead.append((name, records))
+        for name, records in dead:
             for path, identity in records:
                 if not _held(living, path, identity):
-                    _remove(path, identity, self._pool)
-            _unlink(place)
+                    _remove(path, identity)
+            self._forget(name)
         return living
 
     def _locked(self) -> _Locked:
@@ -195,10 +198,10 @@ def _unlink(place: str) -> None:
 
 def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
     """Whether another lease holds the same thing; a root may have been exchanged meanwhile."""
-    return path in others and identity in ((0, 0), others[path])
+    return others.get(path) == identity
 
 
-def _make(mask: Mask, shared: Identity | None, pool: str) -> Identity:
+def _make(mask: Mask, shared: Identity | None) -> Identity:
     """Make one mount point by the descriptor of its directory; share one of a living lease."""
     parent, name = os.path.split(mask.path)
     try:
@@ -209,7 +212,7 @@ def _make(mask: Mask, shared: Identity | None, pool: str) -> Identity:
         fresh = True
         try:
             if mask.directory:
-                _borrow(name, opened.fd, pool)
+                os.mkdir(name, 0o755, dir_fd=opened.fd)
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
                 os.close(os.open(name, flags, 0o644, dir_fd=opened.fd))
@@ -229,7 +232,7 @@ def _make(mask: Mask, shared: Identity | None, pool: str) -> Identity:
     return identity
 
 
-def _remove(path: bytes, identity: Identity, pool: str) -> None:
+def _remove(path: bytes, identity: Identity) -> None:
     """Take away what we made, unless it is something else by now or holds something."""
     parent, name = os.path.split(path)
     try:
@@ -238,46 +241,18 @@ def _remove(path: bytes, identity: Identity, pool: str) -> None:
         return
     try:
         status = os.stat(name, dir_fd=opened.fd, follow_symlinks=False)
-        if identity not in ((status.st_dev, status.st_ino), (0, 0)):
+        if identity != (status.st_dev, status.st_ino):
             return
         if stat.S_ISDIR(status.st_mode):
-            _give_back(name, opened.fd, pool)
+            if name not in PROTECTED_NAMES:
+                return  # no other directory was ever made by us
+            os.rmdir(name, dir_fd=opened.fd)
         elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
             os.unlink(name, dir_fd=opened.fd)
     except OSError:
         pass  # gone, or somebody has begun to use it: then it is theirs
     finally:
         os.close(opened.fd)
-
-
-def _borrow(name: bytes, directory: int, pool: str) -> None:
-    """A new directory of this name; raises FileExistsError."""
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        for spare in os.listdir(pool):
-            try:
-                os.rename(os.path.join(pool, spare), name, dst_dir_fd=directory)
-            except OSError:
-                break  # another file system, most likely
-            return
-    os.mkdir(name, 0o755, dir_fd=directory)
-
-
-def _give_back(name: bytes, directory: int, pool: str) -> None:
-    """Take an empty directory away; raises OSError when it holds something."""
-    spares = os.listdir(pool)
-    spare = os.path.join(pool, os.urandom(8).hex())
-    if len(spares) < _MOST_SPARES:
-        try:
-            os.rename(name, spare, src_dir_fd=directory)
-        except OSError:
-            pass  # another file system, most likely
-        else:
-            if os.listdir(spare):  # somebody has begun to use it
-                os.rename(spare, name, dst_dir_fd=directory)
-            return
-    os.rmdir(name, dir_fd=directory)
 
 
 def _all_there(made: dict[Mask, Identity]) -> bool:
@@ -303,8 +278,20 @@ def _records(text: bytes) -> Iterable[tuple[bytes, Identity]]:
             yield path, (int(device), int(inode))
 
 
-def _read_all(fd: int) -> bytes:
-    parts = []
-    while part := os.read(fd, 65536):
-        parts.append(part)
-    return b"".join(parts)
+def _read(place: str) -> bytes:
+    try:
+        with open(place, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""  # its maker was killed before it made anything
+
+
+def _locked_by_others(place: str) -> bool:
+    fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,7 +1,8 @@
 """What this machine can do.
 
 The sandbox's own question (is there a bwrap we can use, and how) is answered once by running it
-and remembered beside our state, keyed by the program and the kernel; ``doctor`` asks all of them.
+and remembered beside our state, keyed by the program, the kernel and what it lets us do; ``doctor``
+asks all of them anew.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from handrail.sandbox.state import state_base
 
 #: Never looked up in anybody's PATH.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+#: What switches user namespaces off and on while the system runs; the first for each namespace.
+_SWITCHES = (
+    "/proc/sys/user/max_user_namespaces",
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+)
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 
@@ -125,7 +132,18 @@ def _key(path: str) -> str:
     status = os.stat(path)
     system = os.uname()
     parts = (path, status.st_ino, status.st_size, status.st_mtime_ns, system.release, os.getuid())
-    return " ".join(map(str, parts))
+    return " ".join(map(str, (*parts, *map(_switch, _SWITCHES))))
+
+
+def _switch(place: str) -> str:
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return "-"  # this kernel has no such switch
+    try:
+        return os.read(fd, 64).decode().strip()
+    finally:
+        os.close(fd)
 
 
 def _remembered(key: str) -> Bubblewrap | None:
@@ -135,6 +153,14 @@ def _remembered(key: str) -> Bubblewrap | None:
     except (OSError, ValueError):
         return None
     return Bubblewrap(path, version, proc == "1", argv0 == "1") if first == key else None
+
+
+def forget() -> None:
+    """Let the next question be answered by trying."""
+    try:
+        os.unlink(_file())
+    except FileNotFoundError:
+        pass
 
 
 def _remember(key: str, found: Bubblewrap) -> None:
