@@ -203,6 +203,25 @@ def test_a_declined_retry_shows_the_model_what_happened(base: Path, work: Path) 
     played(main())
 
 
+def test_a_declined_retry_keeps_to_the_budget(base: Path, work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(
+            str(work), policy="on-failure", approver=Scribe(Choice.DENY)
+        ) as shell:
+            cmd = f"seq 1 20000; touch {base}/out"
+            with pytest.raises(ToolFailed) as caught:
+                await shell.exec_command(cmd, max_output_tokens=100)
+            assert len(str(caught.value)) < 1000
+            assert "Warning: truncated output" in str(caught.value)
+            assert "Process exited with code 1" in str(caught.value)
+            assert caught.value.output.startswith(b"1\n2\n")
+            assert len(caught.value.output) > 100_000
+            by_default = await shell.call("exec_command", {"cmd": cmd})
+            assert len(by_default.text) < 50_000
+
+    played(main())
+
+
 def test_abort_is_for_the_program(work: Path) -> None:
     async def main() -> None:
         scribe = Scribe(Choice.ABORT)

@@ -99,9 +99,14 @@ class AgentShell:
                 exists=None if hands.local else exists_on(hands.executor),
             )
             executor = HidingExecutor(hands.executor, orchestrator)
-            gate = OrchestratorGate(orchestrator, executor, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
+            )
+            gate = OrchestratorGate(
+                orchestrator,
+                executor,
+                local=hands.local,
+                model_budget=exec_settings.model_budget,
             )
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
