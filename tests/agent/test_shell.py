@@ -292,6 +292,41 @@ def test_a_tool_call_always_has_a_text(work: Path) -> None:
     played(main())
 
 
+HALF = "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("exec_command", None),
+        ("exec_command", [1]),
+        ("apply_patch", "x"),
+        ("write_stdin", None),
+        ("exec_command", {"cmd": f"echo {HALF}"}),
+        ("exec_command", {"cmd": "true", "workdir": HALF}),
+        ("exec_command", {"cmd": "true", "prefix_rule": ["touch", HALF]}),
+        ("exec_command", {"cmd": "true", HALF: 1}),
+        ("exec_command", {"cmd": "true\0"}),
+        ("exec_command", {"cmd": "true", "workdir": "a\0b"}),
+        ("apply_patch", {"patch": ADD.format(HALF)}),
+        ("apply_patch", {"patch": ADD.format("a\0b")}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": HALF}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": "a\0b"}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": 5}),
+        (HALF, {}),
+    ],
+)
+def test_odd_arguments_are_answered_with_a_text(work: Path, name: str, arguments: Any) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work), approver=Scribe(Choice.APPROVE)) as shell:
+            answer = await shell.call(name, arguments)
+            assert not answer.ok
+            assert answer.text.encode()
+
+    played(main())
+    assert not list(work.iterdir())
+
+
 def test_sessions_live_on_and_are_ended(work: Path) -> None:
     async def main() -> int:
         async with AgentShell(str(work)) as shell:

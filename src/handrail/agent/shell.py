@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from handrail.agent.answers import ToolAnswer, range_text, with_note
+from handrail.agent.arguments import check_arguments
 from handrail.agent.gate import OrchestratorGate
 from handrail.agent.hiding import HidingExecutor
 from handrail.agent.schemas import agent_tools
@@ -198,6 +199,7 @@ class AgentShell:
     ) -> ToolAnswer:
         """One tool call of a model; whatever goes wrong is a text for it, never raised."""
         try:
+            check_arguments(arguments)
             match name:
                 case "exec_command":
                     args = exec_command_args(arguments)
@@ -210,6 +212,8 @@ class AgentShell:
                     if not isinstance(patch, str):
                         raise UsageError("`patch` is missing: give the text of the patch")
                     workdir = arguments.get("workdir")
+                    if not isinstance(workdir, str | None):
+                        raise UsageError("`workdir` has to be a string")
                     answer = await self.apply_patch(patch, workdir=workdir, call_id=call_id)
                 case "read_output":
                     found = self._now.manager.read_output(read_output_args(arguments))
