@@ -327,6 +327,22 @@ def test_odd_arguments_are_answered_with_a_text(work: Path, name: str, arguments
     assert not list(work.iterdir())
 
 
+def test_a_listener_that_fails_harms_nothing(work: Path) -> None:
+    def fails(event: object) -> None:
+        raise RuntimeError("full")
+
+    async def main() -> None:
+        async with AgentShell(str(work), on_event=fails, on_audit=fails) as shell:
+            ran = await shell.call("exec_command", {"cmd": "echo hi"})
+            assert ran.text.endswith("Output:\nhi\n")
+            left = await shell.exec_command("sleep 100", yield_time_ms=250)
+            assert [found.process_id for found in shell.background()] == [left.process_id]
+            assert (await shell.call("apply_patch", {"patch": ADD.format("made")})).ok
+
+    played(main())
+    assert (work / "made").exists()
+
+
 def test_sessions_live_on_and_are_ended(work: Path) -> None:
     async def main() -> int:
         async with AgentShell(str(work)) as shell:

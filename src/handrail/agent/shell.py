@@ -28,6 +28,7 @@ from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
 from handrail.orchestrator.audit import nobody
 from handrail.orchestrator.course import TurnAborted
+from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
 from handrail.policy.rules import Policy, normal_path
@@ -285,7 +286,7 @@ class AgentShell:
 
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:
-            self._on_event(event)
+            guarded(self._on_event)(event)
 
 
 @dataclass(frozen=True, slots=True)
