@@ -17,6 +17,10 @@ from handrail.policy.situation import Approval, Granular, Situation
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = (".git", ".agents", ".codex")
+#: What a granular table may name; only ``sandbox_approval`` and ``rules`` matter to commands and patches.
+_GRANULAR = frozenset(
+    ("sandbox_approval", "rules", "skill_approval", "request_permissions", "mcp_elicitations")
+)
 
 
 class Mode(enum.Enum):
@@ -241,6 +245,12 @@ def read_approval(value: object) -> tuple[Approval, Granular | None]:
             pass
     elif isinstance(value, Mapping) and isinstance(value.get("granular"), Mapping):
         given = value["granular"]
+        unknown = [*(name for name in value if name != "granular"), *(set(given) - _GRANULAR)]
+        if unknown:
+            raise UsageError(
+                f"{unknown[0]!r} is nothing a granular approval policy knows; it has"
+                f" {', '.join(sorted(_GRANULAR))}"
+            )
         flags = {name: bool(given.get(name, False)) for name in ("sandbox_approval", "rules")}
         return Approval.ON_REQUEST, Granular(**flags)
     names = ", ".join(kind.value for kind in Approval)
