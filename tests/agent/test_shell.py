@@ -23,6 +23,7 @@ from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice, Trail
 from handrail.orchestrator.course import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
+from handrail.policy.load import load_files
 from handrail.policy.situation import Approval
 from handrail.unified_exec.events import Begin, End, Event
 from handrail.unified_exec.tools import ToolFailed
@@ -341,6 +342,55 @@ def test_a_listener_that_fails_harms_nothing(work: Path) -> None:
 
     played(main())
     assert (work / "made").exists()
+
+
+def test_the_rules_are_not_the_agents_to_write(work: Path) -> None:
+    loaded, target = work / "a.rules", work / "more.rules"
+    loaded.write_text('prefix_rule(pattern=["ls"], decision="allow")\n')
+    target.write_text("")
+    before = loaded.read_text()
+
+    async def main() -> None:
+        scribe = Scribe(Choice.DENY)
+        async with AgentShell(
+            str(work), approver=scribe, rules=load_files([str(loaded)]), rules_file=str(target)
+        ) as shell:
+            for path in (loaded, target):
+                ran = await shell.exec_command(f"echo more >> {path}")
+                assert ran.exit_code == 1, path
+            assert (await shell.exec_command(f"mv {loaded} gone")).exit_code == 1
+            assert not scribe.questions
+            for path in (loaded, target):
+                asked = len(scribe.questions)
+                patch = f"*** Begin Patch\n*** Add File: {path}\n+hi\n*** End Patch\n"
+                assert not (await shell.call("apply_patch", {"patch": patch})).ok
+                assert len(scribe.questions) == asked + 1
+            assert (await shell.exec_command("echo hi > other")).exit_code == 0
+
+    played(main())
+    assert loaded.read_text() == before
+    assert target.read_text() == ""
+
+
+def test_rules_behind_a_link_that_could_be_replaced_let_no_command_run(work: Path) -> None:
+    (work / "link.rules").symlink_to(work / "more.rules")
+
+    async def main() -> None:
+        async with AgentShell(str(work), rules_file=str(work / "link.rules")) as shell:
+            with pytest.raises(ToolFailed, match="give its real path"):
+                await shell.exec_command("true")
+
+    played(main())
+
+
+def test_rules_that_are_not_there_yet_are_not_the_agents_to_make(work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work), rules_file=str(work / "new.rules")) as shell:
+            await shell.exec_command("echo more > new.rules")
+
+    played(main())
+    found = work / "new.rules"
+    assert not found.exists() or found.read_text() == ""
 
 
 def test_sessions_live_on_and_are_ended(work: Path) -> None:
