@@ -23,6 +23,7 @@ from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice, Trail
 from handrail.orchestrator.course import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
+from handrail.policy.load import load_files
 from handrail.policy.situation import Approval
 from handrail.unified_exec.events import Begin, End, Event
 from handrail.unified_exec.tools import ToolFailed
@@ -203,6 +204,25 @@ def test_a_declined_retry_shows_the_model_what_happened(base: Path, work: Path) 
     played(main())
 
 
+def test_a_declined_retry_keeps_to_the_budget(base: Path, work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(
+            str(work), policy="on-failure", approver=Scribe(Choice.DENY)
+        ) as shell:
+            cmd = f"seq 1 20000; touch {base}/out"
+            with pytest.raises(ToolFailed) as caught:
+                await shell.exec_command(cmd, max_output_tokens=100)
+            assert len(str(caught.value)) < 1000
+            assert "Warning: truncated output" in str(caught.value)
+            assert "Process exited with code 1" in str(caught.value)
+            assert caught.value.output.startswith(b"1\n2\n")
+            assert len(caught.value.output) > 100_000
+            by_default = await shell.call("exec_command", {"cmd": cmd})
+            assert len(by_default.text) < 50_000
+
+    played(main())
+
+
 def test_abort_is_for_the_program(work: Path) -> None:
     async def main() -> None:
         scribe = Scribe(Choice.ABORT)
@@ -271,6 +291,106 @@ def test_a_tool_call_always_has_a_text(work: Path) -> None:
             assert ran.text.endswith("Output:\nhi\n")
 
     played(main())
+
+
+HALF = "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("exec_command", None),
+        ("exec_command", [1]),
+        ("apply_patch", "x"),
+        ("write_stdin", None),
+        ("exec_command", {"cmd": f"echo {HALF}"}),
+        ("exec_command", {"cmd": "true", "workdir": HALF}),
+        ("exec_command", {"cmd": "true", "prefix_rule": ["touch", HALF]}),
+        ("exec_command", {"cmd": "true", HALF: 1}),
+        ("exec_command", {"cmd": "true\0"}),
+        ("exec_command", {"cmd": "true", "workdir": "a\0b"}),
+        ("apply_patch", {"patch": ADD.format(HALF)}),
+        ("apply_patch", {"patch": ADD.format("a\0b")}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": HALF}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": "a\0b"}),
+        ("apply_patch", {"patch": ADD.format("new"), "workdir": 5}),
+        (HALF, {}),
+    ],
+)
+def test_odd_arguments_are_answered_with_a_text(work: Path, name: str, arguments: Any) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work), approver=Scribe(Choice.APPROVE)) as shell:
+            answer = await shell.call(name, arguments)
+            assert not answer.ok
+            assert answer.text.encode()
+
+    played(main())
+    assert not list(work.iterdir())
+
+
+def test_a_listener_that_fails_harms_nothing(work: Path) -> None:
+    def fails(event: object) -> None:
+        raise RuntimeError("full")
+
+    async def main() -> None:
+        async with AgentShell(str(work), on_event=fails, on_audit=fails) as shell:
+            ran = await shell.call("exec_command", {"cmd": "echo hi"})
+            assert ran.text.endswith("Output:\nhi\n")
+            left = await shell.exec_command("sleep 100", yield_time_ms=250)
+            assert [found.process_id for found in shell.background()] == [left.process_id]
+            assert (await shell.call("apply_patch", {"patch": ADD.format("made")})).ok
+
+    played(main())
+    assert (work / "made").exists()
+
+
+def test_the_rules_are_not_the_agents_to_write(work: Path) -> None:
+    loaded, target = work / "a.rules", work / "more.rules"
+    loaded.write_text('prefix_rule(pattern=["ls"], decision="allow")\n')
+    target.write_text("")
+    before = loaded.read_text()
+
+    async def main() -> None:
+        scribe = Scribe(Choice.DENY)
+        async with AgentShell(
+            str(work), approver=scribe, rules=load_files([str(loaded)]), rules_file=str(target)
+        ) as shell:
+            for path in (loaded, target):
+                ran = await shell.exec_command(f"echo more >> {path}")
+                assert ran.exit_code == 1, path
+            assert (await shell.exec_command(f"mv {loaded} gone")).exit_code == 1
+            assert not scribe.questions
+            for path in (loaded, target):
+                asked = len(scribe.questions)
+                patch = f"*** Begin Patch\n*** Add File: {path}\n+hi\n*** End Patch\n"
+                assert not (await shell.call("apply_patch", {"patch": patch})).ok
+                assert len(scribe.questions) == asked + 1
+            assert (await shell.exec_command("echo hi > other")).exit_code == 0
+
+    played(main())
+    assert loaded.read_text() == before
+    assert target.read_text() == ""
+
+
+def test_rules_behind_a_link_that_could_be_replaced_let_no_command_run(work: Path) -> None:
+    (work / "link.rules").symlink_to(work / "more.rules")
+
+    async def main() -> None:
+        async with AgentShell(str(work), rules_file=str(work / "link.rules")) as shell:
+            with pytest.raises(ToolFailed, match="give its real path"):
+                await shell.exec_command("true")
+
+    played(main())
+
+
+def test_rules_that_are_not_there_yet_are_not_the_agents_to_make(work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work), rules_file=str(work / "new.rules")) as shell:
+            await shell.exec_command("echo more > new.rules")
+
+    played(main())
+    found = work / "new.rules"
+    assert not found.exists() or found.read_text() == ""
 
 
 def test_sessions_live_on_and_are_ended(work: Path) -> None:

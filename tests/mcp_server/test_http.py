@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+
+from handrail.mcp_server.http import TokenGuard
 
 from .hosts import LIMIT, PROGRAM, TOKEN, environment, http_server
 
@@ -20,6 +24,7 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
         ({}, 401),
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": TOKEN}, 401),
+        ({"Authorization": f"Basic {TOKEN}"}, 401),
         ({"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}, 421),
         ({"Authorization": f"Bearer {TOKEN}", "Origin": "http://evil.example"}, 403),
     ],
@@ -28,6 +33,26 @@ def test_strangers_do_not_get_in(tmp_path: Path, headers: dict[str, str], status
     with http_server("--cwd", str(tmp_path)) as url:
         answer = httpx2.post(url, json=PING, headers={**HEADERS, **headers}, timeout=LIMIT)
     assert answer.status_code == status
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_the_scheme_may_be_spelled_in_any_case(scheme: str) -> None:
+    passed: list[object] = []
+    said: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    headers = [(b"authorization", f"{scheme} {TOKEN}".encode())]
+    asyncio.run(TokenGuard(app, TOKEN)({"type": "http", "headers": headers}, receive, send))
+    assert passed
+    assert not said
 
 
 @pytest.mark.parametrize(

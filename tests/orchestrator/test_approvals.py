@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,35 @@ def test_no_answer_in_time_is_no() -> None:
     assert ruling.answer.choice is Choice.TIMED_OUT
     assert not ruling.answer.choice.approves
     assert silent.cancelled
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        True,
+        None,
+        Choice.APPROVE,
+        Answer("approved"),  # type: ignore[arg-type]
+        Answer(Choice.APPROVE, text=None),  # type: ignore[arg-type]
+        Answer(Choice.APPROVE_WITH_RULE, prefix="touch"),  # type: ignore[arg-type]
+        Answer(Choice.APPROVE_WITH_RULE, prefix=("touch", 5)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_answer_is_no(wrong: Any) -> None:
+    class Wrong:
+        async def ask(self, question: Question) -> Answer:
+            return wrong  # type: ignore[no-any-return]
+
+    async def hook(question: Question) -> Answer | None:
+        return wrong  # type: ignore[no-any-return]
+
+    asked = [Reviewers(Wrong())]
+    if wrong is not None:  # a hook without an opinion
+        asked.append(Reviewers(Yes(), [hook]))
+    for reviewers in asked:
+        ruling = asyncio.run(reviewers.put(QUESTION, None))
+        assert ruling.answer.choice is Choice.DENY
+        assert "of an answer" in ruling.answer.text or "has to be an Answer" in ruling.answer.text
 
 
 def test_an_approver_that_fails_is_no() -> None:

@@ -107,6 +107,9 @@ def test_settings_are_read_strictly() -> None:
     for wrong in ("always", {"granular": 1}, None, {}):
         with pytest.raises(UsageError):
             read_approval(wrong)
+    for unknown in ({"granular": {"x": 1}}, {"granular": {}, "x": 1}):
+        with pytest.raises(UsageError, match=r"'x' is nothing .* sandbox_approval"):
+            read_approval(unknown)
     assert read_mode("read-only") is Mode.READ_ONLY
     with pytest.raises(UsageError):
         read_mode("off")

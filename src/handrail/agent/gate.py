@@ -16,7 +16,10 @@ from handrail.orchestrator.run import Orchestrator
 from handrail.patch.steps import AsyncFiles
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.patching import PatchFiles
+from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
 from handrail.unified_exec.tools import ToolFailed
+from handrail.unified_exec.truncate import Budget, effective_budget, formatted
+from handrail.unified_exec.wait import DEFAULT_TOKENS
 
 #: Calls whose process has not been seen to end; more than can be open at once.
 _MOST_COURSES = 1024
@@ -29,14 +32,24 @@ _OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DIS
 
 
 class OrchestratorGate:
-    """``Gate`` on an orchestrator.  ``local``: the executor runs on this machine."""
+    """``Gate`` on an orchestrator.
+
+    ``local``: the executor runs on this machine.  ``model_budget``: the model's own limit for one
+    answer.
+    """
 
     def __init__(
-        self, orchestrator: Orchestrator, executor: Executor, *, local: bool = True
+        self,
+        orchestrator: Orchestrator,
+        executor: Executor,
+        *,
+        local: bool = True,
+        model_budget: Budget = DEFAULT_MODEL_BUDGET,
     ) -> None:
         self._orchestrator = orchestrator
         self._executor = executor
         self._local = local
+        self._model_budget = model_budget
         self._courses: OrderedDict[str, tuple[Course, ExecSession]] = OrderedDict()
         self._writer: dict[str, PatchWriter] = {}
 
@@ -59,7 +72,10 @@ class OrchestratorGate:
         try:
             attempt = await course.after(denied, ended.output)
         except RetryRejected as rejection:
-            raise ToolFailed(_rejected(rejection, ended), output=ended.output) from rejection
+            wish = call.args.max_output_tokens
+            budget = effective_budget(DEFAULT_TOKENS if wish is None else wish, self._model_budget)
+            text = _rejected(rejection, ended, budget)
+            raise ToolFailed(text, output=ended.output) from rejection
         if attempt is None:
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
@@ -145,8 +161,8 @@ def _again(attempt: Attempt) -> str:
     )
 
 
-def _rejected(rejection: HandrailError, ended: Ended) -> str:
-    text = ended.output.decode("utf-8", "replace")
+def _rejected(rejection: HandrailError, ended: Ended, budget: Budget) -> str:
+    text = formatted(ended.output.decode("utf-8", "replace"), budget)
     return (
         f"{rejection} (the sandbox refused something and it was not run again)\n"
         f"Process exited with code {ended.exit.code}\nOutput:\n{text}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from handrail.agent.answers import ToolAnswer, range_text, with_note
+from handrail.agent.arguments import check_arguments
 from handrail.agent.gate import OrchestratorGate
 from handrail.agent.hiding import HidingExecutor
 from handrail.agent.schemas import agent_tools
@@ -27,6 +28,7 @@ from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
 from handrail.orchestrator.audit import nobody
 from handrail.orchestrator.course import TurnAborted
+from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
 from handrail.policy.rules import Policy, normal_path
@@ -99,9 +101,14 @@ class AgentShell:
                 exists=None if hands.local else exists_on(hands.executor),
             )
             executor = HidingExecutor(hands.executor, orchestrator)
-            gate = OrchestratorGate(orchestrator, executor, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
+            )
+            gate = OrchestratorGate(
+                orchestrator,
+                executor,
+                local=hands.local,
+                model_budget=exec_settings.model_budget,
             )
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
@@ -193,6 +200,7 @@ class AgentShell:
     ) -> ToolAnswer:
         """One tool call of a model; whatever goes wrong is a text for it, never raised."""
         try:
+            check_arguments(arguments)
             match name:
                 case "exec_command":
                     args = exec_command_args(arguments)
@@ -205,6 +213,8 @@ class AgentShell:
                     if not isinstance(patch, str):
                         raise UsageError("`patch` is missing: give the text of the patch")
                     workdir = arguments.get("workdir")
+                    if not isinstance(workdir, str | None):
+                        raise UsageError("`workdir` has to be a string")
                     answer = await self.apply_patch(patch, workdir=workdir, call_id=call_id)
                 case "read_output":
                     found = self._now.manager.read_output(read_output_args(arguments))
@@ -276,7 +286,7 @@ class AgentShell:
 
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:
-            self._on_event(event)
+            guarded(self._on_event)(event)
 
 
 @dataclass(frozen=True, slots=True)

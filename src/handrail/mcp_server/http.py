@@ -29,15 +29,18 @@ class TokenGuard:
 
     def __init__(self, app: _App, token: str) -> None:
         self._app = app
-        self._wanted = b"Bearer " + token.encode()
+        self._wanted = token.encode()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
+            header = dict(scope["headers"]).get(b"authorization", b"")
+            scheme, _, given = header.partition(b" ")
+            right = hmac.compare_digest(given.strip(b" "), self._wanted)
+            # HTTP leaves it open how a scheme is spelled: `bearer` is the same.
+            if scheme.lower() != b"bearer" or not right:
                 await _refuse(send)
                 return
         await self._app(scope, receive, send)

@@ -119,15 +119,29 @@ class Reviewers:
                 for hook in self.hooks:
                     opinion = await hook(question)
                     if opinion is not None:
-                        return Ruling(opinion, Source.AUTOMATED)
+                        return Ruling(_checked(opinion), Source.AUTOMATED)
                 if self.approver is None:
                     return Ruling(Answer(Choice.DENY, "nobody can be asked here"), Source.CONFIG)
-                return Ruling(await self.approver.ask(question), Source.USER)
+                return Ruling(_checked(await self.approver.ask(question)), Source.USER)
         except TimeoutError:
             return Ruling(Answer(Choice.TIMED_OUT, "nobody answered in time"), Source.USER)
         except Exception as error:  # noqa: BLE001 (an approver is somebody's code: no yes, no run)
             text = f"the question could not be asked: {error}"
             return Ruling(Answer(Choice.DENY, text), Source.CONFIG)
+
+
+def _checked(answer: object) -> Answer:
+    """The answer if it is one: a mere True is no choice among those offered.  Raises TypeError."""
+    if not isinstance(answer, Answer) or not isinstance(answer.choice, Choice):
+        raise TypeError(f"the answer has to be an Answer with a Choice, not {answer!r}")
+    if not isinstance(answer.text, str):
+        raise TypeError(f"the text of an answer has to be a string, not {answer.text!r}")
+    prefix: object = answer.prefix
+    if prefix is not None and not (
+        isinstance(prefix, tuple) and all(isinstance(word, str) for word in prefix)
+    ):
+        raise TypeError(f"the prefix of an answer has to be a tuple of strings, not {prefix!r}")
+    return answer
 
 
 def command_choices(*, with_rule: bool) -> tuple[Choice, ...]:

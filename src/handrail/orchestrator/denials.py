@@ -11,7 +11,13 @@ import re
 from dataclasses import dataclass
 
 from handrail.executor.base import Denied
-from handrail.orchestrator.settings import Grants, Settings, is_writable, writable_roots
+from handrail.orchestrator.settings import (
+    Grants,
+    Settings,
+    is_writable,
+    rules_paths,
+    writable_roots,
+)
 
 _PHRASES = "read-only file system|permission denied|operation not permitted"
 #: ``touch: cannot touch '/usr/x': Read-only file system``, with any kind of quotes.
@@ -73,7 +79,7 @@ def offer(denied: Denied, path: str | None, settings: Settings) -> Offer | None:
         return Offer(Grants(network=True), "network access")
     if path is None or path == "/":
         return None
-    if is_writable(path, writable_roots(settings), settings.grants.write):
+    if is_writable(path, writable_roots(settings), settings.grants.write, rules_paths(settings)):
         return None
     hidden = settings.sandbox.deny_read
     if any(path == one or path.startswith(one + "/") for one in hidden):

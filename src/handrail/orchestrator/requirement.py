@@ -11,7 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from handrail.orchestrator.calls import Call, Request
-from handrail.orchestrator.settings import Mode, Settings, Table, is_writable, writable_roots
+from handrail.orchestrator.settings import (
+    Mode,
+    Settings,
+    Table,
+    is_writable,
+    rules_paths,
+    writable_roots,
+)
 from handrail.policy.decide import Action, decide
 from handrail.policy.rules import Argv, Sandbox
 from handrail.policy.seed_era import SeedAction, decide_seed_era
@@ -111,7 +118,8 @@ def patch_requirement(
         return Requirement(Need.APPROVAL, retry=True)
     roots = writable_roots(settings, tmpdir)
     retry = wants_retry(settings, patch=True)
-    if all(is_writable(path, roots, settings.grants.write) for path in paths):
+    rules = rules_paths(settings)
+    if all(is_writable(path, roots, settings.grants.write, rules) for path in paths):
         return Requirement(Need.NOTHING, retry=retry)
     if granular is not None and not granular.sandbox_approval:
         asks = False

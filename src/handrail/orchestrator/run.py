@@ -21,6 +21,7 @@ from handrail.orchestrator.audit import Listener, nobody
 from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.denials import ancestors
+from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.settings import Grants, Settings, Table, permissions
@@ -54,7 +55,7 @@ class Orchestrator:
     ) -> None:
         self.settings = settings
         self.reviewers = Reviewers(approver, tuple(hooks))
-        self.listener = listener
+        self.listener = guarded(listener)
         self.memory = Memory() if memory is None else memory
         #: Whether a path is there on the executor's machine; only for what is offered.
         self._exists = exists or _exists_here

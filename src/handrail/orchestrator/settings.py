@@ -7,6 +7,7 @@ A run reads its snapshot once, at its start; a change of settings is a new snaps
 from __future__ import annotations
 
 import enum
+import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,10 @@ from handrail.policy.situation import Approval, Granular, Situation
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = (".git", ".agents", ".codex")
+#: What a granular table may name; only the first two of these matter to commands and patches.
+_GRANULAR = frozenset(
+    ("sandbox_approval", "rules", "skill_approval", "request_permissions", "mcp_elicitations")
+)
 
 
 class Mode(enum.Enum):
@@ -152,8 +157,32 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
     return tuple(dict.fromkeys(normal_path(root) for root in roots))
 
 
-def is_writable(path: str, roots: tuple[str, ...], granted: tuple[str, ...] = ()) -> bool:
-    """Whether a plain absolute path lies in a root and under no protected name of any root."""
+def rules_paths(settings: Settings) -> tuple[str, ...]:
+    """The files the rules come from and go to: who may write them needs to ask for nothing more.
+
+    As they are named and where links lead, for either could be written.
+    """
+    policy = settings.policy
+    named = [settings.rules_file, *policy.lost]
+    named += [rule.source.path for rule in policy.rules]
+    named += [host.source.path for host in policy.hosts.values()]
+    named += [rule.source.path for rule in policy.network]
+    plain = [os.path.abspath(path) for path in dict.fromkeys(named) if path]
+    return tuple(dict.fromkeys([*plain, *(os.path.realpath(path) for path in plain)]))
+
+
+def is_writable(
+    path: str,
+    roots: tuple[str, ...],
+    granted: tuple[str, ...] = (),
+    rules: tuple[str, ...] = (),
+) -> bool:
+    """Whether a plain absolute path lies in a root and under no protected name of any root.
+
+    ``rules`` are files that only a grant for themselves opens.
+    """
+    if path in rules:
+        return path in granted
     if any(_relative(path, root) is not None for root in granted):
         return True
     inside = [(root, _relative(path, root)) for root in roots]
@@ -189,6 +218,11 @@ def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, o
         if not mode.exclude_tmpdir:
             entries.append(_entry(_special("tmpdir"), "write"))
         entries += [_entry(_path(root), "write") for root in mode.writable_roots]
+    if mode.restricted:
+        # Elsewhere nothing is written anyhow; the more specific entry is the one that counts.
+        roots = (*writable_roots(settings, os.environ.get("TMPDIR")), *given.write)
+        own = [path for path in rules_paths(settings) if is_writable(path, roots, given.write)]
+        entries += [_entry(_path(path), "read") for path in own]
     entries += [_entry(_path(path), "read") for path in given.read]
     entries += [_entry(_path(path), "write") for path in given.write]
     entries += [_entry(_pattern(path), "deny") for path in mode.deny_read]
@@ -241,6 +275,12 @@ def read_approval(value: object) -> tuple[Approval, Granular | None]:
             pass
     elif isinstance(value, Mapping) and isinstance(value.get("granular"), Mapping):
         given = value["granular"]
+        unknown = [*(name for name in value if name != "granular"), *(set(given) - _GRANULAR)]
+        if unknown:
+            raise UsageError(
+                f"{unknown[0]!r} is nothing a granular approval policy knows; it has"
+                f" {', '.join(sorted(_GRANULAR))}"
+            )
         flags = {name: bool(given.get(name, False)) for name in ("sandbox_approval", "rules")}
         return Approval.ON_REQUEST, Granular(**flags)
     names = ", ".join(kind.value for kind in Approval)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
+from handrail.orchestrator.listening import guarded
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
 from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
@@ -67,7 +68,7 @@ class UnifiedExec:
         self._executor = executor
         self._settings = settings
         self._gate = gate
-        self._listener = listener
+        self._tell: Listener = guarded(listener or _nobody)
         self._clock = clock
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
         self._processes = Processes(settings, self._rng)
@@ -320,9 +321,9 @@ class UnifiedExec:
     def _chunk_id(self) -> str:
         return f"{self._rng.randrange(1 << 24):06x}"
 
-    def _tell(self, event: Event) -> None:
-        if self._listener is not None:
-            self._listener(event)
+
+def _nobody(event: Event) -> None:
+    """Nobody listens."""
 
 
 def _sentence(error: HandrailError) -> str:
