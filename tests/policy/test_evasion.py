@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from handrail.policy.decide import Action, decide
+from handrail.policy.decide import Action, Cause, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.situation import Approval, Situation
 
@@ -165,3 +165,41 @@ def test_a_word_is_no_command(script: str) -> None:
 )
 def test_a_script_made_to_be_slow_is_judged_all_the_same(script: str) -> None:
     decide(["bash", "-c", script], FORBIDDEN, FREE)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "command " * 40 + "P x",
+        "nohup nice xargs exec time builtin " * 8 + "P x",
+        "eval " * 40 + "P x",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do $c x; done",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do sudo $c x; done",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do sh -c \"$c x\"; done",
+        "".join(f"X=v{at};" for at in range(17)) + "X=P; $X x",
+        "".join(f"X=v{at};" for at in range(17)) + "X=P; export X; bash -c '$X x'",
+        "".join(f"c{at} >o;" for at in range(5001)) + "P x >o",
+        "echo P x | " + "cat | " * 9 + "sh",
+        "bwrap " + "--unshare-all " * 300 + "P x",
+    ],
+    ids=["command", "mixed", "eval", "loop", "wrapped", "shell", "values", "exported", "commands",
+         "pipe", "flags"],
+)  # fmt: skip
+def test_what_a_limit_hides_is_asked(script: str) -> None:
+    verdict = decide(["bash", "-c", script], FORBIDDEN, FREE)
+    assert (verdict.action, verdict.cause) == (Action.ASK, Cause.UNCLEAR)
+    unattended = Situation(cwd="/w", restricted=False, approval=Approval.NEVER)
+    assert decide(["bash", "-c", script], FORBIDDEN, unattended).action is Action.FORBID
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"for f in {' '.join(map('v{}'.format, range(40)))}; do cat $f; timeout 5 cat $f; done",
+        "for i in 1 2 3 4 5 6; do for j in 1 2 3 4 5 6; do bash s.sh $i $j; done; done",
+        "a | " * 12 + "wc",
+        "python3 -c 'print(\"sudo sh\")'",
+    ],
+)
+def test_much_that_is_harmless_is_not_asked(script: str) -> None:
+    assert decide(["bash", "-c", script], FORBIDDEN, FREE).action is Action.ALLOW

@@ -213,7 +213,8 @@ def _glimpsed(
             if reported.get(id(match.rule), Decision.ALLOW) < decision:
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
-    unread = any(len(word) > SCRIPT_LIMIT for word in argv)
+    # What a limit keeps from being read could be anything, so padding must not lift a rule.
+    unread = seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv)
     if not found and (unread or (situation.ask_when_unclear and not seen.clear)):
         found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
     return found
