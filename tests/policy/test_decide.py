@@ -218,7 +218,16 @@ def test_a_lost_rules_file_stops_unattended_runs() -> None:
     verdict = decide(["ls"], policy, replace(FREE, approval=Approval.NEVER))
     assert verdict.action is Action.FORBID
     assert verdict.cause is Cause.LOST_RULES
-    assert decide(["ls"], policy, FREE).action is Action.ALLOW
+    asked = decide(["ls"], policy, FREE)
+    assert (asked.action, asked.cause) == (Action.ASK, Cause.LOST_RULES)
+    allowing = replace(policy, rules=parse_rules('prefix_rule(["ls"])', "r.rules").rules)
+    assert decide(["ls"], allowing, FREE).action is Action.ASK
+    for granular, action in (
+        (Granular(), Action.ASK),
+        (Granular(rules=False), Action.FORBID),
+    ):
+        verdict = decide(["ls"], policy, replace(FREE, granular=granular))
+        assert (verdict.action, verdict.cause) == (action, Cause.LOST_RULES)
 
 
 def test_known_safe_commands_are_an_option() -> None:

@@ -116,6 +116,8 @@ def decide(
     if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
         # The rule lets it run, not leave: that is still the user's to grant.
         verdict = Verdict(Action.ASK, cause=Cause.ESCALATION)
+    if policy.lost and verdict.action is Action.ALLOW:
+        verdict = _without_lost_rules(policy, situation)
     proposal = None
     held_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
     if verdict.action is Action.ASK and not held_by_rule:
@@ -134,13 +136,7 @@ def decide(
 def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
     """What is refused whatever the command is."""
     if policy.lost and situation.approval is Approval.NEVER:
-        names = ", ".join(policy.lost)
-        return Verdict(
-            Action.FORBID,
-            cause=Cause.LOST_RULES,
-            reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
-            " until it is repaired",
-        )
+        return _without_lost_rules(policy, situation)
     if situation.escalates and not situation.may_ask_to_escalate:
         return Verdict(
             Action.FORBID,
@@ -149,6 +145,19 @@ def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
             " it without them",
         )
     return None
+
+
+def _without_lost_rules(policy: Policy, situation: Situation) -> Verdict:
+    """What a lost file forbade is unknown, so only a person may let anything run."""
+    granular = situation.granular
+    nobody = situation.approval is Approval.NEVER or (granular is not None and not granular.rules)
+    names = ", ".join(policy.lost)
+    return Verdict(
+        Action.FORBID if nobody else Action.ASK,
+        cause=Cause.LOST_RULES,
+        reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
+        " until it is repaired",
+    )
 
 
 def _commands(argv: Argv, situation: Situation) -> tuple[Argv, ...]:
