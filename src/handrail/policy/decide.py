@@ -44,6 +44,9 @@ from handrail.policy.shell_words import shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
 
+#: So many characters of a command are shown in a reason.
+SHOWN_LIMIT = 500
+
 
 class Action(enum.Enum):
     ALLOW = "allow"
@@ -247,7 +250,7 @@ def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> V
 
 def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
     """Why a question may not be asked here; None: it may."""
-    shown = f"`{shlex.join(argv)}`"
+    shown = f"`{_shown(argv)}`"
     if situation.granular is not None:
         asks = situation.granular.rules if finding.by_rule else situation.granular.sandbox_approval
         if asks:
@@ -270,13 +273,18 @@ def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:
     pairs = [(f, m) for f, m in pairs if m.decision is decision or f.glimpsed]
     finding, match = max(pairs, key=lambda pair: len(pair[1].prefix))
     rule = match.rule
-    shown = f"`{shlex.join(argv)}`"
+    shown = f"`{_shown(argv)}`"
     if finding.glimpsed:
-        inner = " ".join("…" if word is None else shlex.quote(word) for word in finding.command)
-        shown += f" may run `{inner}`, which"
+        shown += f" may run `{_shown(finding.command)}`, which"
     says = "is forbidden" if finding.decision is Decision.FORBIDDEN else "needs approval"
     why = rule.justification or f"{rule.source} is about commands that start with `{rule}`"
     return f"{shown} {says}: {why}"
+
+
+def _shown(words: Words) -> str:
+    """The beginning of a command: a reason is read by people and models, and scripts are long."""
+    text = " ".join("…" if word is None else shlex.quote(word) for word in words)
+    return text if len(text) <= SHOWN_LIMIT else text[:SHOWN_LIMIT] + "…"
 
 
 def _sandbox(findings: Iterable[Finding], situation: Situation) -> Sandbox:
