@@ -75,7 +75,12 @@ TABLE = {
     "command substitution": [
         "echo $(P x)", "echo `P x`", 'echo "$(P x)"', "cat <(P x)", "tee >(P x)", "$(echo P) x",
         "`echo P` x", "$(printf P) x", "echo ${A:-$(P x)}", "$(echo 'P x')", "x $(y $(P x))",
-        "(( $(P x) ))", "a[$(P x)]=1",
+        "(( $(P x) ))", "a[$(P x)]=1", "$(which P) x", "t=$(command -v P); $t x",
+        '"$(type -P P)" x',
+    ],
+    "parameters": [
+        'set -- P x; "$@"', "set -- P x; $1 x", 'run() { "$@"; }; run P x',
+        "function run { $1 x; }; run P",
     ],
     "other wrappers": [
         "timeout 5 P x", "nice -n 5 P x", "nohup P x", "setsid P x", "stdbuf -oL P x",
@@ -84,6 +89,10 @@ TABLE = {
         "setarch x86_64 P x", "/lib64/ld-linux-x86-64.so.2 /usr/bin/P x", "ssh h P x",
         "ssh h 'P x'",
         "uv run P x", "npx P x", "bwrap --bind / / P x", "docker run -it i P x", "gdb --args P x",
+        "handrail run -- P x", "handrail run --sandbox off P x",
+        "setpriv --reuid 1 P x", "csh -c 'P x'", "tcsh -c 'P x'",
+        "git bisect run P x", "git submodule foreach 'P x'",
+        "git submodule foreach --recursive P x",
         "git -c alias.x='!P x' x", "tar cf o i --checkpoint-action=exec='P x'",
     ],
 }  # fmt: skip
@@ -127,6 +136,9 @@ def test_the_table_is_long_enough() -> None:
         "awk 'BEGIN{system(\"P x\")}'",
         'node -e \'require("child_process").execSync("P x")\'',
         "ruby -e '`P x`'",
+        "python3 - <<E\nimport os\nos.system('P x')\nE",
+        "python3 <<'E'\nimport os\nos.system(\"P x\")\nE",
+        "echo 'system(\"P x\")' | perl",
         "$SUDO P x",
     ],
 )
@@ -142,7 +154,8 @@ def test_what_another_language_may_do_with_its_strings_is_asked(script: str) -> 
         "echo P x", "grep P f", "cat P", "echo 'P x' > f", "echo 'P x' | cat", "X=P; echo $X",
         "printf 'P x' | wc", "git commit -m 'P x'", "cat <<E\nP x\nE", "find . -name P",
         "python3 -c 'print(1)'", "bash script <<E\nP x\nE", "echo $(echo P x)", "ssh P",
-        "command -v P",
+        "command -v P", "which P", "echo $(which P)", "git bisect good P", "set -- P; echo $1",
+        "f() { echo $1; }; f P", "python3 s.py <<E\n'P x'\nE", "test -x $(command -v P)",
         "for f in P; do echo $f; done", "read x <<< 'P x'; echo $x",
     ],
 )  # fmt: skip

@@ -51,6 +51,8 @@ class Expansions:
         self.cut = False
         self._outputs: dict[tuple[int, ...], str | None] = {}
         nodes = list(walk(root))
+        names = (n.child_by_field_name("name") for n in nodes if n.type == "function_definition")
+        self._functions = {node_text(name, data) for name in names if name is not None}
         inside = [node for node in nodes if node.type == "command_substitution"]
         self._substitute(inside)
         for node in nodes:
@@ -137,6 +139,15 @@ class Expansions:
                     self._assign(variable or "", text or "")
             case ["printf", "-v", str(name), *rest]:
                 self._assign(name, _printf(rest))
+            case ["set", "--", *rest]:
+                self._assign_all(positional((None, *rest)))
+            case [str(name), *rest] if name in self._functions:
+                self._assign_all(positional((None, *rest)))
+
+    def _assign_all(self, found: Variables) -> None:
+        for name, values in found.items():
+            for value in values:
+                self._assign(name, value)
 
     def _assign(self, name: str, value: str) -> None:
         known = self.variables.get(name, ())
@@ -162,6 +173,8 @@ class Expansions:
             return _controls(" ".join(word for word in said if word is not None))
         if name == "printf":
             return _printf(words[1:])
+        if name == "which" or (name in ("command", "type") and {"-v", "-p", "-P"} & set(words)):
+            return words[-1]  # its path, which has the same base name
         texts = [fed_text(child, self._data) for child in node.children]
         fed = next((text for text in texts if text is not None), None)
         return fed if name == "cat" else None

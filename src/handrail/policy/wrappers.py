@@ -103,7 +103,7 @@ def _look(
         search.cut |= found.cut
         for glimpse in found.commands:
             clear &= _look(glimpse, found.variables, depth + 1, search, certain=certain)
-    for text in _strings_of_code(words):
+    for text in _strings_of_code(command):
         # A program in another language may hand any of its strings to a shell, or none.
         for glimpse in glimpses(text).commands:
             _look(glimpse, {}, depth + 1, search, certain=False)
@@ -146,6 +146,8 @@ def _wrapped(words: Words) -> Iterator[Words]:
     if name == "screen":
         yield _behind_options(words[1:], wrapper_of("S c s t h e T"))
     if name == "coproc" and words[2:3] == ("{",):  # coproc NAME { X; }
+        yield words[3:]
+    if name == "git" and words[1:3] == ("bisect", "run"):
         yield words[3:]
     if name in VERB_PROGRAMS:
         inner = _behind_options(words[1:], VERB_PROGRAMS[name])
@@ -261,7 +263,9 @@ def _ssh_scripts(words: Words) -> Iterator[str]:
 
 
 def _git_scripts(words: Words) -> Iterator[str]:
-    """``git -c alias.x='!rm y' x``, ``git -c core.pager=rm log``"""
+    """``git -c alias.x='!rm y' x``, ``git -c core.pager=rm log``, ``git submodule foreach x``"""
+    if words[1:3] == ("submodule", "foreach"):
+        yield " ".join(word for word in words[3:] if word is not None and word != "--recursive")
     for at, word in enumerate(words[1:], 1):
         if word == "-c" and at + 1 < len(words):
             key, _, value = (words[at + 1] or "").partition("=")
@@ -271,12 +275,17 @@ def _git_scripts(words: Words) -> Iterator[str]:
                 yield value
 
 
-def _strings_of_code(words: Words) -> Iterator[str]:
-    """The strings in the program text that an interpreter is given as an argument."""
+def _strings_of_code(command: Glimpse) -> Iterator[str]:
+    """The strings in the program text that an interpreter is given as an argument or on stdin."""
+    words = command.words
     name = posixpath.basename(words[0] or "").rstrip("0123456789.")
     if name not in CODE_OPTIONS:
         return
     options = CODE_OPTIONS[name]
+    given_file = any(word is None or not word.startswith("-") for word in words[1:])
+    from_stdin = not given_file or "-" in words[1:] or bool(STDIN_NAMES & set(words[1:]))
+    if command.stdin is not None and options and from_stdin:
+        yield from (found[2] for found in STRING.finditer(command.stdin))
     for at, word in enumerate(words[1:], 1):
         before = words[at - 1] or ""
         given = before in options or (before.startswith("-") and before[-1:] in _letters(options))
