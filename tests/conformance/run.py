@@ -49,6 +49,8 @@ MODULES = {
 #: Cases on the wire have a runner of their own, for any server; it is called for ours.
 TRANSCRIPTS = "exec-server-transcripts"
 KNOWN = (*MODULES, TRANSCRIPTS)
+#: Key of what stands for a line that holds no case; its value says why.
+UNREADABLE = "unreadable line"
 
 
 def family(path: Path) -> str | None:
@@ -59,10 +61,19 @@ def family(path: Path) -> str | None:
 
 def load(path: Path) -> Iterator[tuple[str, Case]]:
     """The cases of a file with their names."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    # Not ``splitlines``: a JSON string may hold U+2028 or U+0085 as it is.
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if line.strip():
-            case = json.loads(line)
+            case = _case(line)
             yield str(case.get("id") or case.get("name") or f"line {number}"), case
+
+
+def _case(line: bytes) -> Case:
+    try:
+        case = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: str(error)}
+    return case if isinstance(case, dict) else {UNREADABLE: "not an object"}
 
 
 def checker(name: str) -> Check:
@@ -74,6 +85,8 @@ def checker(name: str) -> Check:
 
 def outcome(check: Check, case: Case) -> str | None:
     """None if the case holds, else what does not; a crash is a failure like any other."""
+    if UNREADABLE in case:
+        return f"{UNREADABLE}: {case[UNREADABLE]}"
     try:
         return check(case)
     except NotRunError:

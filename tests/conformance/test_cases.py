@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from wire.replay import load_cases, replay
+from wire.runner import Target
 
 from conformance.run import HERE, MODULES, Case, checker, family, load, main, outcome
 
@@ -62,3 +65,27 @@ def test_a_case_that_breaks_the_code_is_a_failure(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_wrong_usage(tmp_path: Path) -> None:
     assert main([str(tmp_path / "head_tail.jsonl")]) == 2
+
+
+def test_a_line_ends_at_a_newline_only(tmp_path: Path) -> None:
+    path = tmp_path / "unified_exec.jsonl"
+    case = {"id": "a\u2028b\u0085c", "op": "exec_yield", "requested_ms": 7}
+    case["expect"] = {"effective_ms": 250}
+    path.write_text(json.dumps(case, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [name for name, _ in load(path)] == [case["id"]]
+    assert main([str(path)]) == 0
+    assert [one["id"] for one in load_cases(path)] == [case["id"]]
+
+
+def test_an_unreadable_line_is_one_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "unified_exec.jsonl"
+    path.write_bytes(
+        b'{"id":\n[1]\n"\xff"\n\n{"id": "x", "op": "exec_yield", "requested_ms": 7, '
+        b'"expect": {"effective_ms": 250}}\n'
+    )
+    assert main([str(path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 3 failed"
+    broken = load_cases(path)[:3]
+    assert asyncio.run(replay(broken, Target("http://127.0.0.1:1"), set())) == 3

@@ -99,3 +99,25 @@ def test_explain_gives_reasons_and_an_exit_code(
         assert "r0.rules:2: forbidden `git push`: why" in text
     if word == "ask":
         assert "rule to offer: ls" in text
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("rm x > y", 4),
+        ("sudo rm x", 4),
+        ("python3 -c 'import os; os.system(\"rm x\")'", 3),
+        ("$SUDO rm x", 3),
+        ("command " * 40 + "rm x", 3),
+        ("ls", 5),
+    ],
+)
+def test_the_exit_code_for_a_script_is_that_of_the_decision(
+    tmp_path: Path, script: str, code: int
+) -> None:
+    rules = 'prefix_rule(["rm"], "forbidden")'
+    found, _ = run(tmp_path, rules, "bash", "-c", script, shell=True, exit_code=True)
+    assert found == code
+    if code != 5:
+        decided, _ = run(tmp_path, rules, "bash", "-c", script, explain=Situation())
+        assert decided == code

@@ -218,7 +218,16 @@ def test_a_lost_rules_file_stops_unattended_runs() -> None:
     verdict = decide(["ls"], policy, replace(FREE, approval=Approval.NEVER))
     assert verdict.action is Action.FORBID
     assert verdict.cause is Cause.LOST_RULES
-    assert decide(["ls"], policy, FREE).action is Action.ALLOW
+    asked = decide(["ls"], policy, FREE)
+    assert (asked.action, asked.cause) == (Action.ASK, Cause.LOST_RULES)
+    allowing = replace(policy, rules=parse_rules('prefix_rule(["ls"])', "r.rules").rules)
+    assert decide(["ls"], allowing, FREE).action is Action.ASK
+    for granular, action in (
+        (Granular(), Action.ASK),
+        (Granular(rules=False), Action.FORBID),
+    ):
+        verdict = decide(["ls"], policy, replace(FREE, granular=granular))
+        assert (verdict.action, verdict.cause) == (action, Cause.LOST_RULES)
 
 
 def test_known_safe_commands_are_an_option() -> None:
@@ -311,3 +320,14 @@ def test_a_rule_that_forbids_only_ever_makes_it_stricter(
 def test_an_empty_argv_is_survived() -> None:
     assert decide([], Policy(), FREE).action is Action.ALLOW
     assert decide([], Policy(), UNTRUSTED).action is Action.ASK
+
+
+@pytest.mark.parametrize("script", ["P x; {} > o", "sh -c 'P {}'", "rm -rf {}"])
+def test_a_reason_shows_the_beginning_of_a_long_script(script: str) -> None:
+    unattended = replace(FREE, approval=Approval.NEVER)
+    text = script.format("a" * 60_000)
+    verdict = judge(text, 'prefix_rule(["P"], "forbidden", justification="use Q")', unattended)
+    assert verdict.action is Action.FORBID
+    assert verdict.reason is not None
+    assert len(verdict.reason) < 1300
+    assert script[:4] in verdict.reason

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from handrail.policy.decide import Action, decide
+from handrail.policy.decide import Action, Cause, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.situation import Approval, Situation
 
@@ -75,7 +75,12 @@ TABLE = {
     "command substitution": [
         "echo $(P x)", "echo `P x`", 'echo "$(P x)"', "cat <(P x)", "tee >(P x)", "$(echo P) x",
         "`echo P` x", "$(printf P) x", "echo ${A:-$(P x)}", "$(echo 'P x')", "x $(y $(P x))",
-        "(( $(P x) ))", "a[$(P x)]=1",
+        "(( $(P x) ))", "a[$(P x)]=1", "$(which P) x", "t=$(command -v P); $t x",
+        '"$(type -P P)" x',
+    ],
+    "parameters": [
+        'set -- P x; "$@"', "set -- P x; $1 x", 'run() { "$@"; }; run P x',
+        "function run { $1 x; }; run P",
     ],
     "other wrappers": [
         "timeout 5 P x", "nice -n 5 P x", "nohup P x", "setsid P x", "stdbuf -oL P x",
@@ -84,6 +89,10 @@ TABLE = {
         "setarch x86_64 P x", "/lib64/ld-linux-x86-64.so.2 /usr/bin/P x", "ssh h P x",
         "ssh h 'P x'",
         "uv run P x", "npx P x", "bwrap --bind / / P x", "docker run -it i P x", "gdb --args P x",
+        "handrail run -- P x", "handrail run --sandbox off P x",
+        "setpriv --reuid 1 P x", "csh -c 'P x'", "tcsh -c 'P x'",
+        "git bisect run P x", "git submodule foreach 'P x'",
+        "git submodule foreach --recursive P x",
         "git -c alias.x='!P x' x", "tar cf o i --checkpoint-action=exec='P x'",
     ],
 }  # fmt: skip
@@ -127,6 +136,9 @@ def test_the_table_is_long_enough() -> None:
         "awk 'BEGIN{system(\"P x\")}'",
         'node -e \'require("child_process").execSync("P x")\'',
         "ruby -e '`P x`'",
+        "python3 - <<E\nimport os\nos.system('P x')\nE",
+        "python3 <<'E'\nimport os\nos.system(\"P x\")\nE",
+        "echo 'system(\"P x\")' | perl",
         "$SUDO P x",
     ],
 )
@@ -142,7 +154,8 @@ def test_what_another_language_may_do_with_its_strings_is_asked(script: str) -> 
         "echo P x", "grep P f", "cat P", "echo 'P x' > f", "echo 'P x' | cat", "X=P; echo $X",
         "printf 'P x' | wc", "git commit -m 'P x'", "cat <<E\nP x\nE", "find . -name P",
         "python3 -c 'print(1)'", "bash script <<E\nP x\nE", "echo $(echo P x)", "ssh P",
-        "command -v P",
+        "command -v P", "which P", "echo $(which P)", "git bisect good P", "set -- P; echo $1",
+        "f() { echo $1; }; f P", "python3 s.py <<E\n'P x'\nE", "test -x $(command -v P)",
         "for f in P; do echo $f; done", "read x <<< 'P x'; echo $x",
     ],
 )  # fmt: skip
@@ -165,3 +178,41 @@ def test_a_word_is_no_command(script: str) -> None:
 )
 def test_a_script_made_to_be_slow_is_judged_all_the_same(script: str) -> None:
     decide(["bash", "-c", script], FORBIDDEN, FREE)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "command " * 40 + "P x",
+        "nohup nice xargs exec time builtin " * 8 + "P x",
+        "eval " * 40 + "P x",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do $c x; done",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do sudo $c x; done",
+        f"for c in {' '.join(map('v{}'.format, range(17)))} P; do sh -c \"$c x\"; done",
+        "".join(f"X=v{at};" for at in range(17)) + "X=P; $X x",
+        "".join(f"X=v{at};" for at in range(17)) + "X=P; export X; bash -c '$X x'",
+        "".join(f"c{at} >o;" for at in range(5001)) + "P x >o",
+        "echo P x | " + "cat | " * 9 + "sh",
+        "bwrap " + "--unshare-all " * 300 + "P x",
+    ],
+    ids=["command", "mixed", "eval", "loop", "wrapped", "shell", "values", "exported", "commands",
+         "pipe", "flags"],
+)  # fmt: skip
+def test_what_a_limit_hides_is_asked(script: str) -> None:
+    verdict = decide(["bash", "-c", script], FORBIDDEN, FREE)
+    assert (verdict.action, verdict.cause) == (Action.ASK, Cause.UNCLEAR)
+    unattended = Situation(cwd="/w", restricted=False, approval=Approval.NEVER)
+    assert decide(["bash", "-c", script], FORBIDDEN, unattended).action is Action.FORBID
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"for f in {' '.join(map('v{}'.format, range(40)))}; do cat $f; timeout 5 cat $f; done",
+        "for i in 1 2 3 4 5 6; do for j in 1 2 3 4 5 6; do bash s.sh $i $j; done; done",
+        "a | " * 12 + "wc",
+        "python3 -c 'print(\"sudo sh\")'",
+    ],
+)
+def test_much_that_is_harmless_is_not_asked(script: str) -> None:
+    assert decide(["bash", "-c", script], FORBIDDEN, FREE).action is Action.ALLOW

@@ -27,9 +27,23 @@ from .servers import ServerFailed, WebSocketServer
 CASES = Path(__file__).resolve().parent.parent / "cases" / "exec-server-transcripts.jsonl"
 
 
+#: Key of what stands for a line that holds no case; its value says why.
+UNREADABLE = "unreadable line"
+
+
 def load_cases(path: Path) -> list[Case]:
     """One case per line."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    # Not ``splitlines``: a JSON string may hold U+2028 or U+0085 as it is.
+    lines = enumerate(path.read_bytes().split(b"\n"), 1)
+    return [{"name": f"line {number}", **_case(line)} for number, line in lines if line.strip()]
+
+
+def _case(line: bytes) -> Case:
+    try:
+        case = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: str(error)}
+    return case if isinstance(case, dict) else {UNREADABLE: "not an object"}
 
 
 async def replay(
@@ -38,6 +52,10 @@ async def replay(
     """Run cases and print how they went, or also what each is about; gives how many failed."""
     passed = failed = skipped = 0
     for case in cases:
+        if UNREADABLE in case:
+            failed += 1
+            print(f"FAIL {case['name']}: {UNREADABLE}: {case[UNREADABLE]}")
+            continue
         transports = target.transports(case)
         if not transports or set(case.get("needs", [])) & skip_needs:
             skipped += 1

@@ -101,7 +101,14 @@ def _shell_report(
     reports = [{"command": list(one), **_report(policy.matches(one, resolve))} for one in judged]
     decisions = [strictest(policy.matches(one, resolve)) for one in judged]
     seen = sightings(tuple(command))
-    refusals = [(words, match) for words, _ in seen.commands for match, _ in policy.refusals(words)]
+    # As in ``decide``: what may run, but need not, is asked about.
+    refusals = [
+        match.decision if certain and sure else Decision.PROMPT
+        for words, certain in seen.commands
+        for match, sure in policy.refusals(words)
+    ]
+    if seen.cut and any(rule.decision is not Decision.ALLOW for rule in policy.rules):
+        refusals.append(Decision.PROMPT)
     result: dict[str, object] = {
         "isScript": shell_call(command) is not None,
         "splittable": plain is not None,
@@ -110,7 +117,7 @@ def _shell_report(
         "complete": seen.clear,
     }
     found = [one for one in decisions if one is not None]
-    found += [match.decision for _, match in refusals]
+    found += refusals
     held_back = [one for one in found if one is not Decision.ALLOW]
     if held_back or (found and None not in decisions):
         result["decision"] = max(found).word

@@ -44,6 +44,9 @@ from handrail.policy.shell_words import shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
 
+#: So many characters of a command are shown in a reason.
+SHOWN_LIMIT = 500
+
 
 class Action(enum.Enum):
     ALLOW = "allow"
@@ -116,6 +119,8 @@ def decide(
     if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
         # The rule lets it run, not leave: that is still the user's to grant.
         verdict = Verdict(Action.ASK, cause=Cause.ESCALATION)
+    if policy.lost and verdict.action is Action.ALLOW:
+        verdict = _without_lost_rules(policy, situation)
     proposal = None
     held_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
     if verdict.action is Action.ASK and not held_by_rule:
@@ -134,13 +139,7 @@ def decide(
 def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
     """What is refused whatever the command is."""
     if policy.lost and situation.approval is Approval.NEVER:
-        names = ", ".join(policy.lost)
-        return Verdict(
-            Action.FORBID,
-            cause=Cause.LOST_RULES,
-            reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
-            " until it is repaired",
-        )
+        return _without_lost_rules(policy, situation)
     if situation.escalates and not situation.may_ask_to_escalate:
         return Verdict(
             Action.FORBID,
@@ -149,6 +148,19 @@ def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
             " it without them",
         )
     return None
+
+
+def _without_lost_rules(policy: Policy, situation: Situation) -> Verdict:
+    """What a lost file forbade is unknown, so only a person may let anything run."""
+    granular = situation.granular
+    nobody = situation.approval is Approval.NEVER or (granular is not None and not granular.rules)
+    names = ", ".join(policy.lost)
+    return Verdict(
+        Action.FORBID if nobody else Action.ASK,
+        cause=Cause.LOST_RULES,
+        reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
+        " until it is repaired",
+    )
 
 
 def _commands(argv: Argv, situation: Situation) -> tuple[Argv, ...]:
@@ -213,7 +225,8 @@ def _glimpsed(
             if reported.get(id(match.rule), Decision.ALLOW) < decision:
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
-    unread = any(len(word) > SCRIPT_LIMIT for word in argv)
+    # What a limit keeps from being read could be anything, so padding must not lift a rule.
+    unread = seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv)
     if not found and (unread or (situation.ask_when_unclear and not seen.clear)):
         found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
     return found
@@ -237,7 +250,7 @@ def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> V
 
 def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
     """Why a question may not be asked here; None: it may."""
-    shown = f"`{shlex.join(argv)}`"
+    shown = f"`{_shown(argv)}`"
     if situation.granular is not None:
         asks = situation.granular.rules if finding.by_rule else situation.granular.sandbox_approval
         if asks:
@@ -260,13 +273,18 @@ def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:
     pairs = [(f, m) for f, m in pairs if m.decision is decision or f.glimpsed]
     finding, match = max(pairs, key=lambda pair: len(pair[1].prefix))
     rule = match.rule
-    shown = f"`{shlex.join(argv)}`"
+    shown = f"`{_shown(argv)}`"
     if finding.glimpsed:
-        inner = " ".join("…" if word is None else shlex.quote(word) for word in finding.command)
-        shown += f" may run `{inner}`, which"
+        shown += f" may run `{_shown(finding.command)}`, which"
     says = "is forbidden" if finding.decision is Decision.FORBIDDEN else "needs approval"
     why = rule.justification or f"{rule.source} is about commands that start with `{rule}`"
     return f"{shown} {says}: {why}"
+
+
+def _shown(words: Words) -> str:
+    """The beginning of a command: a reason is read by people and models, and scripts are long."""
+    text = " ".join("…" if word is None else shlex.quote(word) for word in words)
+    return text if len(text) <= SHOWN_LIMIT else text[:SHOWN_LIMIT] + "…"
 
 
 def _sandbox(findings: Iterable[Finding], situation: Situation) -> Sandbox:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 Variables = Mapping[str, tuple[str, ...]]
 
-#: Values noted for one variable, and readings tried for one command.
+#: Values followed of one variable, and readings tried for one command.  One more is kept, as the
+#: sign that there are too many.
 _MOST = 16
 #: Expansions inside expansions are followed this far.
 _DEPTH = 6
@@ -45,8 +47,12 @@ class Expansions:
         self._data = data
         self.variables: dict[str, tuple[str, ...]] = dict(given)
         self.aliases: dict[str, str] = {}
+        #: True if a value was too long or too deep to be followed.
+        self.cut = False
         self._outputs: dict[tuple[int, ...], str | None] = {}
         nodes = list(walk(root))
+        names = (n.child_by_field_name("name") for n in nodes if n.type == "function_definition")
+        self._functions = {node_text(name, data) for name in names if name is not None}
         inside = [node for node in nodes if node.type == "command_substitution"]
         self._substitute(inside)
         for node in nodes:
@@ -74,6 +80,10 @@ class Expansions:
             if words and words[0] is not None:
                 yield words
 
+    def too_many(self, nodes: Sequence[Node]) -> bool:
+        """True if these words have readings that are not tried."""
+        return math.prod(len(self._words(node)) for node in nodes) > _MOST
+
     def output(self, nodes: Sequence[Node]) -> str | None:
         """What the commands in these parts of the script print, as far as it stands there."""
         key = tuple(node.id for node in nodes)
@@ -96,6 +106,7 @@ class Expansions:
         if decode:
             found += [text for one in found if (text := _decoded(one)) is not None]
         text = "\n".join(found)
+        self.cut |= len(text) > _LONGEST
         return text if found and len(text) <= _LONGEST else None
 
     def _note(self, node: Node) -> None:
@@ -104,7 +115,7 @@ class Expansions:
             if name is not None and value is not None:
                 parts = value.named_children if value.type == "array" else [value]
                 texts = [self._texts(part, 0) for part in parts]
-                for chosen in itertools.islice(itertools.product(*texts), _MOST):
+                for chosen in itertools.islice(itertools.product(*texts), _MOST + 1):
                     self._assign(node_text(name, self._data).partition("[")[0], " ".join(chosen))
         elif node.type == "for_statement":
             name = node.child_by_field_name("variable")
@@ -128,10 +139,20 @@ class Expansions:
                     self._assign(variable or "", text or "")
             case ["printf", "-v", str(name), *rest]:
                 self._assign(name, _printf(rest))
+            case ["set", "--", *rest]:
+                self._assign_all(positional((None, *rest)))
+            case [str(name), *rest] if name in self._functions:
+                self._assign_all(positional((None, *rest)))
+
+    def _assign_all(self, found: Variables) -> None:
+        for name, values in found.items():
+            for value in values:
+                self._assign(name, value)
 
     def _assign(self, name: str, value: str) -> None:
         known = self.variables.get(name, ())
-        if value and len(value) <= _LONGEST and value not in known and len(known) < _MOST:
+        self.cut |= len(value) > _LONGEST
+        if value and len(value) <= _LONGEST and value not in known and len(known) <= _MOST:
             self.variables[name] = (*known, value)
 
     def _first_reading(self, node: Node) -> list[str | None]:
@@ -152,6 +173,8 @@ class Expansions:
             return _controls(" ".join(word for word in said if word is not None))
         if name == "printf":
             return _printf(words[1:])
+        if name == "which" or (name in ("command", "type") and {"-v", "-p", "-P"} & set(words)):
+            return words[-1]  # its path, which has the same base name
         texts = [fed_text(child, self._data) for child in node.children]
         fed = next((text for text in texts if text is not None), None)
         return fed if name == "cat" else None
@@ -175,6 +198,7 @@ class Expansions:
         if literal is not None:
             return [literal]
         if depth > _DEPTH:
+            self.cut = True
             return []
         if node.type in ("simple_expansion", "expansion"):
             return self._values(node, depth)
@@ -211,7 +235,7 @@ class Expansions:
         for child in node.named_children:  # ${X:-this}
             if not child.type.endswith("variable_name") and child.type != "subscript":
                 found += self._texts(child, depth + 1)
-        return found[:_MOST]
+        return found[: _MOST + 1]
 
     def _joined(self, node: Node, depth: int) -> list[str]:
         quoted = node.type == "string"
@@ -229,8 +253,10 @@ class Expansions:
                 parts.append([unquoted(node_text(child, self._data))])
             else:
                 parts.append(self._texts(child, depth + 1))
-        texts = map("".join, itertools.islice(itertools.product(*parts), _MOST))
-        return [text for text in texts if len(text) <= _LONGEST]
+        texts = list(map("".join, itertools.islice(itertools.product(*parts), _MOST + 1)))
+        short = [text for text in texts if len(text) <= _LONGEST]
+        self.cut |= len(short) < len(texts)
+        return short
 
 
 def _this_level(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -261,6 +287,7 @@ def _printf(words: Sequence[str | None]) -> str:
     parts: list[str] = []
     rest = iter(values)
     left = len(values)
+    size = 0
     while True:
         used = 0
 
@@ -273,7 +300,8 @@ def _printf(words: Sequence[str | None]) -> str:
 
         parts.append(_PRINTF_PLACE.sub(place, form))
         left -= used
-        if not used or left <= 0 or len(parts) >= _MOST:
+        size += len(parts[-1])
+        if not used or left <= 0 or size > _LONGEST:
             return "".join(parts)
 
 

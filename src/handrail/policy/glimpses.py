@@ -37,11 +37,16 @@ class Glimpse:
     stdin: str | None = None
     #: What it is given as files made on the spot: ``<(echo x)``.
     files: tuple[str, ...] = ()
+    #: Its words have more readings than are tried.
+    many: bool = False
+    #: More is piped into it than is looked at.
+    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpses:
-    """The commands of a script; ``clear`` is False if there may be others.
+    """The commands of a script; ``clear`` is False if there may be others, and ``cut`` is True
+    if a limit kept a value from being followed.
 
     ``variables`` are the values that its own scripts may find.
     """
@@ -49,6 +54,7 @@ class Glimpses:
     commands: tuple[Glimpse, ...]
     clear: bool
     variables: Variables = field(default_factory=dict)
+    cut: bool = False
 
 
 def glimpses(script: str, given: Variables = _NO_VARIABLES) -> Glimpses:
@@ -73,9 +79,10 @@ def glimpses(script: str, given: Variables = _NO_VARIABLES) -> Glimpses:
         elif (found := _glimpse(node, data)) is not None:
             seen.append(found)
             if node.type == "command_name":
-                more += [Glimpse(words) for words in values.readings([node])]
+                many = values.too_many([node])
+                more += [Glimpse(words, many=many) for words in values.readings([node])]
     clear = not root.has_error and all(found.words[0] is not None for found in seen)
-    return Glimpses((*seen, *more), clear, values.variables)
+    return Glimpses((*seen, *more), clear, values.variables, values.cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class _Place:
     node: Node
     redirects: tuple[Node, ...] = ()
     sources: tuple[Node, ...] = ()
+    #: There are more of them.
+    far: bool = False
 
 
 def _places(root: Node) -> Iterator[_Place]:
@@ -99,9 +108,9 @@ def _places(root: Node) -> Iterator[_Place]:
 def _below(place: _Place) -> Iterator[_Place]:
     children = place.node.children
     kind = place.node.type
-    sources = place.sources
+    sources, far = place.sources, place.far
     if kind in ("program", "command_substitution", "process_substitution"):
-        sources = ()
+        sources, far = (), False
     if kind == "redirected_statement":
         mine = tuple(child for child in children if child.type in REDIRECTS)
         for child in children:
@@ -109,19 +118,23 @@ def _below(place: _Place) -> Iterator[_Place]:
                 # ``cat <<E | sh``: the grammar counts the rest of the line to the redirection.
                 body = [part for part in child.children if part.type == "heredoc_body"]
                 before = [part for part in children if part.type not in REDIRECTS]
-                yield _Place(child, (), (*body, *before)[:_MOST_SOURCES])
+                fed = (*body, *before)
+                yield _Place(child, (), fed[:_MOST_SOURCES], len(fed) > _MOST_SOURCES)
             else:
                 around = (*mine, *place.redirects) if child.type not in REDIRECTS else ()
-                yield _Place(child, around, sources)
+                yield _Place(child, around, sources, far)
         return
     for at, child in enumerate(children):
         ends_it = kind in ("pipeline", "list") and at == len(children) - 1
         around = place.redirects if ends_it else ()
         if kind == "pipeline":
-            before = children[max(at - _MOST_SOURCES, 0) : at]
-            yield _Place(child, around, (*before, *sources)[:_MOST_SOURCES])
+            # Every other child is a ``|``.
+            first = max(at - 2 * _MOST_SOURCES, 0)
+            fed = (*(part for part in children[first:at] if part.is_named), *sources)
+            beyond = far or first > 0 or len(fed) > _MOST_SOURCES
+            yield _Place(child, around, fed[:_MOST_SOURCES], beyond)
         else:
-            yield _Place(child, around, sources)
+            yield _Place(child, around, sources, far)
 
 
 def _glimpse(node: Node, data: bytes) -> Glimpse | None:
@@ -161,7 +174,8 @@ def _command(place: _Place, data: bytes, values: Expansions) -> list[Glimpse]:
     )
     files = tuple(text for text in made if text is not None)
     words = [_joined(arguments, data) or (None,), *values.readings(arguments)]
-    return [Glimpse(one, stdin, files) for one in words]
+    many = None in words[0] and values.too_many(arguments)
+    return [Glimpse(one, stdin, files, many, place.far) for one in words]
 
 
 def _fed(redirect: Node, data: bytes, values: Expansions) -> str | None:

@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 
 #: Shells by file name; more than the strict reader takes apart, since seeing is free here.
-SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh", "mksh", "ash", "rbash", "fish"})
+SHELLS = frozenset(
+    {"bash", "sh", "zsh", "dash", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"}
+)
 #: Letters that may stand in one word with ``-c`` before a script.
 SHELL_VALUE_FLAGS = frozenset("oO")
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
@@ -53,6 +55,10 @@ WRAPPERS: dict[str, Wrapper] = {
     "runuser": wrapper_of("u g G --user --group"),
     "env": wrapper_of("u C --unset --chdir", assignments=True),
     "chroot": wrapper_of(skip=1),
+    "setpriv": wrapper_of(
+        "--ruid --euid --rgid --egid --reuid --regid --groups --inh-caps --ambient-caps"
+        " --bounding-set --securebits --pdeathsig --selinux-label --apparmor-profile"
+    ),
     "unshare": wrapper_of("S G --setuid --setgid --root --wd"),
     "nsenter": wrapper_of("t S G --target --setuid --setgid"),
     "fakeroot": wrapper_of("l s i b"),
@@ -100,6 +106,7 @@ WRAPPERS: dict[str, Wrapper] = {
 #: The same with a verb: ``uv run X``.
 VERB_WRAPPERS: dict[tuple[str, str], Wrapper] = {
     ("uv", "run"): wrapper_of("p --with --python --project --directory --env-file --extra --group"),
+    ("handrail", "run"): wrapper_of("--sandbox --at --token-file --timeout --cwd --env"),
     ("poetry", "run"): wrapper_of(),
     ("pipenv", "run"): wrapper_of(),
     ("hatch", "run"): wrapper_of(),

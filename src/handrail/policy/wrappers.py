@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from handrail.policy.expansions import Variables, positional
 from handrail.policy.glimpses import Glimpse, glimpses
@@ -43,35 +43,49 @@ from handrail.policy.rules import Words
 DEPTH_LIMIT = 32
 #: So many different commands are noted for one argv.
 SIGHTING_LIMIT = 5000
+#: So many words of a program with unknown options may be its command.
+FLAGS_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
     """The commands an argv may start, each with «for certain»: False behind an unknown program,
-    as in ``$SUDO rm x``.  ``clear`` is False if there may be others."""
+    as in ``$SUDO rm x``.  ``clear`` is False if there may be others; ``cut`` is True if that is
+    so because a limit ended the search, which a script can be written to reach."""
 
     commands: tuple[tuple[Words, bool], ...]
     clear: bool
+    cut: bool = False
+
+
+@dataclass(slots=True)
+class _Search:
+    """What was found so far."""
+
+    seen: dict[Words, bool] = field(default_factory=dict)
+    cut: bool = False
 
 
 def sightings(argv: Words) -> Sightings:
     """Every command that ``argv`` may start, itself first."""
-    seen: dict[Words, bool] = {}
-    clear = _look(Glimpse(argv), {}, 0, seen, certain=True)
-    return Sightings(tuple(seen.items()), clear)
+    search = _Search()
+    clear = _look(Glimpse(argv), {}, 0, search, certain=True)
+    return Sightings(tuple(search.seen.items()), clear, search.cut)
 
 
 def _look(
-    command: Glimpse, variables: Variables, depth: int, seen: dict[Words, bool], *, certain: bool
+    command: Glimpse, variables: Variables, depth: int, search: _Search, *, certain: bool
 ) -> bool:
     """Note a command and whatever it wraps; True if nothing stayed hidden."""
-    words = command.words
-    if depth > DEPTH_LIMIT or len(seen) >= SIGHTING_LIMIT:
-        return False
+    words, seen = command.words, search.seen
     if not words:
         return True
+    if depth > DEPTH_LIMIT or (len(seen) >= SIGHTING_LIMIT and words not in seen):
+        search.cut = True
+        return False
+    search.cut |= _beyond_limits(command)
     if words[0] is None:
-        _look(replace(command, words=words[1:]), variables, depth + 1, seen, certain=False)
+        _look(replace(command, words=words[1:]), variables, depth + 1, search, certain=False)
         return False
     plain = command.stdin is None and not command.files
     if plain and (seen.get(words) or (words in seen and not certain)):
@@ -82,17 +96,34 @@ def _look(
     for inner in _wrapped(words):
         # What is fed to ``sudo sh`` is read by ``sh``.
         below = replace(command, words=inner)
-        clear &= _look(below, variables, depth + 1, seen, certain=certain)
+        clear &= _look(below, variables, depth + 1, search, certain=certain)
     for script, arguments in _scripts(command):
         found = glimpses(script, {**variables, **positional(arguments)})
         clear &= found.clear
+        search.cut |= found.cut
         for glimpse in found.commands:
-            clear &= _look(glimpse, found.variables, depth + 1, seen, certain=certain)
-    for text in _strings_of_code(words):
+            clear &= _look(glimpse, found.variables, depth + 1, search, certain=certain)
+    for text in _strings_of_code(command):
         # A program in another language may hand any of its strings to a shell, or none.
         for glimpse in glimpses(text).commands:
-            _look(glimpse, {}, DEPTH_LIMIT, seen, certain=False)
+            _look(glimpse, {}, depth + 1, search, certain=False)
     return clear
+
+
+def _beyond_limits(command: Glimpse) -> bool:
+    """True if what this command runs is known to the script, but too much to be followed."""
+    words = command.words
+    if words[0] is None:
+        return command.many
+    name = posixpath.basename(words[0])
+    if name == "bwrap":
+        return len(words) > FLAGS_LIMIT
+    if command.far and command.stdin is None:
+        return name in SHELLS or name in READS_SCRIPT or name in SOURCES
+    takes_script = name in ("eval", "trap", "watch", "hyperfine", "ssh") or name in SCRIPT_OPTIONS
+    if name in SHELLS:
+        takes_script = any(word and word.startswith("-") and "c" in word for word in words[1:])
+    return command.many and takes_script and None in words
 
 
 def _set_before(words: Words) -> dict[str, tuple[str, ...]]:
@@ -115,6 +146,8 @@ def _wrapped(words: Words) -> Iterator[Words]:
     if name == "screen":
         yield _behind_options(words[1:], wrapper_of("S c s t h e T"))
     if name == "coproc" and words[2:3] == ("{",):  # coproc NAME { X; }
+        yield words[3:]
+    if name == "git" and words[1:3] == ("bisect", "run"):
         yield words[3:]
     if name in VERB_PROGRAMS:
         inner = _behind_options(words[1:], VERB_PROGRAMS[name])
@@ -140,7 +173,7 @@ def _behind_any(words: Words, options: tuple[str, ...]) -> Iterator[Words]:
 
 def _behind_flags(words: Words) -> Iterator[Words]:
     """What may be the command of a program with more options than can be known: any tail."""
-    for at in range(2, min(len(words), 200)):
+    for at in range(2, min(len(words), FLAGS_LIMIT)):
         before, word = words[at - 1], words[at]
         if word is not None and not word.startswith("-") and before is not None:
             yield words[at:]
@@ -230,7 +263,9 @@ def _ssh_scripts(words: Words) -> Iterator[str]:
 
 
 def _git_scripts(words: Words) -> Iterator[str]:
-    """``git -c alias.x='!rm y' x``, ``git -c core.pager=rm log``"""
+    """``git -c alias.x='!rm y' x``, ``git -c core.pager=rm log``, ``git submodule foreach x``"""
+    if words[1:3] == ("submodule", "foreach"):
+        yield " ".join(word for word in words[3:] if word is not None and word != "--recursive")
     for at, word in enumerate(words[1:], 1):
         if word == "-c" and at + 1 < len(words):
             key, _, value = (words[at + 1] or "").partition("=")
@@ -240,12 +275,17 @@ def _git_scripts(words: Words) -> Iterator[str]:
                 yield value
 
 
-def _strings_of_code(words: Words) -> Iterator[str]:
-    """The strings in the program text that an interpreter is given as an argument."""
+def _strings_of_code(command: Glimpse) -> Iterator[str]:
+    """The strings in the program text that an interpreter is given as an argument or on stdin."""
+    words = command.words
     name = posixpath.basename(words[0] or "").rstrip("0123456789.")
     if name not in CODE_OPTIONS:
         return
     options = CODE_OPTIONS[name]
+    given_file = any(word is None or not word.startswith("-") for word in words[1:])
+    from_stdin = not given_file or "-" in words[1:] or bool(STDIN_NAMES & set(words[1:]))
+    if command.stdin is not None and options and from_stdin:
+        yield from (found[2] for found in STRING.finditer(command.stdin))
     for at, word in enumerate(words[1:], 1):
         before = words[at - 1] or ""
         given = before in options or (before.startswith("-") and before[-1:] in _letters(options))
