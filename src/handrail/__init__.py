@@ -15,8 +15,6 @@ The layers, from the floor up (``docs/architecture.md`` has the picture):
 
 from __future__ import annotations
 
-from handrail.version import __version__
-
 # What a type checker sees; at run time a name is imported when it is first used, so that
 # ``import handrail`` costs next to nothing.
 TYPE_CHECKING = False
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from handrail.executor.base import WaitReason
     from handrail.executor.files import FileEntry, FileMetadata
     from handrail.process.spec import ExitInfo, ExitKind, Usage
+    from handrail.version import __version__
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
     from handrail.workspace.one_shot import run
@@ -94,6 +93,7 @@ _HOMES = {
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata"),
     "handrail.process.spec": ("ExitInfo", "ExitKind", "Usage"),
+    "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
     "handrail.workspace.files": ("AsyncFiles",),
     "handrail.workspace.process": ("AsyncProcess",),

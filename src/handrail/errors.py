@@ -35,7 +35,7 @@ and NotNative in protocol, StartCancelled in process, RulesFileError and RuleErr
 PatchSyntaxError, ChunkNotFoundError and PartlyAppliedError in patch.
 
 The families say who can act on them.  Each carries fields, not only a sentence; the
-sentence says what, why and what to do.  Only ``server/handlers.py`` and ``executor/`` map
+sentence says what, why and what to do.  Only the handlers in ``server/`` and ``executor/`` map
 them to wire codes and back.
 """
 

@@ -75,3 +75,27 @@ def test_patches_are_written_under_the_sandbox_of_that_machine(base: Path) -> No
     played(main())
     assert (base / "work" / "sub" / "a").read_text() == "hi\n"
     assert sorted(os.listdir(base)) == ["work"]
+
+
+@pytest.mark.parametrize("at", [SERVER, None])
+def test_a_moved_file_keeps_its_mode(base: Path, at: str | None) -> None:
+    work = base / "work"
+    (work / "tool").write_text("a\n")
+    (work / "tool").chmod(0o755)
+    (work / "link").symlink_to("tool")
+
+    async def main() -> None:
+        for name in ("tool", "link"):
+            text = f"*** Update File: {name}\n*** Move to: sub/{name}\n-a\n+{name}"
+            async with AgentShell(
+                AsyncWorkspace(work, at=at), approver=Scribe(Choice.DENY), policy="on-request"
+            ) as hands:
+                await hands.apply_patch(f"*** Begin Patch\n{text}\n*** End Patch\n")
+            (work / "tool").write_text("a\n")
+
+    played(main())
+    moved = work / "sub" / "tool"
+    assert (moved.read_text(), moved.stat().st_mode & 0o777) == ("tool\n", 0o755)
+    assert (work / "sub" / "link").read_text() == "link\n"
+    assert not (work / "sub" / "link").is_symlink()
+    assert (work / "tool").read_text() == "a\n"

@@ -15,7 +15,7 @@ from server.server_kit import server_process
 from handrail.cli.completion import render
 from handrail.cli.terminal import read_key
 
-from .test_run_command import HANDRAIL, Terminal
+from .user import HANDRAIL, Terminal
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -91,13 +91,13 @@ def test_attaching_with_a_terminal_and_leaving_it(
 ) -> None:
     run = ("run", "--at", url, "--sandbox", "off", "--detach", "--tty", "--", "sh")
     name = handrail(*run).stdout.strip()
-    with Terminal("attach", name, env=env) as terminal:
+    with Terminal(*HANDRAIL, "attach", name, env=env) as terminal:
         terminal.type(b"stty size; x=4\r")
         terminal.until(b"30 100")
         terminal.type(b"\x1d")
         terminal.until(b"left running")
         assert terminal.end() == 0
-    with Terminal("attach", name, env=env) as terminal:
+    with Terminal(*HANDRAIL, "attach", name, env=env) as terminal:
         terminal.type(b"exit $((x + 3))\r")
         assert terminal.end() == 7
 
@@ -107,14 +107,20 @@ def test_copying_there_and_back(url: str, handrail: Command, tmp_path: Path) -> 
     (tree / "sub").mkdir(parents=True)
     (tree / "sub" / "raw").write_bytes(os.urandom(3 << 20))
     (tree / "text").write_text("hi")
+    (tree / "tool").write_text("")
+    (tree / "tool").chmod(0o755)
     told = json.loads(
         handrail("cp", "--at", url, "-r", "--json", str(tree), f":{tmp_path}/there").stdout
     )
-    assert told == {"files": 2, "bytes": (3 << 20) + 2}
+    assert told == {"files": 3, "bytes": (3 << 20) + 2}
     handrail("cp", "--at", url, f":{tmp_path}/there/sub/raw", str(tmp_path))
     assert (tmp_path / "raw").read_bytes() == (tree / "sub" / "raw").read_bytes()
+    assert os.access(tmp_path / "there" / "tool", os.X_OK)
+    handrail("cp", "--at", url, f":{tmp_path}/there/tool", str(tmp_path / "back"))
+    assert (tmp_path / "back").stat().st_mode & 0o777 == 0o755
     assert "-r" in handrail("cp", "--at", url, str(tree), ":/tmp", code=125).stderr
-    assert handrail("cp", "--at", url, f":{tmp_path}/missing", "x", code=1).stderr
+    told = handrail("cp", "--at", url, f":{tmp_path}/missing", "x", code=1).stderr
+    assert f"{tmp_path}/missing: No such file" in told
     handrail("cp", "a", "b", code=2)
     handrail("cp", "a", ":b", code=2)
 
@@ -155,3 +161,38 @@ def test_bash_completes(tmp_path: Path) -> None:
         ["bash", "-c", ask, "bash", "at"], check=True, capture_output=True, text=True, timeout=20
     )
     assert done.stdout == "attach\n--timeout\n"
+
+
+def test_a_reader_that_is_killed_loses_nothing(
+    url: str, handrail: Command, env: dict[str, str]
+) -> None:
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c", "echo up; cat")
+    name = handrail(*start).stdout.strip()
+    for _ in range(2):
+        with subprocess.Popen(
+            [*HANDRAIL, "logs", "-f", name], stdout=subprocess.PIPE, env={**os.environ, **env}
+        ) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"up\n"
+            reader.kill()
+    (row,) = json.loads(handrail("ps", "--json").stdout)
+    assert row["state"] == "running"
+    handrail("kill", name)
+
+
+def test_logs_print_what_is_kept_and_no_more(url: str, handrail: Command) -> None:
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "yes")
+    name = handrail(*start).stdout.strip()
+    assert 0 < len(handrail("logs", name).stdout) <= 2 << 20
+    handrail("kill", name)
+
+
+def test_no_command_gets_our_token(handrail: Command, tmp_path: Path) -> None:
+    for words in (("run", "--sandbox", "off"), ("run",), ("sandbox",), ("run", "--json")):
+        env = {**os.environ, "HANDRAIL_TOKEN": "secret"}
+        done = subprocess.run(
+            [*HANDRAIL, *words, "--", "env"], env=env, cwd=tmp_path, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=50, check=True,
+        )  # fmt: skip
+        assert "PATH=" in done.stdout
+        assert "HANDRAIL_TOKEN" not in done.stdout

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import pty
+import select
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from server.process_kit import nothing_left
 
-HANDRAIL = [sys.executable, "-m", "handrail"]
+from cli.user import HANDRAIL
+from handrail.sandbox.temporary import Temporary
+
 OFF = ["--sandbox", "off"]
 
 
@@ -113,67 +113,44 @@ def test_usage_errors_exit_with_2() -> None:
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
-def test_a_terminal_when_there_is_one(sandbox: str) -> None:
-    script = "tty -s && echo yes; stty size; read x; echo got $x; exit 6"
-    with Terminal("run", "--sandbox", sandbox, "--", "sh", "-c", script) as terminal:
-        terminal.until(b"30 100")
-        assert b"yes" in terminal.said
-        terminal.type(b"word\r")
-        terminal.until(b"got word")
-        assert terminal.end() == 6
+def test_nothing_is_left_by_one_that_is_killed(sandbox: str, tmp_path: Path) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    alive, theirs = os.pipe()
+    script = 'mkdir -m 0 "$TMPDIR/closed"; echo up; (setsid sleep 600 & sleep 600)'
+    with subprocess.Popen(
+        [*HANDRAIL, "run", "--sandbox", sandbox, "--", "sh", "-c", script],
+        cwd=workspace,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as running:
+        os.close(theirs)
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"up\n"
+        running.kill()
+        assert running.stdout.read() == b""  # everybody inside holds the other end of it
+        assert os.read(alive, 1) == b""
+    os.close(alive)
+    while os.listdir(workspace) or (sandbox != "off" and os.listdir(temporary)):
+        select.select([], [], [], 0.01)  # the limit of the test is the limit of this
 
 
-class Terminal:
-    """A user at a terminal of 30 x 100 who started handrail there."""
-
-    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
-        self.said = b""
-        self._code: int | None = None
-        self._pid, self._fd = pty.fork()
-        if self._pid == 0:
-            try:
-                import fcntl
-                import struct
-                import termios
-
-                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-                os.execve(sys.executable, [*HANDRAIL, *words], {**os.environ, **(env or {})})
-            finally:
-                os._exit(99)
-
-    def until(self, wanted: bytes) -> None:
-        import select
-
-        deadline = time.monotonic() + 40
-        while wanted not in self.said:
-            assert select.select([self._fd], [], [], deadline - time.monotonic())[0], self.said
-            try:
-                piece = os.read(self._fd, 4096)
-            except OSError:
-                piece = b""
-            assert piece, self.said
-            self.said += piece
-
-    def type(self, data: bytes) -> None:
-        os.write(self._fd, data)
-
-    def end(self) -> int:
-        """The exit code; what is still said is read, or it might wait to say it."""
-        while True:
-            try:
-                if not (piece := os.read(self._fd, 4096)):
-                    break
-            except OSError:
-                break
-            self.said += piece
-        self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        return self._code
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-        if self._code is None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    dead = tmp_path / "handrail-tmp-0123abcd"
+    (dead / "closed").mkdir(parents=True)
+    (dead / "closed").chmod(0)
+    others = [tmp_path / "handrail-tmp-mine", tmp_path / "handrail-tmp-0123abcd9"]
+    for other in others:
+        other.mkdir()
+    alive = Temporary("feedbeef", place=os.fsencode(tmp_path))
+    script = f"while [ -e {dead} ]; do sleep 0.01; done"
+    assert handrail("run", "--", "sh", "-c", script, env=env, cwd=tmp_path).returncode == 0
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        [*(o.name for o in others), "handrail-tmp-feedbeef"]
+    )
+    alive.remove()

@@ -245,3 +245,15 @@ def test_user_namespaces_that_were_switched_off_meanwhile(ws: Path) -> None:
     assert said.returncode == 1
     assert "works" not in said.stdout
     assert run(ws, "--profile=read-only", "true").returncode == 0
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists("/proc/sys/vm/memfd_noexec"),
+    reason="only root may forbid that memory is executed, and only newer kernels know how",
+)
+def test_it_works_where_memory_may_not_be_executed(ws: Path) -> None:
+    script = 'echo 2 > /proc/sys/vm/memfd_noexec && exec "$@"'
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh"]
+    argv = [*apart, *HANDRAIL, "sandbox", "--", "echo", "hello"]
+    done = subprocess.run(argv, cwd=ws, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr

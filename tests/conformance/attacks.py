@@ -57,7 +57,9 @@ class Server:
             preexec_fn=hand_down if wanted else None,  # noqa: PLW1509 (one thread here)
         )
         assert self.process.stdout is not None
-        self._socket = connect(self.process.stdout.readline().strip(), max_size=None)
+        self._socket = connect(
+            self.process.stdout.readline().strip(), max_size=None, ping_interval=None
+        )
         self._last = 0
         self.call("initialize", {"clientName": "attacks"})
         self._socket.send(json.dumps({"method": "initialized", "params": {}}))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +65,27 @@ def test_subscribers_are_independent(everywhere: Everywhere) -> None:
     everywhere(main)
 
 
+def test_a_paced_subscriber_misses_nothing(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        size = 8 * 1024 * 1024
+        session = await room.sh(f"head -c {size} /dev/zero; echo end")
+        paced = session.subscribe_output(paced=True)
+        await anext(paced)
+        quick = session.subscribe_output()  # gets what there is, and no more than that
+        seen = len((await anext(quick)).data)
+        with contextlib.suppress(TimeoutError):
+            while seen < size:
+                async with asyncio.timeout(0.5):
+                    seen += len((await anext(quick)).data)
+        assert seen < size // 2
+        rest = [event async for event in paced]
+        assert sum(event.omitted for event in rest) == 0
+        assert b"".join(event.data for event in rest).endswith(b"end\n")
+        assert (await session.wait()).code == 0
+
+    everywhere(main)
+
+
 def test_input_arrives_in_order(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         session = await room.sh("head -c 200000 | cksum")
@@ -72,6 +96,30 @@ def test_input_arrives_in_order(everywhere: Everywhere) -> None:
             "for c in A B C D E F G H I J; do head -c 20000 /dev/zero | tr '\\0' $c; done | cksum"
         )
         assert (out, b"") == await collect(same)
+
+    everywhere(main)
+
+
+def test_a_write_with_a_deadline_arrives_in_time_or_never(
+    everywhere: Everywhere, tmp_path: Path
+) -> None:
+    async def main(room: Room) -> None:
+        if not room.ours:
+            return  # another server writes later what it was asked to write
+        door = tmp_path / "door"
+        door.unlink(missing_ok=True)
+        os.mkfifo(door)
+        session = await room.sh(f"read x < {door}; wc -c")
+        piece, taken = bytes(1 << 20), 0
+        with pytest.raises(WriteFailed, match="the process has not read its input"):
+            while True:
+                await session.write(piece, 0.05)
+                taken += len(piece)
+        assert taken >= 4 << 20
+        await asyncio.to_thread(door.write_text, "open\n")
+        await session.write(b"x", 60.0)  # there is room again, sooner or later
+        await session.close_stdin()
+        assert int((await collect(session))[0]) == taken + 1
 
     everywhere(main)
 

@@ -97,3 +97,37 @@ def test_output_since_a_position() -> None:
     assert history.since(0) == (0, b"abcdefghi")
     assert history.since(4) == (4, b"efghi")
     assert history.since(9) == (9, b"")
+
+
+def test_a_paced_reader_holds_the_output_back() -> None:
+    async def main() -> None:
+        moves: list[bool] = []
+        history = History(limit=100, gate=moves.append)
+        quick, paced = history.follow(), history.follow(paced=True)
+        for seq in range(1, 41):  # whoever fills it does not obey: nothing is lost all the same
+            history.add(OUT, b"0123456789", seq)
+            await anext(quick)
+        assert moves == [True]
+        for seq in range(1, 38):
+            event = await anext(paced)
+            assert (event.seq, event.omitted) == (seq, 0)
+        assert moves == [True]
+        await anext(paced)
+        assert moves == [True, False]
+        assert len(history.retained()) == 10
+
+    asyncio.run(main())
+
+
+def test_a_paced_reader_that_goes_holds_nothing() -> None:
+    async def main() -> None:
+        moves: list[bool] = []
+        history = History(limit=100, gate=moves.append)
+        paced = history.follow(paced=True)
+        for seq in range(1, 21):
+            history.add(OUT, b"0123456789", seq)
+        paced.close()
+        assert moves == [True, False]
+        assert (await anext(paced)).omitted == 100
+
+    asyncio.run(main())

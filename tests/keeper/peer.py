@@ -130,16 +130,20 @@ class Peer:
         cwd: str = "/",
         size: tuple[int, int] = (24, 80),
         name: bytes | None = None,
+        passed: dict[int, int] | None = None,
     ) -> bytes:
         """Ask for a child without waiting; the name it will have."""
+        passed = passed or {}
+        numbers = b",".join(b"%d" % number for number in passed)
         self._spawned += 1
         name = name or b"%d" % self._spawned
         words = [os.fsencode(word) for word in argv]
         pairs = [os.fsencode(f"{k}={v}") for k, v in (PATH if env is None else env).items()]
-        head = [name, mode, b"%d" % size[0], b"%d" % size[1], b"", words[0], b"%d" % len(words)]
+        rows, cols = (b"%d" % number for number in size)
+        head = [name, mode, rows, cols, numbers, words[0], b"%d" % len(words)]
         directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY)
         try:
-            self.say(link.SPAWN, *head, *words, *pairs, fds=(directory,))
+            self.say(link.SPAWN, *head, *words, *pairs, fds=(directory, *passed.values()))
         finally:
             os.close(directory)
         return name
@@ -175,7 +179,9 @@ class Peer:
         """What LIST tells: pid, status and descriptors by name, of each child."""
         self.say(link.LIST)
         found = {}
-        while (message := self.take()) and message.op == link.CHILD:
+        while (message := self.take()) and message.op in (link.NOTED, link.CHILD):
+            if message.op == link.NOTED:
+                continue
             child, pid, status, _, _, _, *names = message.fields
             fds = dict(zip(names, message.fds, strict=True))
             found[child] = (int(pid), status, fds)

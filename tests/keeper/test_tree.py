@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from handrail.keeper import link, tree
+from handrail.process.keeper_program import PROGRAM
 
-from .peer import Held, Peer, read_line
+from .peer import Held, Peer, lodge, read_line
 from .watching import alive, bearing, children, eventually, exists, stat, status, zombies
 
 #: Starts one of each kind, tells their pids, and then waits or leaves.
@@ -318,3 +321,35 @@ def test_nobody_outruns_the_end_of_the_keeper(server: Peer, storm: str) -> None:
     server.sock.shutdown(2)
     eventually(lambda: not alive(server.keeper), "the keeper ends")
     assert not bearing(token)
+
+
+# --- families of a keeper that was killed --------------------------------------------------------
+
+
+def test_an_adopted_family_is_found_by_its_mark(tmp_path: Path) -> None:
+    """Also by the keeper this one becomes; and nobody else is."""
+    with lodge(tmp_path) as keeper:
+        server = keeper.first.hello()
+        mark = random.SystemRandom().getrandbits(31) << 24
+        leader, orphan, other = (subprocess.Popen(["/bin/sleep", "600"]) for _ in range(3))
+        for process, its in ((leader, mark), (orphan, mark), (other, mark + 1)):
+            resource.prlimit(process.pid, 10, (its, resource.RLIM_INFINITY))  # of file locks
+        lone = os.pidfd_open(leader.pid)
+        try:
+            words = [b"far", b"%d" % leader.pid, b"%d" % mark, b"-", b"0 0 0", b"0", b"", b"lone"]
+            server.say(link.ADOPT, *words, fds=(lone,))
+            assert server.ask(link.REEXEC, *(word.encode() for word in PROGRAM)).op == link.DONE
+            assert server.orphans() == {b"far": 1}
+            far = Held(b"far", leader.pid, -1, [])
+            assert server.signal(far, signal.SIGCONT, link.SCOPE_LEADER) == 1
+            assert server.signal(far, signal.SIGTERM, link.SCOPE_TREE) == 2
+            assert leader.wait() == orphan.wait() == -signal.SIGTERM
+            assert server.orphans() == {}
+            assert server.signal(far, signal.SIGKILL, link.SCOPE_TREE) == 0
+            assert server.signal(far, signal.SIGKILL, link.SCOPE_GROUP) == 0
+            assert other.poll() is None
+        finally:
+            os.close(lone)
+            for process in (leader, orphan, other):
+                process.kill()
+                process.wait()

@@ -39,6 +39,13 @@ class MemoryFiles:
         self._call("write", path)
         self.files[path] = data
 
+    def copy(self, source: str, path: str) -> None:
+        data = self.read(source)
+        self._call("copy", path)
+        if posixpath.dirname(path) not in self.folders:
+            raise FilesError("No such file or directory (os error 2)", kind="not_found")
+        self.files[path] = data
+
     def remove(self, path: str) -> None:
         self._call("remove", path)
         if path not in self.files:
@@ -90,6 +97,9 @@ class AwaitedFiles:
 
     async def write(self, path: str, data: bytes) -> None:
         self.files.write(path, data)
+
+    async def copy(self, source: str, path: str) -> None:
+        self.files.copy(source, path)
 
     async def remove(self, path: str) -> None:
         self.files.remove(path)

@@ -195,3 +195,22 @@ def test_no_descriptor_is_left_open(folder: Path) -> None:
 def test_system_texts() -> None:
     assert system_text(errno.EACCES) == "Permission denied (os error 13)"
     assert system_text(errno.ENOSPC) == "No space left on device (os error 28)"
+
+
+@both
+@pytest.mark.parametrize("to", ["g", "new/g"])
+def test_a_file_keeps_its_mode_when_it_moves(folder: Path, mode: Mode, to: str) -> None:
+    (folder / "f").chmod(0o751)
+    patched(folder, f"*** Update File: f\n*** Move to: {to}\n-a\n+A", mode)
+    assert (folder / to).read_text() == "A\nb\n"
+    assert (folder / to).stat().st_mode & 0o7777 == 0o751
+    assert not (folder / "f").exists()
+
+
+@both
+def test_a_file_that_is_moved_over_keeps_its_own(folder: Path, mode: Mode) -> None:
+    (folder / "f").chmod(0o751)
+    (folder / "g").write_text("other")
+    (folder / "g").chmod(0o640)
+    patched(folder, "*** Update File: f\n*** Move to: g\n-a\n+A", mode)
+    assert (folder / "g").stat().st_mode & 0o7777 == 0o640

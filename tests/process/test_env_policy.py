@@ -170,3 +170,10 @@ def test_never_more_than_the_steps_allow(
         assert not _hits(exclude, name)
     for name in overlay.keys() - NEVER:
         assert name in found or name.upper() in NEVER
+
+
+def test_what_opens_our_servers_reaches_no_child() -> None:
+    own = {"HANDRAIL_TOKEN": "secret", "A": "b"}
+    everything = EnvPolicy(Inherit.ALL, True, (), {}, ())
+    assert build(everything, {}, own) == {"A": "b"}
+    assert build(None, own, {}) == {"A": "b"}

@@ -17,6 +17,8 @@ from keeper.watching import alive, children, descriptors, eventually, eventually
 
 from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import link
+from handrail.process import closing
+from handrail.process import launcher as launching
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher, Spawned
 
@@ -160,7 +162,7 @@ def test_exits_of_those_that_were_forgotten_are_not_kept(run: Run) -> None:
         for _ in range(5):
             child = await shop.start(spec("/bin/sleep", "1000"))
             await child.kill()
-            child.discard()  # as end_all does: before the exit is known
+            closing.discard(child)  # as end_all does: before the exit is known
         shop.table._entries.clear()
         await shop.until(lambda: not children(shop.keeper), "all are gone")
         await shop.settled()
@@ -293,14 +295,17 @@ def test_keeper_that_dies_is_told_to_everybody_who_waits(run_everywhere: Run) ->
         assert not shop.launcher.alive
         with pytest.raises(KeeperLost):
             await shop.launcher.spawn(sh("true"))
-        with pytest.raises(KeeperLost):
-            await child.kill()
         # The child goes on, and so does what it says.
         child.write(b"still here\n", lambda: True)
         await shop.said(child, sink, b"still here")
         await shop.until(lambda: not exists(shop.keeper), "the keeper is reaped, not a zombie")
-        os.kill(child.pid, signal.SIGKILL)
-        await shop.until(lambda: reaped(child.pid), "it came to us")
+        pid = child.pid
+        await child.kill()  # by us, for there is nobody else
+        await shop.until(lambda: reaped(pid), "it came to us")
+        waits = shop.launcher.signal(child.number, 9, link.SCOPE_TREE)  # for another keeper
+        shop.launcher.close()
+        with pytest.raises(KeeperLost):
+            await waits
 
     run_everywhere(main)
 
@@ -422,3 +427,16 @@ def test_a_keeper_of_another_version_becomes_one_of_ours(
         assert child.running
 
     run(main)
+
+
+def test_a_start_without_room_for_its_descriptors_is_refused_before_it_runs() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open("/dev/null") as held:
+        top = 1 + max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (top + 11, hard))
+        try:
+            launching._check_room(held.fileno(), 2)
+            with pytest.raises(OSError, match="Too many open files"):
+                launching._check_room(held.fileno(), 3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

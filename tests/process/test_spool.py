@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from handrail.process import spool as spool_module
 from handrail.process.output_log import RETENTION_BYTES, OutputLog
-from handrail.process.spool import RING, STEP, Spool, Staging
+from handrail.process.spool import RING, STEP, Spool, Staging, can_splice
 
 Pipe = tuple[int, int]
 
@@ -53,6 +53,10 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         write: Callable[..., int] = os.write
         monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:1000]))
     return str(request.param)
+
+
+def test_whether_output_survives_a_kill_is_known(kernel: str) -> None:
+    assert can_splice() is (kernel == "splice")
 
 
 def _counters(start: int, size: int) -> bytes:

@@ -347,3 +347,14 @@ def test_a_busy_keeper_delays_and_reorders_nothing(loop: Callable[..., Any]) -> 
         os.close(bench.read)
 
     loop(main())
+
+
+def test_what_was_left_for_a_closed_stdin_is_let_go(bench: Run) -> None:
+    async def main(b: Bench) -> None:
+        log = StdinLog()
+        b.pump.close()
+        b.pump.revive(log)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(log.fd)
+
+    bench(main)

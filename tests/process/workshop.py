@@ -12,11 +12,12 @@ from typing import Any
 import uvloop
 from keeper.watching import LIMIT, descriptors, eventually_so
 
-from handrail.process.child import STREAM_NAMES, Child
+from handrail.process.child import Child
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.output_log import Chunk
 from handrail.process.spec import ProcessSpec
+from handrail.process.stream import STREAM_NAMES
 from handrail.process.table import ProcessTable
 
 #: The first loop of a process opens a pipe that stays.

@@ -1,4 +1,4 @@
-"""The contract of a case in ``attacks.jsonl``, and two ways to run one.
+"""The contract of a case in ``attacks.jsonl`` and ``more_attacks.jsonl``, and two ways to run one.
 
 A case gets a fresh workspace ``$WS`` (a repository with one commit unless ``nogit``) and a
 sibling ``$OUT`` that holds a secret, neither under the system's temporary directory.  ``setup``
@@ -28,7 +28,8 @@ from typing import Any, Self
 
 from websockets.sync.client import connect
 
-CASES = Path(__file__).with_name("attacks.jsonl")
+#: The recorded ones, and our own.
+CASES = [Path(__file__).with_name(name) for name in ("attacks.jsonl", "more_attacks.jsonl")]
 PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 ORDINARY_UID = 1000
 SOURCE = Path(__file__).parents[2] / "src"
@@ -37,7 +38,7 @@ Case = dict[str, Any]
 
 
 def load() -> list[Case]:
-    return [json.loads(line) for line in CASES.read_text().splitlines()]
+    return [json.loads(line) for file in CASES for line in file.read_text().splitlines()]
 
 
 def fill(value: Any, names: dict[str, str]) -> Any:
@@ -141,7 +142,7 @@ class Wire:
     """A client that runs cases through ``process/start``."""
 
     def __init__(self, url: str) -> None:
-        self._socket = connect(url, max_size=None, legacy=True)
+        self._socket = connect(url, max_size=None, legacy=True, ping_interval=None)
         self._last = 0
         self._processes = 0
         self.call("initialize", {"clientName": "arena"})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from handrail.keeper import announce, fork
+from handrail.sandbox.denial import Denial
 from handrail.sandbox.masks import Registry
 from handrail.sandbox.plan import Planner
 from handrail.sandbox.probe import bubblewrap
 from handrail.sandbox.profile import Profile
+from handrail.sandbox.watcher import watch_plan
 from handrail.sandbox.wrap import Wrapped, wrap_command
 
 ENV = {b"PATH": b"/usr/bin:/bin", b"LANG": b"C.UTF-8"}
@@ -24,20 +28,27 @@ class Held:
         self.registry = Registry(directory)
         self.bwrap = bubblewrap()
         self.planner = Planner(self.registry, fresh_proc=self.bwrap.fresh_proc)
+        self.denials: list[Denial] = []
 
-    def wrap(self, profile: Profile, argv: list[str], cwd: bytes = b"/") -> Wrapped:
+    def wrap(
+        self, profile: Profile, argv: list[str], cwd: bytes = b"/", *, watch: bool = False
+    ) -> Wrapped:
         words = tuple(map(os.fsencode, argv))
         plan = self.planner.plan(profile)
-        return wrap_command(words, cwd, ENV, plan, self.bwrap, self.registry)
+        watcher = watch_plan(plan) if watch else None
+        return wrap_command(words, cwd, ENV, plan, self.bwrap, self.registry, watcher=watcher)
 
-    def run(self, profile: Profile, argv: list[str], cwd: bytes = b"/") -> tuple[int, bytes]:
-        """Exit code and all that was said."""
-        held = self.wrap(profile, argv, cwd)
+    def run(
+        self, profile: Profile, argv: list[str], cwd: bytes = b"/", *, watch: bool = False
+    ) -> tuple[int, bytes]:
+        """Exit code and all that was said; ``denials`` has what is known to have been refused."""
+        held = self.wrap(profile, argv, cwd, watch=watch)
         with tempfile.TemporaryFile() as output:
             pid = spawn(held, output.fileno())
             held.inside.sent()
             _, status = os.waitpid(pid, 0)
             held.inside.wait()
+            self.denials = held.inside.denials
             return os.waitstatus_to_exitcode(status), os.pread(output.fileno(), 1 << 20, 0)
 
     def close(self) -> None:
@@ -46,18 +57,27 @@ class Held:
 
 
 def spawn(held: Wrapped, output: int) -> int:
-    copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 400) for number, fd in held.passed}
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+    """Start it with somebody who answers its calls; the pid."""
+    passed = dict(held.passed)
+    code = passed.pop(announce.PROGRAM, -1)
+    copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 400) for number, fd in passed.items()}
+    actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, output, 1),
         (os.POSIX_SPAWN_DUP2, output, 2),
         *((os.POSIX_SPAWN_DUP2, fd, number) for number, fd in copies.items()),
     ]
+    before = fork.Before(code=b"" if code < 0 else os.pread(code, os.fstat(code).st_size, 0))
     try:
-        return os.posix_spawn(held.argv[0], held.argv, held.env, file_actions=actions, setsid=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer interpreters warn of a fork beside threads
+            pid, listener = fork.start(held.argv[0], held.argv, held.env, actions, (), before)
     finally:
         for fd in copies.values():
             os.close(fd)
+    if listener >= 0:
+        held.inside.attend_alone(listener)
+    return pid
 
 
 @contextmanager

@@ -52,6 +52,23 @@ def test_a_shared_directory_has_nothing_to_protect_unless_it_is_there(tmp_path: 
     assert isinstance(fallback.rules_of(given), Refusal)
 
 
+def test_a_repository_further_down_cannot_be_held(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    repository = tmp_path / "a" / "b" / ".git"
+    (repository / "hooks").mkdir(parents=True)
+    named = [Rule(root + b"/" + name, Access.WRITE) for name in (b".git", b".agents", b".codex")]
+    for given in (
+        profile(ROOT, Rule(root, Access.WRITE), shared=(root,)),
+        profile(ROOT, Rule(root, Access.WRITE), *named),
+    ):
+        found = fallback.rules_of(given)
+        assert isinstance(found, Refusal)
+        assert str(repository) in found.reason
+    opened = Rule(os.fsencode(repository), Access.WRITE)
+    given = profile(ROOT, Rule(root, Access.WRITE), opened, shared=(root,))
+    assert isinstance(fallback.rules_of(given), Rules)
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -94,6 +111,10 @@ def test_no_socket_but_a_pair() -> None:
         "import socket\n"
         "for family in (socket.AF_INET, socket.AF_UNIX, socket.AF_NETLINK):\n"
         "    try: socket.socket(family, socket.SOCK_DGRAM); print('made', family)\n"
+        "    except PermissionError: pass\n"
+        # One of a pair of these could be sent to a socket of the host.
+        "for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):\n"
+        "    try: socket.socketpair(socket.AF_UNIX, kind); print('made', kind)\n"
         "    except PermissionError: pass\n"
         "a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))\n"
     )

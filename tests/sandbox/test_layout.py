@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
-import socket
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from handrail.sandbox import layout, repositories
+from handrail.sandbox import beforehand, mounts, repositories
 from handrail.sandbox.bubblewrap import Bind
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve, within
 
-from .runs import Held, holding
+from .runs import Held, holding, spawn
 
 pytestmark = pytest.mark.system
 
@@ -163,6 +165,17 @@ def test_what_is_open_inside_what_is_closed(held: Held, ws: Path) -> None:
     assert (ws / "a" / "b" / "f").exists()
 
 
+@pytest.mark.parametrize("access", [Access.READ, Access.WRITE])
+def test_devices_and_processes_are_always_its_own(held: Held, ws: Path, access: Access) -> None:
+    profile = writable(ws, entry(access, Path("/dev")), entry(access, Path("/proc")))
+    script = "echo x > /dev/null && ls /dev/shm; ls -d /proc/[0-9]* | wc -l; cat /proc/self/comm"
+    with tempfile.NamedTemporaryFile(dir="/dev/shm"):
+        code, said = sh(held, profile, ws, script)
+    count, name = said.split()
+    assert (code, name, int(count) < 9) == (0, "cat", True), said
+    assert not {".git", ".agents", ".codex"} & set(os.listdir("/dev"))
+
+
 def test_globs_hide_what_matches_now(held: Held, ws: Path) -> None:
     (ws / "sub").mkdir()
     for name in ("prod.env", ".env", "sub/x.env"):
@@ -173,35 +186,6 @@ def test_globs_hide_what_matches_now(held: Held, ws: Path) -> None:
     _, said = sh(held, profile, ws, "cat prod.env .env sub/x.env link.env real; mv sub z")
     assert "TOPSECRET" not in said
     assert "busy" in said
-
-
-def test_sockets_of_the_host_are_out_of_reach(held: Held, ws: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        place = Path(tempfile.mkdtemp(prefix="handrail-sock-", dir="/var/tmp"))
-        try:
-            listener.bind(str(place / "s"))
-            listener.listen()
-            (place / "file").write_text("readable")
-            script = (
-                "import socket, sys\n"
-                "s = socket.socket(socket.AF_UNIX)\n"
-                "try: s.connect(sys.argv[1]); print('REACHED')\n"
-                "except OSError as error: print(error)\n"
-                "a, b = socket.socketpair(); a.send(b'PAIR'); print(b.recv(9))\n"
-                "l = socket.socket(socket.AF_UNIX); l.bind('in'); l.listen()\n"
-                "c = socket.socket(socket.AF_UNIX); c.connect('in'); print('INSIDE')\n"
-            )
-            argv = ["/usr/bin/python3", "-c", script, str(place / "s")]
-            code, said = held.run(writable(ws), argv, os.fsencode(ws))
-            assert code == 0, said
-            assert b"REACHED" not in said
-            assert b"PAIR" in said
-            assert b"INSIDE" in said
-            assert sh(held, writable(ws), ws, f"cat {place}/file") == (0, "readable")
-            code, said = held.run(writable(ws, network=True), argv, os.fsencode(ws))
-            assert b"REACHED" not in said
-        finally:
-            shutil.rmtree(place)
 
 
 def test_our_own_state_is_hidden(held: Held, ws: Path) -> None:
@@ -245,32 +229,206 @@ def test_more_directories_than_can_be_looked_at_are_refused(
         held.planner.plan(profile)
 
 
-def test_more_places_than_descriptors_are_refused(held: Held, ws: Path) -> None:
-    for number in range(layout.MOST_DESCRIPTORS // 2 + 1):
+def repositories_in(ws: Path, count: int) -> None:
+    for number in range(count):
         (ws / f"r{number}" / ".git").mkdir(parents=True)
+
+
+ATTEMPTS = "echo x > r7/.git/x; mv r8 r9x; echo y > r7/f && mv r7/f r7/g && ls -d r*/.git | wc -l"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_every_place_is_mounted_by_descriptor(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    monkeypatch.setattr(mounts, "MANY", 20 if many else 100)
+    repositories_in(ws, 30)
+    code, said = sh(held, writable(ws), ws, ATTEMPTS)
+    assert (code, said.count("Read-only"), said.count("busy")) == (0, 1, 1), said
+    plan = held.planner.plan(writable(ws))
+    assert bool(plan.beforehand) is many
+    binds = [step for step in plan.steps if isinstance(step, Bind)]
+    assert [b.path for b in binds if not b.number and within(b.path, os.fsencode(ws))] == []
+
+
+def test_hundreds_of_repositories_are_protected(held: Held, ws: Path) -> None:
+    repositories_in(ws, 600)
+    code, said = sh(held, writable(ws), ws, ATTEMPTS)
+    assert (code, said.splitlines()[-1]) == (0, "600"), said
+    assert (said.count("Read-only"), said.count("busy")) == (1, 1), said
+    assert len(held.planner.plan(writable(ws)).passed) < 20
+
+
+def test_hundreds_of_files_are_hidden(held: Held, ws: Path) -> None:
+    for number in range(600):
+        (ws / f"d{number % 7}").mkdir(exist_ok=True)
+        (ws / f"d{number % 7}" / f"{number}.env").write_text("TOPSECRET")
+    (ws / "closed.env").mkdir()
+    (ws / "closed.env" / "x").write_text("TOPSECRET")
+    profile = writable(ws, Entry(Access.DENY, glob="**/*.env"))
+    script = "cat d*/*.env closed.env/x; rm -f d1/1.env; mv d1 d1x; echo ok > d1/f"
+    code, said = sh(held, profile, ws, script)
+    assert code == 0, said
+    assert "TOPSECRET" not in said
+    assert said.count("Permission denied") == 601, said
+    assert said.count("busy") == 2, said
+
+
+def test_many_places_leave_what_is_open_inside_them_open(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "MANY", 2)
+    for place in ("r/w", "d/w", "r/d", "w/.git", "w/x/.git"):
+        (ws / place).mkdir(parents=True)
+    (ws / "r" / "d" / "k").write_text("TOPSECRET")
+    (ws / "d" / "k").write_text("TOPSECRET")
+    profile = writable(
+        ws,
+        entry(Access.READ, ws / "r"),
+        entry(Access.WRITE, ws / "r" / "w"),
+        entry(Access.DENY, ws / "r" / "d"),
+        entry(Access.DENY, ws / "d"),
+        entry(Access.WRITE, ws / "d" / "w"),
+    )
+    script = "echo x > r/w/f && echo x > d/w/f && echo x > w/x/f; echo x > r/f; echo x > w/x/.git/f"
+    _, said = sh(held, profile, ws, f"{script}; cat r/d/k d/k; mv w v")
+    assert (said.count("Read-only"), said.count("cat: "), said.count("busy")) == (2, 2, 1), said
+    assert held.planner.plan(profile).beforehand
+    for place in ("r/w/f", "d/w/f", "w/x/f"):
+        assert (ws / place).exists()
+
+
+def test_an_exchanged_place_is_noticed_before_anything_runs(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "MANY", 2)
+    repositories_in(ws, 4)
+    wrapped = held.wrap(writable(ws), ["/bin/touch", os.fspath(ws / "ran")])
+    (ws / "r2").rename(ws / "elsewhere")
+    (ws / "r2").symlink_to("elsewhere")
+    with tempfile.TemporaryFile() as output:
+        pid = spawn(wrapped, output.fileno())
+        wrapped.inside.sent()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert not wrapped.inside.stood()
+        wrapped.inside.wait()
+        assert b"r2 cannot be protected" in os.pread(output.fileno(), 4096, 0)
+    assert not (ws / "ran").exists()
+
+
+def test_what_is_mounted_beforehand_ends_with_its_parent(ws: Path) -> None:
+    script = """
+import os, sys
+words = [os.fsencode(word) for word in sys.argv[1:]]
+print(os.posix_spawn(words[0], words, {}), flush=True)
+sys.stdin.read()
+"""
+    request = os.memfd_create("request", 0)
+    argv = [sys.executable, "-c", script, *map(os.fsdecode, beforehand.words(request))]
+    parent = subprocess.Popen(
+        [*argv, "/bin/sh", "-c", 'echo "$$" > mark; exec sleep 60'],
+        cwd=ws,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[request],
+    )
+    os.close(request)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    with parent.stdin, parent.stdout:
+        pidfd = os.pidfd_open(int(parent.stdout.readline()))
+        deadline = time.monotonic() + 20
+        while not (ws / "mark").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        parent.kill()
+        parent.wait()
+    assert select.select([pidfd], [], [], 20)[0]
+    os.close(pidfd)
+
+
+def test_without_mounts_beforehand_too_many_places_are_refused(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beforehand, "_possible", False)
+    repositories_in(ws, mounts.MOST_DESCRIPTORS // 2 + 1)
     with pytest.raises(Refused, match="too many places"):
         held.planner.plan(writable(ws))
 
 
-def test_every_place_is_mounted_by_descriptor(held: Held, ws: Path) -> None:
-    for number in range(layout.MOST_DESCRIPTORS // 2 - 15):
-        (ws / f"r{number}" / ".git").mkdir(parents=True)
-    assert sh(held, writable(ws), ws, "echo x > r7/.git/x || echo y > r7/f")[0] == 0
-    binds = [step for step in held.planner.plan(writable(ws)).steps if isinstance(step, Bind)]
-    assert [b.path for b in binds if not b.number and within(b.path, os.fsencode(ws))] == []
+# --- repositories in a directory that others use too -------------------------------------------
 
 
-def test_many_sockets_are_covered_where_they_are(held: Held, ws: Path) -> None:
-    (ws / "sub").mkdir()
-    listeners = []
-    try:
-        for number in range(layout.MOST_SOCKETS + 1):
-            listeners.append(socket.socket(socket.AF_UNIX))
-            listeners[-1].bind(str(ws / f"s{number}" if number < 60 else ws / "sub" / f"{number}"))
-            listeners[-1].listen()
-        plan = held.planner.plan(writable(ws))
-        for listener in listeners:
-            assert plan.access(os.fsencode(listener.getsockname())) is Access.DENY
-    finally:
-        for listener in listeners:
-            listener.close()
+def with_shared(ws: Path, shared: Path) -> Profile:
+    intent = Intent(
+        entries=(
+            Entry(Access.READ, special="root"),
+            Entry(Access.WRITE, special="project_roots"),
+            Entry(Access.WRITE, special="tmpdir"),
+        ),
+        workspace_roots=(os.fsencode(ws),),
+    )
+    return resolve(intent, os.fsencode(ws), Machine(tmpdir=os.fsencode(shared)))
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="handrail-shared-", dir="/var/tmp"))
+    yield place
+    shutil.rmtree(place)
+
+
+def test_a_repository_in_a_shared_directory_is_protected(
+    held: Held, ws: Path, shared: Path
+) -> None:
+    profile = with_shared(ws, shared)
+    repository = shared / "a" / "b"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    script = f"cd {shared}; echo x > a/b/.git/config; mv a z; mv a/b a/c; echo x > a/b/f; mkdir n"
+    code, said = sh(held, profile, ws, script)
+    assert (code, said.count("Read-only"), said.count("busy")) == (0, 1, 2), said
+    assert sorted(path.name for path in shared.iterdir()) == ["a", "n"]
+    shutil.rmtree(shared / "a")
+    assert sh(held, profile, ws, f"mkdir -p {shared}/a/b/.git")[0] == 0
+
+
+def test_nothing_is_made_up_or_refused_in_a_shared_directory(
+    held: Held, ws: Path, shared: Path
+) -> None:
+    for name in ("link", "pointer", "closed", "empty"):
+        (shared / name).mkdir()
+    (shared / "link" / ".git").symlink_to("/nonexistent")
+    (shared / "pointer" / ".git").write_text("gitdir: ../missing\n")
+    (shared / "empty" / ".git").mkdir()
+    (shared / "closed").chmod(0o000)
+    before = sorted(shared.rglob("*"))
+    profile = with_shared(ws, shared)
+    code, said = sh(held, profile, ws, f"ls -A {shared}; echo x > {shared}/pointer/.git")
+    assert said.split()[:4] == ["closed", "empty", "link", "pointer"]
+    assert (code, said.count("Read-only")) == (2, 1), said
+    assert sorted(shared.rglob("*")) == before
+    masks = held.planner.plan(profile).masks
+    assert [mask for mask in masks if within(mask.path, os.fsencode(shared))] == []
+
+
+def test_a_sandbox_with_a_root_in_a_shared_directory_does_not_change_the_plan(
+    held: Held, shared: Path
+) -> None:
+    ws = shared / "ws"
+    ws.mkdir()
+    profile = with_shared(ws, shared)
+    first = held.planner.plan(profile)
+    assert sh(held, profile, ws, "mkdir .git/x || true")[0] == 0
+    wrapped = held.wrap(profile, ["/bin/true"])
+    assert (ws / ".git").is_dir()
+    assert held.planner.plan(profile) is first
+    wrapped.inside.abandon()
+    assert held.planner.plan(profile) is first
+
+
+def test_a_full_shared_directory_is_looked_at_in_part(
+    held: Held, ws: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "MOST_SHARED", 4)
+    for number in range(9):
+        (shared / f"r{number}" / "deep" / ".git" / "x").mkdir(parents=True)
+    assert sh(held, with_shared(ws, shared), ws, f"echo x > {shared}/f") == (0, "")

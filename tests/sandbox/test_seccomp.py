@@ -101,6 +101,21 @@ def test_socket_families() -> None:
         assert answer(program, X86, 53, 1, 1 | 0o2000000, 0) == ALLOW
         assert answer(program, X86, 53, 1, 5, 0) == ALLOW
         assert answer(program, X86, 53, 30, 1, 0) == EPERM
-    assert answer(with_unix, X86, 41, 1, 1, 0) == ALLOW
+    assert answer(with_unix, X86, 41, 1, 1 | 0o2000000, 0) == ALLOW
+    assert answer(with_unix, X86, 41, 1, 5, 0) == ALLOW
     assert answer(without, X86, 41, 1, 1, 0) == EPERM
-    assert answer(without, X86, 53, 1, 2, 0) == EPERM
+
+
+def test_unix_datagrams_would_need_no_connect(x86: bytes) -> None:
+    for kind in (2, 3, 2 | 0o2000000, 2 | 1 << 32):  # the kernel takes raw for datagrams
+        assert answer(x86, X86, 41, 1, kind, 0) == EPERM
+        assert answer(x86, X86, 53, 1, kind, 0) == EPERM
+    assert answer(x86, X86, 41, 2, 2, 0) == ALLOW
+
+
+@pytest.mark.parametrize(("arch", "audit", "connect"), [("x86_64", X86, 42), ("aarch64", ARM, 203)])
+def test_connect_is_announced_and_nothing_else(arch: str, audit: int, connect: int) -> None:
+    program = seccomp.announcing(arch, watch=False)
+    assert answer(program, audit, connect) == seccomp.NOTIFY
+    for number in set(range(470)) - {connect}:
+        assert answer(program, audit, number, 1, 1, 1) == ALLOW

@@ -262,15 +262,16 @@ async def test_bad_entries_are_refused(ws: Path, entry: dict[str, Any]) -> None:
         assert code == -32602
 
 
-async def test_a_sandbox_is_set_up_again_when_a_socket_vanished(
+async def test_a_sandbox_is_set_up_again_when_a_place_vanished(
     ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from handrail.process.launcher import Launcher
 
     place = ws / "place"
     place.mkdir()
-    (place / "file").write_text("")  # so that the socket itself is covered
-    given = sandbox(ws)
+    (place / "file").write_text("")
+    hidden = {"path": {"type": "path", "path": (place / "file").as_uri()}, "access": "deny"}
+    given = sandbox(ws, hidden)
     given["workspaceRoots"] = []
     spawn = Launcher.spawn
     calls = []
@@ -281,14 +282,23 @@ async def test_a_sandbox_is_set_up_again_when_a_socket_vanished(
         return spawn(self, spec, note)
 
     monkeypatch.setattr(Launcher, "spawn", vanishing)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place / "s"))
-        listener.listen()
-        async with serving() as served:
-            client = await served.client()
-            result = await client.shell("p", "echo ran", cwd=ws.as_uri(), sandbox=given)
-            assert result["sandboxType"] == "linuxSeccomp"
-            exit_, output = await ended(client, "p")
-            assert (exit_["code"], output) == (0, b"ran\n")
+    async with serving() as served:
+        client = await served.client()
+        result = await client.shell("p", "echo ran", cwd=ws.as_uri(), sandbox=given)
+        assert result["sandboxType"] == "linuxSeccomp"
+        exit_, output = await ended(client, "p")
+        assert (exit_["code"], output) == (0, b"ran\n")
     assert len(calls) >= 2  # more if others come and go as well
     assert not place.exists()
+
+
+async def test_the_list_shows_what_was_asked_for(ws: Path) -> None:
+    async with serving() as served:
+        client = await served.client()
+        await client.shell("p", "sleep 600", cwd=ws.as_uri(), sandbox=sandbox(ws))
+        (row,) = (await client.call("process/list"))["processes"]
+        assert (row["argv"], row["cwd"]) == (["sh", "-c", "sleep 600"], ws.as_uri())
+        await client.call("process/terminate", processId="p")
+        await client.until_closed("p")
+        (row,) = (await client.call("process/list"))["processes"]
+        assert (row["argv"], row["cwd"]) == (["sh", "-c", "sleep 600"], ws.as_uri())

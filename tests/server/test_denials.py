@@ -10,7 +10,6 @@ import pytest
 
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import landlock, probe
-from handrail.sandbox.watcher import watchable
 
 from .client_kit import MemoryClient
 from .server_kit import serving
@@ -108,7 +107,6 @@ async def test_our_clients_are_told_with_the_exit(workspace: Path) -> None:
         assert page["started"]["sandboxBackend"] == "bubblewrap"
 
 
-@pytest.mark.skipif(not watchable(), reason="the system calls of this machine are not known")
 async def test_attempts_are_noted_when_asked_for(workspace: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     script = f"mkdir {outside}; cd {workspace}; mkdir in .git; exit 1"

@@ -31,6 +31,7 @@ FAMILIES: dict[str, tuple[Any, str]] = {
     "process/closeStdin": ({"processId": "p"}, "exec"),
     "process/list": ({}, "exec"),
     "session/close": ({}, "exec"),
+    "session/temporary": ({}, "exec"),
     "fs/readFile": ({"path": "file:///x"}, "filesystem"),
     "fs/close": ({"handleId": "h"}, "filesystem"),
     "http/request": ({"method": "GET", "url": "http://x", "requestId": "r"}, "http"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail.config import Quota
-from handrail.process import child as child_module
+from handrail.process import grace
 from handrail.process.launcher import Abilities
 from handrail.server import quota
 
@@ -55,7 +55,7 @@ async def test_a_timeout_ends_the_tree_with_grace(tty: bool) -> None:
 
 
 async def test_one_that_is_deaf_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_module, "TIMEOUT_GRACE", 0.05)
+    monkeypatch.setattr(grace, "TIMEOUT_GRACE", 0.05)
     async with serving() as served:
         client = await client_of(served)
         await client.shell("p", f"trap '' TERM; {READY}", timeoutMs=50)

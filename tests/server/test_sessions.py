@@ -434,3 +434,21 @@ async def test_a_write_and_a_disconnect_at_once(size: int) -> None:
         assert await again.write("p", b"x" * size, "1") == "accepted"
         await again.call("process/closeStdin", processId="p")
         assert await again.read_to_close("p") == b"x" * size
+
+
+async def test_a_secret_is_good_until_the_next_has_arrived() -> None:
+    """The answer that brings it may be lost with the line, again and again."""
+    async with serving() as served:
+        first = await served.client(resumeSecret=None)
+        session = await lose(first)
+        params = {"clientName": "x", "resumeSessionId": session, "resumeSecret": first.secret}
+        lost = served.dial()
+        await lost.call("initialize", **params)
+        for _ in range(2):  # the line before is still there, for all we know
+            again = served.dial()
+            last = await again.call("initialize", **params)
+        again.notify("initialized", {})
+        assert await again.call("environment/status") == {"status": "ready"}
+        late = served.dial()
+        assert (await late.refused("initialize", params))[0] == -32010
+        await late.call("initialize", **{**params, "resumeSecret": last["resumeSecret"]})

@@ -139,3 +139,42 @@ def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
     with nothing_left(), claimed(path) as taken, keeper_of(taken) as handle:
         with keeper_of(taken) as again:
             assert pid_behind(again) == handle.pid
+
+
+def test_what_a_crash_has_left_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before one that is free, and best the one that listened where we shall."""
+    monkeypatch.setattr(state_dir, "_base", lambda: str(tmp_path))
+    waiting = []
+    for number, address in enumerate(("", "a", "b")):
+        place = tmp_path / str(number)
+        place.mkdir(mode=0o700)
+        if address:
+            (place / "address").write_text(address)
+            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            waiting[-1].bind(str(place / "keeper.sock"))
+            waiting[-1].listen()
+    try:
+        for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
+            taken = claim(None, address)
+            assert Path(taken.path).name == expected
+            assert taken._claimed is not None
+            taken._claimed.sock.close()
+            taken.close()
+            (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
+    finally:
+        for sock in waiting:
+            sock.close()
+
+
+def test_a_full_disk_and_a_spoilt_record_stop_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with claimed(tmp_path / "state") as taken:
+        (tmp_path / "state" / "starts").write_text("rubbish 1.5 nan ?\n")
+        monkeypatch.setattr(os, "write", full)
+        taken.begin()

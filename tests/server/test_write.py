@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from handrail.process.stdin_pump import QUEUE_BYTES
+
 from .client_kit import MemoryClient, b64
 from .process_kit import gate, spin
 from .server_kit import serving
@@ -263,3 +265,55 @@ async def test_end_of_file_where_there_is_nothing_to_end() -> None:
             await client.start(process_id, "true", **members)
             await client.until_closed(process_id)
             assert await client.call("process/closeStdin", processId=process_id) == {}
+
+
+# --- a full stdin that says so -------------------------------------------------------------------
+
+
+async def busy(client: MemoryClient, size: int, write_id: str) -> dict[str, object]:
+    data = b64(b"x" * size)
+    params = {"processId": "p", "chunk": data, "writeId": write_id, "onFull": "busy"}
+    return dict(await client.call("process/write", **params))
+
+
+async def test_busy_takes_nothing_and_says_how_much_it_would(tmp_path: Path) -> None:
+    async with serving() as served:
+        client = await served.client()
+        with gate(tmp_path / "gate") as held:
+            await client.shell("p", f"read x < {held.path}; wc -c", pipeStdin=True)
+            # Any number is taken by an empty queue; then only what fits.
+            assert await busy(client, QUEUE_BYTES, "1") == {"status": "accepted"}
+            full = await busy(client, QUEUE_BYTES, "2")
+            assert full["status"] == "busy"
+            free = full["freeBytes"]
+            assert isinstance(free, int)
+            assert 0 < free < QUEUE_BYTES  # what is in the pipe is out of the queue
+            assert (await busy(client, free + 1, "2"))["status"] == "busy"
+            assert await busy(client, free, "2") == {"status": "accepted"}
+            assert await busy(client, 1, "3") == {"status": "busy", "freeBytes": 0}
+            # A repetition of what was accepted is no new write.
+            assert await busy(client, free, "2") == {"status": "accepted"}
+            held.open()
+        assert int(await finish(client)) == QUEUE_BYTES + free
+
+
+async def test_busy_does_not_overtake_who_waits(tmp_path: Path) -> None:
+    async with serving() as served:
+        client = await served.client()
+        with gate(tmp_path / "gate") as held:
+            await client.shell("p", f"read x < {held.path}; wc -c", pipeStdin=True)
+            wrote = await fill(client)
+            assert await busy(client, 1, "late") == {"status": "busy", "freeBytes": 0}
+            held.open()
+        assert int(await finish(client)) == (wrote + 1) * 64 * 1024
+
+
+async def test_another_wish_for_a_full_stdin_is_refused() -> None:
+    async with serving() as served:
+        client = await served.client()
+        await client.start("p", "cat", pipeStdin=True)
+        code, text = await client.refused(
+            "process/write", processId="p", chunk="", writeId="1", onFull="drop"
+        )
+        assert code == -32602
+        assert "onFull" in text

@@ -1,32 +1,62 @@
 """Ten minutes of everything at once: ``make soak`` (``ARGS="--minutes 1 --seed 7"``).
 
-Floods, echoes and short commands, on pipes and terminals, while the server is killed, stopped or
-upgraded and its keeper is killed.  Always: every stream is right by content, every exit is right
-or said to be lost, no number comes twice.  Sometimes: each of the faults has struck, or the run
-has shown nothing.  In the end nothing is left: no process, and the memory and the descriptors of
-server and keeper have not grown.
+Floods, echoes, short commands and families with daemons, on pipes and terminals, while the server
+is killed, stopped or upgraded, runs out of room or descriptors, and its keeper is killed.  Always:
+every stream is right by content, every exit is right or said to be lost, no number comes twice,
+a family that was terminated is gone.  Sometimes: each of the faults has struck, or the run has
+shown nothing.  In the end nothing is left: no process, no zombie, no descriptor, and the memory of
+server and keeper does not grow.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from keeper.watching import descriptors
 from server.process_kit import children, ended, nothing_left
 from websockets.exceptions import ConnectionClosed
 
 from system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
 
 MIB = 1024 * 1024
-FAULTS = ("kill", "kill", "kill", "stop", "upgrade", "keeper")
+FAULTS = ("kill", "kill", "kill", "trouble", "stop", "upgrade", "keeper")
+#: What a server may suffer from until it is killed.
+TROUBLES = (
+    "spool.open:EMFILE@3",
+    "spool.fill:ENOSPC@40",
+    "spool.fill:short@777",
+    "stdin.send:short@100",
+    "output.numbered:delay=0.002",
+)
+#: How much more memory the same work may leave behind when it is done once more.
+GROWTH = 1.1
+#: Tells the pids of two daemons of its own, and waits.
+FAMILY = """
+import os, signal
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.write(1, b"%d " % os.getpid())
+        os.closerange(0, 3)
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os.wait()
+os.write(1, b"%d " % os.getpid())
+signal.pause()
+"""
 
 
 class Soak:
@@ -41,6 +71,8 @@ class Soak:
         self.lost = 0
         self.uncertain = False  # exits may be lost since the keeper was killed
         self.heir: int | None = None  # a server that is nobody's child of ours
+        self.troubled = False  # the server of the moment
+        self.families: dict[str, list[int]] = {}
 
     # --- work ------------------------------------------------------------------------------
 
@@ -67,6 +99,48 @@ class Soak:
             self.rig.call("process/write", **write)
             self.rig.call("process/write", **write)  # twice: it counts once
             at += size
+
+    def family(self) -> None:
+        """Start one with daemons, or end the oldest with all of its own."""
+        if len(self.families) > 3:
+            name = next(iter(self.families))
+            self.rig.call("process/terminate", processId=name, tree=True)
+            for pid in self.families.pop(name):
+                if not ended(pid, LIMIT):
+                    raise Wrong(f"{name}: {pid} has outlived its family")
+            return
+        if self.troubled:
+            return  # it may never be heard
+        self.number += 1
+        name, said = f"p{self.number}", b""
+        params = {"argv": [sys.executable, "-I", "-S", "-c", FAMILY], "cwd": "file:///"}
+        env = {"PATH": os.environ["PATH"]}
+        self.rig.call("process/start", processId=name, **params, env=env, tty=False)
+        while said.count(b" ") < 3:
+            page = self.rig.call("process/read", processId=name, waitMs=1000)
+            said = b"".join(base64.b64decode(chunk["chunk"]) for chunk in page["chunks"])
+        self.families[name] = [int(pid) for pid in said.split()]
+
+    def end_session(self) -> dict[str, tuple[int, int]]:
+        """After some processes without any trouble; what server and keeper take without it."""
+        for _ in range(40):
+            self.begin()
+            while self.rig.followed:
+                self.rig.receive()
+                self.settle()
+        self.rig.call("session/close")
+        assert self.rig.ws is not None
+        self.rig.ws.close_socket()
+        self.rig.session = None
+        return at_rest(self.server())
+
+    def listen(self) -> None:
+        """Take what comes; a server in trouble may have nothing to say."""
+        try:
+            self.rig.receive(0.2 if self.troubled else LIMIT)
+        except TimeoutError:
+            if not self.troubled:
+                raise
 
     def settle(self) -> None:
         """Check and forget what has closed."""
@@ -108,16 +182,22 @@ class Soak:
             assert rig.server is not None
             rig.server.wait(LIMIT)
             return
+        self.replace(fault)
+
+    def replace(self, fault: str) -> None:
+        """Another server after this one was killed or stopped."""
+        rig = self.rig
         if fault == "stop":
             os.kill(self.server(), signal.SIGSTOP)
         else:
             os.kill(self.server(), signal.SIGKILL)
         old = self.server()
-        if fault == "kill":
+        if fault != "stop":
             ended(old, LIMIT)
         self.heir = None
         previous, rig.server = rig.server, None
-        rig.start_server()
+        self.troubled = fault == "trouble"
+        rig.start_server(self.rng.choice(TROUBLES) if self.troubled else "")
         ended(old, LIMIT)
         if previous is not None and previous.stdout is not None:
             previous.wait(LIMIT)
@@ -134,9 +214,11 @@ class Soak:
             try:
                 self.settle()
                 if time.monotonic() < end and len(self.rig.followed) < 6:
-                    (self.echo if self.rng.random() < 0.3 else self.begin)()
+                    self.rng.choice((self.echo, self.begin, self.begin, self.family))()
+                elif self.troubled and time.monotonic() > end:
+                    self.replace("kill")
                 elif self.rig.followed:
-                    self.rig.receive()
+                    self.listen()
                 now = time.monotonic()
                 if now > next_fault and now < end:
                     fault = self.rng.choice(FAULTS)
@@ -196,11 +278,25 @@ def keepers(server: int) -> list[int]:
     return found
 
 
+def is_zombie(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
 def size_of(pid: int) -> tuple[int, int]:
     """Resident memory in KiB, and open descriptors."""
     status = Path(f"/proc/{pid}/status").read_text()
     rss = int(status.split("VmRSS:")[1].split()[0])
     return rss, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def check_growth(first: dict[str, tuple[int, int]], last: dict[str, tuple[int, int]]) -> None:
+    """Raises Wrong when server or keeper have become larger than they were."""
+    for name, (rss, _) in last.items():
+        if rss > first[name][0] * GROWTH:
+            raise Wrong(f"the {name} has grown from {first[name][0]} to {rss} KiB")
 
 
 def at_rest(server: int) -> dict[str, tuple[int, int]]:
@@ -209,10 +305,12 @@ def at_rest(server: int) -> dict[str, tuple[int, int]]:
     while True:
         (keeper,) = keepers(server)
         sizes = {"server": size_of(server), "keeper": size_of(keeper)}
-        if sizes["server"][1] < 40 and sizes["keeper"][1] < 30:
+        dead = [pid for pid in (*children(server), *children(keeper)) if is_zombie(pid)]
+        if sizes["server"][1] < 40 and sizes["keeper"][1] < 30 and not dead:
             return sizes
         if time.monotonic() > deadline:
-            raise Wrong(f"descriptors are left open: {sizes}")
+            held = Counter(re.sub(r"\d+", "N", one) for one in descriptors(server).values())
+            raise Wrong(f"descriptors are left open, or zombies: {sizes}, {dead}, {held}")
         time.sleep(0.1)
 
 
@@ -228,8 +326,13 @@ def main() -> None:
         try:
             rig.attach()
             soak.run(args.minutes * 60)
-            rig.call("session/close")
-            sizes = at_rest(soak.server())
+            first = soak.end_session()
+            rig.attach()
+            sizes = soak.end_session()  # the same once more
+            for name, pids in soak.families.items():
+                if not all(ended(pid, LIMIT) for pid in pids):
+                    raise Wrong(f"{name} has outlived its session")
+            check_growth(first, sizes)
         finally:
             if soak.heir is not None:
                 os.kill(soak.heir, signal.SIGTERM)

@@ -183,7 +183,9 @@ class Rig:
         deadline = time.monotonic() + LIMIT
         while True:
             try:
-                self.ws = connect(self.url, proxy=None, max_size=None, compression=None).__enter__()
+                self.ws = connect(
+                    self.url, proxy=None, max_size=None, compression=None, ping_interval=None
+                ).__enter__()
                 params = {"clientName": "survival", "resumeSessionId": self.session}
                 self.session = self.call("initialize", **params)["sessionId"]
                 break
@@ -236,9 +238,9 @@ class Rig:
         self.ws.send(json.dumps({"id": self.ids, "method": method, "params": params}))
         return self.ids
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, within: float = LIMIT) -> dict[str, Any]:
         assert self.ws is not None
-        message: dict[str, Any] = json.loads(self.ws.recv(timeout=LIMIT))
+        message: dict[str, Any] = json.loads(self.ws.recv(timeout=within))
         params = message.get("params", {})
         one = self.followed.get(params.get("processId", ""))
         if one is not None and "seq" in params:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from websockets.sync.client import ClientConnection, connect
+
+from handrail.server.keeper_loss import BUDGET
 
 pytestmark = pytest.mark.system
 
@@ -35,11 +38,13 @@ def serving(state: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], s
 
 
 class Client:
-    def __init__(self, ws: ClientConnection) -> None:
+    def __init__(self, ws: ClientConnection, session: str | None = None) -> None:
         self.ws = ws
         self.ids = 0
         self.notes: list[dict[str, Any]] = []
-        self.call("initialize", clientName="test", resumeSecret=None)
+        params = {"clientName": "test", "resumeSecret": None, "resumeSessionId": session}
+        answer = self.call("initialize", **params)
+        self.session: str = answer["sessionId"]
         ws.send('{"method":"initialized"}')
 
     def call(self, method: str, **params: Any) -> Any:
@@ -88,14 +93,17 @@ def is_gone(pid: int) -> bool:
 
 def test_a_found_keeper_has_room_for_new_children(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with serving(state, "--on-stop", "keep") as (server, url), connect(url, proxy=None) as ws:
+    with (
+        serving(state, "--on-stop", "keep") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
         client = Client(ws)
         client.start("old", "sh", "-c", "echo $$; exec sleep 600")
         old = client.said()
         server.send_signal(signal.SIGTERM)
         assert server.wait(LIMIT) == 0
     assert Path(f"/proc/{old}").exists()
-    with serving(state) as (_, url), connect(url, proxy=None) as ws:
+    with serving(state) as (_, url), connect(url, proxy=None, ping_interval=None) as ws:
         client = Client(ws)
         client.start("new", "true")
         assert client.until("process/exited")["exitCode"] == 0
@@ -105,7 +113,10 @@ def test_a_found_keeper_has_room_for_new_children(tmp_path: Path) -> None:
 def test_output_goes_on_and_exits_are_known_or_lost_without_a_keeper(
     tmp_path: Path,
 ) -> None:
-    with serving(tmp_path / "state") as (server, url), connect(url, proxy=None) as ws:
+    with (
+        serving(tmp_path / "state") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
         client = Client(ws)
         client.start("p", "sh", "-c", "echo $$; read line; echo 7; exit 5", pipeStdin=True)
         pid = client.said()
@@ -123,6 +134,157 @@ def test_output_goes_on_and_exits_are_known_or_lost_without_a_keeper(
     assert is_gone(pid)
 
 
+#: Tells its pid and those of two daemons, then waits or leaves.
+FAMILY = """
+import os, signal, sys
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.write(1, b"%d " % os.getpid())
+        os.closerange(0, 3)
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os.wait()
+for _ in range(2):
+    daemon()
+if sys.argv[1] == "leave":
+    os._exit(3)
+os.write(1, b"%d " % os.getpid())
+signal.pause()
+"""
+
+
+def family(client: Client, name: str, then: str) -> list[int]:
+    client.start(name, sys.executable, "-c", FAMILY, then)
+    said, seq, want = b"", 0, 2 if then == "leave" else 3
+    while said.count(b" ") < want:
+        page = client.call("process/read", processId=name, afterSeq=seq, waitMs=5000)
+        for chunk in page["chunks"]:
+            seq = chunk["seq"]
+            said += base64.b64decode(chunk["chunk"])
+    return [int(pid) for pid in said.split()]
+
+
+def next_keeper(client: Client, server: subprocess.Popen[str]) -> None:
+    """Kill the keeper; the new one is at work when this returns."""
+    os.kill(keeper_of(server), signal.SIGKILL)
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            client.start(f"next {time.monotonic()}", "true")
+            client.call("process/list")  # answered when it knows the children of the one before
+            return
+        except AssertionError:
+            assert time.monotonic() < deadline
+
+
+def listed(client: Client, name: str) -> dict[str, Any]:
+    rows = client.call("process/list")["processes"]
+    (row,) = [row for row in rows if row["processId"] == name]
+    return row
+
+
+@pytest.mark.parametrize("then", ["stay", "leave"])
+@pytest.mark.parametrize("how", ["terminate", "grace", "close", "stop"])
+def test_families_of_a_killed_keeper_are_ended_like_any_others(
+    tmp_path: Path, then: str, how: str
+) -> None:
+    with (
+        serving(tmp_path / "state") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        client = Client(ws)
+        pids = family(client, "p", then)
+        others = family(client, "q", "stay")
+        next_keeper(client, server)
+        assert listed(client, "p")["orphans"] == 2
+        if how == "stop":
+            server.send_signal(signal.SIGTERM)
+            server.wait(LIMIT)
+        elif how == "close":
+            client.call("session/close")
+        else:
+            more = {"graceMs": 5000} if how == "grace" else {}
+            client.call("process/terminate", processId="p", tree=True, **more)
+        assert all(is_gone(pid) for pid in pids)
+        if how in ("terminate", "grace"):
+            assert listed(client, "p")["orphans"] == 0
+            assert all(Path(f"/proc/{pid}").exists() for pid in others)
+    assert all(is_gone(pid) for pid in others)
+
+
+def test_a_signal_to_the_tree_reaches_a_leader_without_its_keeper(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        client = Client(ws)
+        pids = family(client, "p", "stay")
+        next_keeper(client, server)
+        client.call("process/signal", processId="p", signal="term", tree=True)
+        assert all(is_gone(pid) for pid in pids)
+
+
+def test_terminate_while_there_is_no_keeper(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        client = Client(ws)
+        pids = family(client, "p", "stay")
+        os.kill(keeper_of(server), signal.SIGKILL)
+        # Without waiting for the next keeper: whoever of the two is asked, it works.
+        assert client.call("process/terminate", processId="p")["running"]
+        assert all(is_gone(pid) for pid in pids)
+
+
+def test_the_next_server_reaches_the_families_of_a_killed_keeper(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with serving(state) as (server, url), connect(url, proxy=None, ping_interval=None) as ws:
+        client = Client(ws)
+        pids = family(client, "p", "leave") + family(client, "q", "stay")
+        next_keeper(client, server)
+        session = client.session
+        server.kill()
+        server.wait(LIMIT)
+    with serving(state) as (_, url), connect(url, proxy=None, ping_interval=None) as ws:
+        client = Client(ws, session)
+        assert listed(client, "p")["orphans"] == listed(client, "q")["orphans"] == 2
+        for name in "pq":
+            client.call("process/terminate", processId=name, tree=True)
+        assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_keeper_that_dies_again_and_again_is_not_started_for_ever(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    flags = ("--state-dir", str(tmp_path / "state"))
+    with log.open("w") as errors:
+        argv = [sys.executable, "-m", "handrail", "serve", *flags]
+        server = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert server.stdout is not None
+        with connect(server.stdout.readline().strip(), proxy=None) as ws:
+            client = Client(ws)
+            pids = family(client, "p", "stay")
+            for _ in range(BUDGET):
+                next_keeper(client, server)
+                assert listed(client, "p")["state"] == "running"
+            os.kill(keeper_of(server), signal.SIGKILL)
+            exited = client.until("process/exited")
+            while exited["processId"] != "p":  # those that showed that a keeper was at work
+                client.notes.remove({"method": "process/exited", "params": exited})
+                exited = client.until("process/exited")
+            assert exited["exit"]["kind"] == "lost"
+        assert server.wait(LIMIT) == 1
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()  # type: ignore[union-attr]
+    assert all(is_gone(pid) for pid in pids)
+    assert f"the keeper has died {BUDGET + 1} times in 60 s; the server stops" in log.read_text()
+
+
 def test_a_keeper_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) -> None:
     with serving(tmp_path / "state") as (server, _url):
         keeper = keeper_of(server)
@@ -133,3 +295,15 @@ def test_a_keeper_that_does_not_answer_cannot_hold_up_the_end(tmp_path: Path) ->
         finally:
             os.kill(keeper, signal.SIGKILL)
     assert is_gone(keeper)
+
+
+def test_a_session_that_ends_while_its_keeper_dies_leaves_nobody(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "state") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        client = Client(ws)
+        pids = family(client, "p", "stay") + family(client, "q", "leave")
+        os.kill(keeper_of(server), signal.SIGKILL)
+        client.call("session/close")
+        assert all(is_gone(pid) for pid in pids)

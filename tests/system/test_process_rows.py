@@ -179,6 +179,25 @@ async def test_d7_a_full_stdin_stops_nobody_but_its_writer(server: ServerProcess
         print(f"\n{accepted} writes of 64 KiB accepted, the others refused with the end")
 
 
+async def test_d7_a_full_stdin_says_so_to_whoever_asks(server: ServerProcess) -> None:
+    async with dialled(server.url) as client:
+        await client.start("p", "sleep", "600", pipeStdin=True)
+        data = base64.b64encode(bytes(65536)).decode()
+        write = {"processId": "p", "chunk": data, "onFull": "busy"}
+        accepted = 0
+        while (answer := await client.call("process/write", **write, writeId=str(accepted))) == {
+            "status": "accepted"
+        }:
+            accepted += 1
+        assert answer["status"] == "busy"
+        assert 0 <= answer["freeBytes"] < 65536
+        print(f"\n{accepted} writes of 64 KiB accepted, then busy with {answer['freeBytes']} free")
+        # What was accepted stays so, and nothing else is held up.
+        assert await client.call("process/write", **write, writeId="0") == {"status": "accepted"}
+        assert await client.call("environment/status") == {"status": "ready"}
+        assert await client.call("process/terminate", processId="p") == {"running": True}
+
+
 async def test_d8_a_write_id_is_applied_once(server: ServerProcess) -> None:
     async with dialled(server.url) as client:
         await client.start("once", "cat", pipeStdin=True)

@@ -119,6 +119,61 @@ def test_a4_an_exit_while_no_server_runs(tmp_path: Path) -> None:
         assert (info["state"], info["exit"]["code"]) == ("closed", 7)
 
 
+def test_that_it_was_killed_costs_nothing_and_is_known_to_the_next_server(tmp_path: Path) -> None:
+    with rigged(tmp_path / "state") as rig:
+        keeper = keeper_of(rig)
+        for n in range(20):
+            sh(rig, f"p{n}", "exec sleep 600")
+        held = len(os.listdir(f"/proc/{keeper}/fd"))
+        for n in range(20):
+            rig.call("process/terminate", processId=f"p{n}")
+        for n in range(20):
+            while not rig.call("process/read", processId=f"p{n}", waitMs=5000)["closed"]:
+                pass
+        deadline = time.monotonic() + LIMIT  # streams that have ended are told together
+        while len(os.listdir(f"/proc/{keeper}/fd")) > held - 40:
+            assert time.monotonic() < deadline
+        sh(rig, "by itself", "exit 3")
+        while not rig.call("process/read", processId="by itself", waitMs=5000)["closed"]:
+            pass
+        rig.call("process/terminate", processId="by itself", tree=True)  # too late to matter
+        rig.restart()
+        ends = {name: one["exit"]["kind"] for name, one in listed(rig).items()}
+        assert ends.pop("by itself") == "exited"
+        assert set(ends.values()) == {"terminated"}
+
+
+@pytest.mark.parametrize("when", ["before the crash", "after it", "after the keeper's"])
+def test_how_long_a_silent_process_ran_is_known_to_the_next_server(
+    tmp_path: Path, when: str
+) -> None:
+    with gate(tmp_path / "gate") as held, rigged(tmp_path / "state") as rig:
+        asked = time.monotonic()
+        sh(rig, "p", f"read x < {held.path}; exit 7")
+        pid = listed(rig)["p"]["pid"]
+        if when == "after the keeper's":
+            os.kill(keeper_of(rig), signal.SIGKILL)
+            listed(rig)  # answered when the next keeper knows its children
+        if when == "after it":
+            rig.kill()
+            rig._rest()
+        held.open()
+        assert ended(pid)
+        if when != "after it":
+            rig.call("process/read", processId="p", waitMs=5000)
+        seen = time.monotonic()
+        if when != "after it":
+            rig.kill()
+            rig._rest()
+        rig.start_server()
+        rig.attach()
+        while not (page := rig.call("process/read", processId="p", waitMs=5000))["closed"]:
+            pass
+        if page["exit"]["kind"] != "lost":
+            assert page["exitCode"] == 7
+            assert page["usage"]["wallMs"] <= (seen - asked) * 1000 + 1
+
+
 @pytest.mark.parametrize("how", ["timeout", "terminate"])
 def test_an_end_that_was_under_way_is_carried_through(tmp_path: Path, how: str) -> None:
     """The server dies between the TERM, which the process ignores, and the KILL."""
@@ -381,6 +436,55 @@ def test_an_upgrade_to_something_broken_changes_nothing(
         assert children(rig.server.pid) == [keeper]
         (tmp_path / "handrail.py").unlink()
         os.kill(upgrade(rig), signal.SIGTERM)  # the next one is no worse for it
+
+
+def failed_upgrade(rig: Rig, *, then: int = 0) -> str:
+    """Ask for it in vain; what is said."""
+    argv = [sys.executable, "-m", "handrail", "upgrade", "--state-dir", str(rig.state)]
+    asked = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    if then:
+        assert rig.server is not None
+        pending = f"/proc/{rig.server.pid}/status"
+        while not _pends(pending, signal.SIGUSR2):  # it was asked
+            assert asked.poll() is None
+        os.kill(rig.server.pid, then)
+    _, said = asked.communicate(timeout=LIMIT)
+    assert asked.returncode == 1
+    return said
+
+
+def _pends(status: str, number: int) -> bool:
+    (line,) = [one for one in Path(status).read_text().splitlines() if "ShdPnd" in one]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+def test_whoever_asks_for_an_upgrade_is_told_why_nothing_came_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with rigged(tmp_path / "state") as rig:
+        (tmp_path / "handrail").mkdir()
+        (tmp_path / "handrail" / "__init__.py").write_text("")
+        (tmp_path / "handrail" / "__main__.py").write_text("raise SystemExit(3)")
+        monkeypatch.chdir("/")
+        assert "goes on as it was: the new server did not get ready" in failed_upgrade(rig)
+        assert rig.call("environment/status") == {"status": "ready"}
+
+
+def test_an_upgrade_whose_server_dies_meanwhile_is_over_at_once(tmp_path: Path) -> None:
+    with rigged(tmp_path / "state") as rig:
+        sh(rig, "p", "echo $$; exec sleep 600")
+        pid = int(text(rig, "p"))
+        assert rig.server is not None
+        os.kill(rig.server.pid, signal.SIGSTOP)
+        said = failed_upgrade(rig, then=signal.SIGKILL)
+        assert f"server {rig.server.pid} ended before it had handed over" in said
+        assert f"handrail serve --state-dir {rig.state}" in said
+        rig.server.wait(LIMIT)
+        assert alive(pid)
+        rig.start_server()
+        rig.attach()
+        assert listed(rig)["p"]["state"] == "running"
 
 
 # --- the keeper is killed ------------------------------------------------------------------------

@@ -137,3 +137,22 @@ def test_the_timeout_of_a_start(ws: Workspace) -> None:
     end = process.wait()
     assert end is not None
     assert end.kind is ExitKind.TIMED_OUT
+
+
+def test_how_it_shows_itself(ws: Workspace) -> None:
+    process = ws.start(["echo", "a b"])
+    process.wait()
+    assert repr(process) == f"<Process {process.id} \"echo 'a b'\": exited 0>"
+    with ws.start("sleep 600") as sleeping:
+        assert repr(sleeping) == f"<Process {sleeping.id} 'sleep 600': running>"
+    assert repr(ws) == f"<Workspace {ws.root!r}>"
+
+
+def test_a_slow_reader_that_must_not_miss_anything(ws: Workspace) -> None:
+    process = ws.start("seq 700000")
+    events = process.follow()
+    first = next(events)
+    assert process.wait(0.3) is None  # it waits for us
+    said = b"".join([first.data, *(e.data for e in events if isinstance(e, Output))])  # type: ignore[union-attr]
+    assert said.split() == [b"%d" % n for n in range(1, 700_001)]
+    assert process.exit is not None

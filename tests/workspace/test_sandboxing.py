@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from handrail import AsyncFiles, FilesError, Profile, UsageError, Workspace
+from handrail import AsyncFiles, ExecutorSpawnFailed, FilesError, Profile, UsageError, Workspace
 from handrail.workspace.profile import Access
 
 
@@ -81,6 +82,16 @@ def test_a_profile_of_ones_own(root: Path) -> None:
             ws.files.write("file", "y")
 
 
+def test_connections_that_were_refused_are_known(root: Path) -> None:
+    script = "import socket; socket.create_connection(('192.0.2.7', 80))"
+    with Workspace(root) as ws:
+        result = ws.run(["python3", "-c", script])
+        assert not result.ok
+        found = [(d.kind, d.path, d.source, d.certain) for d in result.denials]
+        assert found == [("network", "192.0.2.7:80", "notify", True)]
+        assert ws.run("true").denials == ()
+
+
 def test_a_terminal_inside(root: Path) -> None:
     with Workspace(root) as ws, ws.start("cat", tty=True) as process:
         process.send("hello\n")
@@ -126,3 +137,37 @@ def test_a_link_that_appears_after_the_check_leads_nowhere(
     with Workspace(root) as ws, pytest.raises(FilesError):
         ws.files.write("sub/outside", "escaped")
     assert (root.parent / "outside").read_text() == "old"
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+@pytest.mark.parametrize("far", [False, True])
+def test_a_program_that_is_not_there(far: bool, sandbox: str, root: Path) -> None:
+    at = f"stdio:{sys.executable} -m handrail serve --listen stdio" if far else None
+    (root / "plain").write_text("no program")
+    with Workspace(root, at=at, sandbox=sandbox) as ws:  # type: ignore[arg-type]
+        for program, why in (
+            ("no-such-program", "No such file or directory"),
+            ("./no-such-program", "No such file or directory"),
+            ("./plain", "Permission denied"),
+        ):
+            with pytest.raises(ExecutorSpawnFailed, match=f"cannot start {program}: {why}"):
+                ws.run([program])
+
+
+def test_arguments_that_make_no_sense(root: Path) -> None:
+    with Workspace(root, sandbox="off") as ws:
+        for command, options in (
+            ([1], {}),
+            (5, {}),
+            ("true", {"timeout": "5"}),
+            ("true", {"wait": -1}),
+            ("cat", {"input": 5}),
+        ):
+            with pytest.raises(UsageError):
+                ws.run(command, **options)  # type: ignore[call-overload]
+
+
+def test_a_root_that_is_not_there(root: Path) -> None:
+    with pytest.raises(FilesError, match="nowhere cannot be a workspace") as caught:
+        Workspace(root / "nowhere").run("true")
+    assert (caught.value.kind, caught.value.path) == ("not_found", str(root / "nowhere"))

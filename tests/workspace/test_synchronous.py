@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,3 +87,29 @@ def test_sandboxed_runs_leak_nothing(tmp_path: Path) -> None:
             ws.run(["echo", "hello"])
         assert descriptors() == before
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("reader", ["iter(p)", "p.follow()"])
+def test_a_reader_that_is_left_over_keeps_no_interpreter(tmp_path: Path, reader: str) -> None:
+    script = f"""
+from handrail import Workspace
+ws = Workspace({str(tmp_path)!r}, sandbox="off")
+p = ws.start("yes")
+events = {reader}
+next(events)
+p.terminate()
+ws.close()
+print("closed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+
+
+def test_what_was_seen_to_end_is_kept_by_its_holder_alone(tmp_path: Path) -> None:
+    with Workspace(tmp_path, sandbox="off") as ws:
+        ended = ws.start("echo one")
+        assert ended.result().stdout == "one\n"
+        running = ws.start("sleep 600")
+        assert [process.id for process in ws.processes] == [running.id]

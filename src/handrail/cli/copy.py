@@ -13,10 +13,15 @@ from handrail.cli import options
 from handrail.errors import FilesError, UsageError
 
 if TYPE_CHECKING:
+    from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
 
 #: Copies that are done sooner show nothing.
 _PATIENCE_SECONDS = 0.5
+#: Says which of its words are programs.
+_PROGRAMS = 'for f; do if [ -x "$f" ]; then printf "%s\\0" "$f"; fi; done'
+#: Names in one command; a line of arguments has its limits.
+_MOST_NAMES = 200
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,11 +59,13 @@ async def _run(args: argparse.Namespace) -> int:
         AsyncWorkspace(".", sandbox="off") as here,
         AsyncWorkspace(".", at=args.at, token=options.token(args), sandbox="off") as there,
     ):
-        copying = _Copying(here.files, there.files, recursive=args.recursive, quiet=args.json)
+        copying = _Copying(here, there, recursive=args.recursive, quiet=args.json)
         try:
             await copying.copy(args.source, args.destination)
+            await copying.keep_programs()
         except FilesError as error:
-            print(f"handrail: {error}", file=sys.stderr)
+            name = "" if error.path in str(error) else f"{error.path}: "
+            print(f"handrail: {name}{error}", file=sys.stderr)
             return 1
         finally:
             copying.clear()
@@ -71,7 +78,7 @@ class _Copying:
     """One call of the command: what was copied, and the line that says so."""
 
     def __init__(
-        self, here: AsyncFiles, there: AsyncFiles, *, recursive: bool, quiet: bool
+        self, here: AsyncWorkspace, there: AsyncWorkspace, *, recursive: bool, quiet: bool
     ) -> None:
         self._here = here
         self._there = there
@@ -80,6 +87,7 @@ class _Copying:
         self._began = time.monotonic()
         self._shown = False
         self._name = ""
+        self._copied: list[tuple[str, str]] = []
         self.files = 0
         self.bytes = 0
 
@@ -96,9 +104,9 @@ class _Copying:
             await self._copy_file(source, destination)
 
     async def _copy_tree(self, source: str, destination: str) -> None:
-        there, where = self._side(destination)
+        there, where = self._files(destination)
         await there.mkdir(where)
-        here, directory = self._side(source)
+        here, directory = self._files(source)
         for entry in await here.list(directory):
             one = posixpath.join(source, entry.name)
             other = posixpath.join(destination, entry.name)
@@ -109,15 +117,16 @@ class _Copying:
 
     async def _copy_file(self, source: str, destination: str) -> None:
         self._name = source
-        here, path = self._side(source)
+        here, path = self._files(source)
         data = await here.read(path, text=False, progress=self._progress)
-        there, where = self._side(destination)
+        there, where = self._files(destination)
         await there.write(where, data, progress=self._progress)
+        self._copied.append((source, destination))
         self.files += 1
         self.bytes += len(data)
 
     async def _is_directory(self, path: str, *, missing_ok: bool = False) -> bool:
-        files, where = self._side(path)
+        files, where = self._files(path)
         try:
             return (await files.stat(where)).is_directory
         except FilesError as error:
@@ -125,11 +134,38 @@ class _Copying:
                 return False
             raise
 
-    def _side(self, path: str) -> tuple[AsyncFiles, str]:
+    def _side(self, path: str) -> tuple[AsyncWorkspace, str]:
         """Whose file it is, and its name there."""
         if path.startswith(":"):
             return self._there, path[1:] or "."
         return self._here, path
+
+    def _files(self, path: str) -> tuple[AsyncFiles, str]:
+        workspace, name = self._side(path)
+        return workspace.files, name
+
+    async def keep_programs(self) -> None:
+        """Make programs of the copies of programs; the file calls of the wire know no modes."""
+        while self._copied:
+            batch, self._copied = self._copied[:_MOST_NAMES], self._copied[_MOST_NAMES:]
+            copies = {self._word(source): self._word(copy) for source, copy in batch}
+            if self._side(batch[0][0])[0] is self._here:
+                programs = [name for name in copies if os.access(name, os.X_OK)]
+            else:
+                told = await self._there.run(["sh", "-c", _PROGRAMS, "sh", *copies], text=False)
+                programs = [os.fsdecode(name) for name in told.stdout.split(b"\0") if name]
+            marked = [copies[name] for name in programs]
+            if self._side(batch[0][1])[0] is self._here:
+                for name in marked:
+                    mode = os.stat(name).st_mode
+                    os.chmod(name, mode | (mode & 0o444) >> 2)  # for whoever may read it
+            elif marked:
+                await self._there.run(["chmod", "+x", "--", *marked])
+
+    def _word(self, path: str) -> str:
+        """A name that no program takes for an option."""
+        name = self._side(path)[1]
+        return name if name.startswith("/") else f"./{name}"
 
     # --- progress ------------------------------------------------------------------------
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import aclosing
 
 from handrail.cli import options, return_to
+
+#: Without --follow: no more than a server retains, and no longer than this for all of it or,
+#: in between, for the next piece; in seconds.
+_RETAINED = 1 << 20
+_PATIENCE, _PAUSE = 1.0, 0.25
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,32 +35,42 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from handrail.cli.relay import write_all
+    from handrail.cli.writing import Writer
     from handrail.workspace.result import Exited
 
-    async with return_to.returned(args, looks=True) as workspace:
-        process = return_to.find(workspace, args.id)
-        events = aiter(process)
-        while True:
+    async with (
+        return_to.returned(args, looks=True) as workspace,
+        aclosing(return_to.find(workspace, args.id).follow()) as events,
+    ):
+        writer = Writer()
+        loop = asyncio.get_running_loop()
+        patience, room = (None, None) if args.follow else (_PATIENCE, _RETAINED)
+        while room is None or room > 0:
             try:
                 # What is retained is there already; only what is still to come has to be waited
                 # for.
-                async with asyncio.timeout(None if args.follow else 0.05):
+                began = loop.time()
+                async with asyncio.timeout(None if patience is None else min(patience, _PAUSE)):
                     event = await anext(events)
             except (TimeoutError, StopAsyncIteration):
                 break
+            if patience is not None and room is not None:
+                patience -= loop.time() - began
+                room -= 0 if isinstance(event, Exited) else len(event.data)
             if isinstance(event, Exited):
                 if args.json:
-                    options.print_json({"exit": options.exit_json(event.exit)})
+                    line = options.json_line({"exit": options.exit_json(event.exit)})
+                    await writer.write(1, line)
             elif args.json:
-                options.print_json(
-                    {
-                        "stream": event.stream,
-                        "seq": event.seq,
-                        "text": event.text,
-                        "omitted": event.omitted,
-                    }
-                )
+                record = {
+                    "stream": event.stream,
+                    "seq": event.seq,
+                    "text": event.text,
+                    "omitted": event.omitted,
+                }
+                await writer.write(1, options.json_line(record))
             else:
-                write_all(1 if event.stream == "stdout" else 2, event.data)
+                if event.omitted:
+                    await writer.write(2, options.no_longer_kept(event.omitted))
+                await writer.write(1 if event.stream == "stdout" else 2, event.data)
     return 0

@@ -110,3 +110,13 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
 def print_json(value: object) -> None:
     """One line."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def no_longer_kept(size: int) -> bytes:
+    """For a reader that came too late for some of it; the terminal may be raw."""
+    return f"handrail: {size} bytes of output are no longer kept\r\n".encode()
+
+
+def json_line(value: object) -> bytes:
+    """The same to be written by somebody else."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

@@ -1,4 +1,4 @@
-"""``handrail run`` on this machine, without a terminal: as little as possible before the start.
+"""``handrail run`` on this machine: as little as possible before the start.
 
 Reads the few words that are usual without argparse; whatever else was asked for is left to
 ``handrail.cli.run``.
@@ -13,13 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from handrail.process.foreground import Foreground
-
 #: As a shell says it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 OWN_FAILURE = 125
-#: How often a sandbox is set up while the file system moves under it.
-_MOST_TRIES = 8
 
 
 class _Asked:
@@ -36,18 +32,25 @@ class _Asked:
 def run(words: Sequence[str]) -> int | None:
     """The exit code, or None when this is not a case for here."""
     asked = _read(words)
-    if asked is None or (os.isatty(0) and os.isatty(1)):
+    if asked is None:
         return None
-    from handrail.process.foreground import Foreground
-
-    foreground = Foreground()
+    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
     if asked.sandbox != "off":
-        return _run_contained(foreground, asked)
+        return _run_contained(asked)
+    from handrail.process.foreground import Foreground, own_terminal
+    from handrail.process.guard import Guard, end_family
+
+    foreground = Foreground(own_terminal())
     try:
         foreground.start(asked.argv, os.environ)
     except OSError as error:
         return _not_started(asked.argv[0], error)
-    return foreground.attend(asked.timeout)
+    guard = Guard(lambda: end_family(foreground.pid), terminal=foreground.terminal)
+    foreground.stranger = guard.pid
+    try:
+        return foreground.attend(asked.timeout)
+    finally:
+        guard.dismiss()
 
 
 def _read(words: Sequence[str]) -> _Asked | None:
@@ -81,67 +84,47 @@ def _read(words: Sequence[str]) -> _Asked | None:
     return None
 
 
-def _run_contained(foreground: Foreground, asked: _Asked) -> int:
+def _run_contained(asked: _Asked) -> int:
     """The same inside a sandbox; 125 when there can be none, for then nothing is run."""
+    from handrail.cli import contained
     from handrail.errors import HandrailError
     from handrail.sandbox.profile import Access, Entry, Intent
     from handrail.sandbox.select import Sandbox
+    from handrail.sandbox.temporary import Temporary
 
     missing = _missing(asked.argv[0])
     if missing is not None:
         return _not_started(asked.argv[0], missing)
-    cwd = os.getcwdb()
+    try:
+        cwd = os.getcwdb()
+    except FileNotFoundError:
+        print(
+            "handrail: nothing was run: the current directory is gone; change to another",
+            file=sys.stderr,
+        )
+        return OWN_FAILURE
     env = dict(os.environb)
     entries = [Entry(Access.READ, special="root")]
-    temporary = b""
-    if asked.sandbox == "workspace-write":
-        entries.append(Entry(Access.WRITE, special="project_roots"))
-        temporary = _make_temporary()
-        entries.append(Entry(Access.WRITE, path=temporary))
-        env[b"TMPDIR"] = temporary
+    own: Temporary | None = None
     sandbox = Sandbox()
     try:
+        if asked.sandbox == "workspace-write":
+            own = Temporary()
+            entries.append(Entry(Access.WRITE, special="project_roots"))
+            entries.append(Entry(Access.WRITE, path=own.path))
+            env[b"TMPDIR"] = own.path
         profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
-        if temporary:  # every name that is protected there would be one more mount
-            profile = profile._replace(shared=(*profile.shared, temporary))
+        if own is not None:  # every name that is protected there would be one more mount
+            profile = profile._replace(shared=(*profile.shared, own.path))
         argv = tuple(map(os.fsencode, asked.argv))
-        for failures in range(_MOST_TRIES):
-            held = sandbox.contain_command(argv, cwd, env, profile, failures)
-            foreground.start_held(held.argv, held.env, held.passed, held.inside)
-            if held.inside.stands():
-                return foreground.attend(asked.timeout)
-            # Something that was to be covered has vanished: the command was not run.
-            foreground.attend(None)
-            os.chdir(cwd)
-        raise HandrailError("the sandbox was not set up; start the command again")
+        return contained.run(sandbox, profile, argv, cwd, env, timeout=asked.timeout, own=own)
     except (HandrailError, OSError) as error:
         print(f"handrail: nothing was run: {error}", file=sys.stderr)
         return OWN_FAILURE
     finally:
         sandbox.close()
-        if temporary:
-            _remove(temporary)
-
-
-def _make_temporary() -> bytes:
-    """A directory for temporary files, which goes away with the command."""
-    base = os.environb.get(b"TMPDIR") or b"/tmp"
-    while True:
-        path = os.path.realpath(base) + b"/handrail-tmp-" + os.urandom(4).hex().encode()
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            continue
-        return path
-
-
-def _remove(path: bytes) -> None:
-    try:
-        os.rmdir(path)  # nearly always empty
-    except OSError:
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
+        if own is not None:
+            own.remove()
 
 
 def _missing(program: str) -> OSError | None:

@@ -10,13 +10,18 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from handrail.cli import terminal
+from handrail.cli import options, terminal
+from handrail.cli.writing import Writer
 from handrail.errors import ExecutorError, HandrailError
 from handrail.workspace.result import Exited
 
 if TYPE_CHECKING:
     from handrail.process.spec import ExitInfo
     from handrail.workspace.process import AsyncProcess
+
+
+#: How long we wait for a reader to take the rest when we are told to end.
+_LAST_SECONDS = 2.0
 
 
 class Relay:
@@ -33,7 +38,7 @@ class Relay:
         self._raw = raw
         self._leaves = leaves
         self._key = detach_key
-        self._left = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,36 +55,37 @@ class Relay:
             # A thread: stdin may be a file, which no event loop can wait for.
             threading.Thread(target=self._read, name="stdin", daemon=True).start()
             following = self._loop.create_task(self._follow())
-            leaving = self._loop.create_task(self._left.wait())
+            stopping = self._loop.create_task(self._stopped.wait())
             try:
-                await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                return await following if following.done() else None
+                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done() and not self._leaves:
+                    self._do(self._process.terminate())
+                    await asyncio.wait({following}, timeout=_LAST_SECONDS)
+                if following.done():
+                    return await following
             finally:
-                leaving.cancel()
+                stopping.cancel()
                 following.cancel()
-                await asyncio.gather(leaving, following, *self._tasks, return_exceptions=True)
+                await asyncio.gather(stopping, following, *self._tasks, return_exceptions=True)
+            return None if self._leaves else await self._process.wait()
 
     async def _follow(self) -> ExitInfo:
-        async for event in self._process:
-            if isinstance(event, Exited):
-                return event.exit
-            if event.omitted:
-                note = f"handrail: {event.omitted} bytes of output are no longer kept\r\n"
-                await asyncio.to_thread(write_all, 2, note.encode())
-            await asyncio.to_thread(write_all, 1 if event.stream == "stdout" else 2, event.data)
+        """Show the output; the process waits for whoever looks at it."""
+        writer = Writer()
+        async with contextlib.aclosing(self._process.follow()) as paced:
+            async for event in paced:
+                if isinstance(event, Exited):
+                    return event.exit
+                if event.omitted:
+                    await writer.write(2, options.no_longer_kept(event.omitted))
+                await writer.write(1 if event.stream == "stdout" else 2, event.data)
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
     def _signals(self) -> dict[int, Callable[[], None]]:
-        def end() -> None:
-            if self._leaves:
-                self._left.set()
-            else:
-                self._do(self._process.terminate())
-
         found: dict[int, Callable[[], None]] = {
             signal.SIGINT: lambda: self._do(self._process.interrupt()),
-            signal.SIGTERM: end,
-            signal.SIGHUP: end,
+            signal.SIGTERM: self._stopped.set,
+            signal.SIGHUP: self._stopped.set,
         }
         if self._raw:
             found[signal.SIGWINCH] = lambda: self._do(self._process.resize(*terminal.size()))
@@ -102,7 +108,7 @@ class Relay:
                 if before:
                     self._await(self._process.send(before))
                 if key:
-                    self._loop.call_soon_threadsafe(self._left.set)
+                    self._loop.call_soon_threadsafe(self._stopped.set)
                     return
                 if not data:
                     self._await(self._process.close_stdin())
@@ -120,15 +126,3 @@ async def _quietly(coroutine: object) -> None:
         await coroutine  # type: ignore[misc]
     except ExecutorError:
         pass
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write it all, also to a descriptor somebody has made non-blocking."""
-    import select
-
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            select.select([], [fd], [])

@@ -105,11 +105,22 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
 
 async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
     import asyncio
+    import signal
 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
     stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
+    loop = asyncio.get_running_loop()
+    telling: set[asyncio.Task[None]] = set()
+
+    def tell() -> None:
+        for process in workspace.processes:
+            task = loop.create_task(process.interrupt())
+            telling.add(task)
+            task.add_done_callback(telling.discard)
+
+    loop.add_signal_handler(signal.SIGINT, tell)  # what follows is the command's to say
     result = await workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
     options.print_json(
         {

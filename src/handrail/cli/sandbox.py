@@ -1,8 +1,6 @@
 """``handrail sandbox``: one command, contained, with nothing of ours left behind.
 
-No argparse, no event loop, no server: what is imported here is what people wait for.  We stay as
-the parent, forward signals to the command and clear away what covered missing names; should we be
-killed ourselves, a second process that only waits for that does it.
+No argparse, no event loop, no server: what is imported here is what people wait for.
 """
 
 from __future__ import annotations
@@ -14,14 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from handrail.sandbox.inside import Inside
     from handrail.sandbox.profile import Intent
-    from handrail.sandbox.wrap import Wrapped
 
 #: The sandbox's own failures, apart from the command's: as timeout, env and their like have it.
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
-#: How often a sandbox is set up that met a moving file system.
-_MOST_TRIES = 4
 
 USAGE = """\
 usage: handrail sandbox [OPTIONS] [--] COMMAND [ARGUMENT...]
@@ -101,6 +95,7 @@ def main(words: list[str]) -> int:
         )
         print(f"handrail sandbox: {why}", file=sys.stderr)
         return FAILED
+    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
     from handrail.errors import HandrailError
 
     try:
@@ -145,11 +140,9 @@ def _run(options: Options, cwd: str) -> int:
         from handrail.sandbox import fallback  # machines without user namespaces
 
         fallback.become(words, where, env, profile, why)
-    for failures in range(_MOST_TRIES):
-        done = _shoot(sandbox.contain_command(words, where, env, profile, failures))
-        if done is not None:
-            return done
-    return FAILED  # bwrap has said why
+    from handrail.cli import contained
+
+    return contained.run(sandbox, profile, words, where, env)
 
 
 def _lookup(program: str, cwd: str) -> int:
@@ -185,138 +178,6 @@ def _intent(options: Options, cwd: str) -> Intent:
         if options.network:
             intent = intent._replace(network=True)
     return intent._replace(entries=intent.entries + extra, workspace_roots=roots)
-
-
-# --- running it -------------------------------------------------------------------------------
-
-
-def _shoot(held: Wrapped) -> int | None:
-    """Start it, stay until nobody inside is left, and pass the exit code on; None: not started."""
-    import select
-    import signal
-
-    inside = held.inside
-    wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    waiting: list[int] = []
-    forwarded = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-    for number in (*forwarded, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
-        signal.signal(number, lambda number, _: waiting.append(number))
-    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-        for number in (signal.SIGTSTP, signal.SIGCONT):
-            signal.signal(number, lambda number, _: waiting.append(number))
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    typing = os.isatty(0) and not _in_background()
-    try:
-        # In a session of its own the command is in nobody's background: it would read what the
-        # user types to the shell.
-        pid = _spawn(held, no_input=os.isatty(0) and not typing)
-    except OSError as error:
-        inside.abandon()
-        print(f"handrail sandbox: cannot start bubblewrap: {error.strerror}", file=sys.stderr)
-        return FAILED
-    bwrap = os.pidfd_open(pid)
-    inside.sent()  # before there is a second process that would hold them too
-    guard = _guard(bwrap, inside)
-    while not (ready := select.select([bwrap, wake], [], [], 0.005 if waiting else None)[0]) or (
-        bwrap not in ready
-    ):
-        if wake in ready:
-            os.read(wake, 512)
-        _stop_and_go(inside, waiting, typing=typing)
-        later = (signal.SIGTSTP, signal.SIGCONT)
-        waiting[:] = [n for n in waiting if n in later or not inside.signal(n, tree=False)]
-    _, status = os.waitpid(pid, 0)
-    stood = inside.stood()
-    inside.wait()
-    signal.pidfd_send_signal(guard, signal.SIGKILL)
-    os.waitid(os.P_PIDFD, guard, os.WEXITED)
-    code = os.waitstatus_to_exitcode(status)
-    if code > 0 and not stood:
-        return None
-    return code if code >= 0 else 128 - code
-
-
-def _in_background() -> bool:
-    try:
-        return os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:
-        return False  # not the terminal of our session: nobody's jobs are controlled by it
-
-
-def _stop_and_go(inside: Inside, waiting: list[int], *, typing: bool) -> None:
-    """Stop the command together with us, and let it go on when we do.
-
-    By a signal that it cannot miss: the kernel drops the terminal's own for a group without a
-    shell above it.  One that has the terminal goes on in the foreground only, for the reason that
-    the kernel stops others that read in the background.
-    """
-    import signal
-
-    stop, go = signal.SIGTSTP, signal.SIGCONT
-    if stop not in waiting and go not in waiting:
-        return
-    if not inside.signal(signal.SIGSTOP, tree=True):
-        return  # it has not begun: look again soon
-    inside.signal(signal.SIGSTOP, tree=True)  # whoever was being forked meanwhile
-    if stop in waiting:
-        waiting[:] = [number for number in waiting if number not in (stop, go)]
-        handler = signal.signal(stop, signal.SIG_DFL)
-        os.kill(os.getpid(), stop)  # here we stand until we are continued
-        signal.signal(stop, handler)
-    while typing and _in_background() and set(waiting) <= {go}:
-        waiting.clear()
-        os.kill(os.getpid(), signal.SIGTTIN)
-        if go not in waiting:
-            break  # nobody is there who could continue us, so we were not stopped
-    waiting[:] = [number for number in waiting if number != go]
-    inside.signal(go, tree=True)
-
-
-def _spawn(held: Wrapped, *, no_input: bool) -> int:
-    import fcntl
-
-    actions: list[Any] = []
-    if no_input:
-        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-    copies = []
-    # First out of the way of the numbers that are being given.
-    top = max(number for number, _ in held.passed) + 1
-    try:
-        for number, fd in held.passed:
-            copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top))
-            actions.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
-        os.chdir("/")
-        # A session of its own: the terminal's keys reach us, and through us the command.
-        return os.posix_spawn(held.argv[0], held.argv, held.env, file_actions=actions, setsid=True)
-    finally:
-        for fd in copies:
-            os.close(fd)
-
-
-def _guard(bwrap: int, inside: Any) -> int:
-    """A process that clears up if we are killed; a descriptor of it."""
-    import select
-    import signal
-
-    us = os.pidfd_open(os.getpid())
-    pid = os.fork()
-    if pid:
-        os.close(us)
-        return os.pidfd_open(pid)
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(null, fd)
-        signal.set_wakeup_fd(-1)
-        select.select([us], [], [])
-        # bwrap asks to be told of our end, but perhaps it had not come to that yet.
-        signal.pidfd_send_signal(bwrap, signal.SIGKILL)
-        inside.wait()
-    except OSError:
-        pass  # there was nothing left to end
-    finally:
-        os._exit(0)
 
 
 def add_parser(commands: Any) -> None:

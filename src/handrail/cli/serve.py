@@ -185,7 +185,9 @@ def _run(args: argparse.Namespace) -> int:
         # It lives and ends with whoever holds the other ends of our pipes.
         keeper = start_keeper()
     else:
-        state = claim(settings.state_dir)
+        listen = settings.listen
+        address = f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+        state = claim(settings.state_dir, address)
         state.begin()
         keeper = state.keeper(settings.orphan_ttl)
     if faults.armed:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -12,6 +12,7 @@ import time
 from handrail.errors import HandrailError, UsageError
 
 _SECONDS = 60.0
+_PAUSE = 0.02
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,19 +41,41 @@ def run(args: argparse.Namespace) -> int:
 
 def _upgrade(path: str | None) -> tuple[int, int]:
     from handrail.process.keeper_program import holder_of
-    from handrail.server import state_dir
+    from handrail.server import state_dir, upgrade
 
     path, handle = state_dir.running(path)
     with handle.sock:
         before = holder_of(handle)
+        nobody = UsageError(f"no server is running on {path}; start one with `handrail serve`")
         if not before:
-            raise UsageError(f"no server is running on {path}; start one with `handrail serve`")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(before, signal.SIGUSR2)
-        deadline = time.monotonic() + _SECONDS
-        while time.monotonic() < deadline:
-            after = holder_of(handle)
-            if after not in (0, before):
-                return before, after
-            time.sleep(0.02)
+            raise nobody
+        try:
+            server = os.pidfd_open(before)
+        except ProcessLookupError:
+            raise nobody from None
+        try:
+            upgrade.refusal(path)  # of another time
+            signal.pidfd_send_signal(server, signal.SIGUSR2)
+            deadline = time.monotonic() + _SECONDS
+            while time.monotonic() < deadline:
+                # Asked in this order: it ends when it has handed over.
+                ended = bool(select.select([server], [], [], _PAUSE)[0])
+                after = holder_of(handle)
+                if after not in (0, before):
+                    return before, after
+                reason = upgrade.refusal(path)
+                if reason is not None:
+                    raise UsageError(f"server {before} goes on as it was: {reason}")
+                if ended and not state_dir.in_use(path):
+                    raise UsageError(
+                        f"server {before} ended before it had handed over, and no other has taken"
+                        " its place; its processes wait for the next: start it with `handrail"
+                        f" serve --state-dir {path}`"
+                    )
+                if ended:
+                    time.sleep(_PAUSE)
+        except ProcessLookupError:
+            raise nobody from None
+        finally:
+            os.close(server)
     raise UsageError(f"server {before} has not handed over; look into its log")

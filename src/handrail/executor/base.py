@@ -16,7 +16,6 @@ from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo
 
 __all__ = [
-    "TEMPORARY_PREFIX",
     "Denied",
     "ExecSession",
     "Executor",
@@ -26,14 +25,10 @@ __all__ = [
     "Place",
     "SandboxKind",
     "SpawnRequest",
+    "Subscription",
     "WaitOutcome",
     "WaitReason",
 ]
-
-
-#: How a directory for the temporary files of sandboxed commands is named, with eight hex digits
-#: after it: nothing in it has to be protected from them.
-TEMPORARY_PREFIX = "handrail-tmp-"
 
 
 class SandboxKind(enum.Enum):
@@ -141,42 +136,70 @@ class Place:
     extensions: frozenset[str] = frozenset()
 
 
+class Subscription(Protocol):
+    """The output of one process for one reader; see ``subscribe_output`` for what it raises."""
+
+    def __aiter__(self) -> AsyncIterator[OutputEvent]: ...
+
+    async def __anext__(self) -> OutputEvent: ...
+
+    def close(self) -> None:
+        """Have nothing wait for this reader any more."""
+
+
 class ExecSession(Protocol):
     """One process.  Dropping the object does not end it; ``terminate`` does."""
 
     @property
-    def process_id(self) -> str: ...
+    def process_id(self) -> str:
+        """As in its request."""
 
-    def subscribe_output(self) -> AsyncIterator[OutputEvent]:
+    def subscribe_output(self, *, paced: bool = False) -> Subscription:
         """Output from the first retained byte on, in order, until the streams have ended.
 
         Each call is a subscriber of its own.  One that lags loses nothing within the retention
-        and is told by ``omitted`` beyond it; it never holds up another.
+        and is told by ``omitted`` beyond it; it never holds up another.  A ``paced`` one loses
+        nothing at all: while it lags the process waits, and far away everything else of its
+        session too.  Close it when it is not iterated to the end.  Iterating raises
+        ExecutorTransportFailed when there may be more that will never come.
         """
 
-    async def write(self, data: bytes) -> None:
-        """Send to stdin, exactly once; raises WriteFailed."""
+    async def write(self, data: bytes, timeout: float | None = None) -> None:
+        """Send to stdin, exactly once; raises WriteFailed.
+
+        A process that does not read makes it wait, for ``timeout`` seconds at most: what was not
+        taken by then never arrives.
+        """
 
     async def close_stdin(self) -> None:
-        """End of file for the child."""
+        """End of file for the child; raises WriteFailed where that is not possible."""
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size; raises ResizeFailed."""
+        """Set the terminal's size, in characters; raises ResizeFailed."""
 
     async def signal(self, name: str) -> None:
-        """``interrupt``, or a lower-case name such as ``term``, to the foreground or group."""
+        """``interrupt``, or a lower-case name such as ``term``, to the foreground or group.
+
+        Raises UsageError for a name that is none, ExecutorTransportFailed.
+        """
 
     async def terminate(self, grace: float = 0.0) -> None:
         """End the whole tree; with a grace (seconds) HUP or TERM first.  Raises TerminateFailed."""
 
     async def wait(self) -> ExitInfo:
-        """How it ended.  The streams may still be open then, if a grandchild holds them."""
+        """How it ended.  The streams may still be open then, if a grandchild holds them.
+
+        Raises ExecutorTransportFailed when that will never be known.
+        """
 
     def try_exit_status(self) -> ExitInfo | None:
-        """How it ended, if that is known here; never blocks."""
+        """How it ended, if that is known here; never blocks, and raises nothing."""
 
     async def wait_closed(self) -> None:
-        """Until it has exited and every stream has ended: nothing more will come."""
+        """Until it has exited and every stream has ended: nothing more will come.
+
+        Raises ExecutorTransportFailed when that will never be known.
+        """
 
     async def wait_for(
         self,
@@ -188,10 +211,15 @@ class ExecSession(Protocol):
     ) -> WaitOutcome:
         """Wait for any of: a pattern in the output from ``start`` on, ``idle`` seconds without
         output, the exit, ``timeout`` seconds.  Patterns are regular expressions of ``re``.
+
+        Raises UsageError for one that does not compile, and what ``wait`` raises.
         """
 
     async def denied(self) -> Denied:
-        """Whether its end looks like the sandbox's doing; to be asked after the exit."""
+        """Whether its end looks like the sandbox's doing; to be asked after the exit.
+
+        Raises what ``wait`` raises.
+        """
 
 
 class Executor(Protocol):
@@ -204,11 +232,11 @@ class Executor(Protocol):
         """A process that was started here before; raises ProcessUnknown."""
 
     async def place(self) -> Place:
-        """Which machine this is."""
+        """Which machine this is; raises ExecutorTransportFailed."""
 
     @property
     def files(self) -> Files:
         """The files of that machine."""
 
     async def close(self) -> None:
-        """Let go.  A local executor's processes end with it."""
+        """Let go; can be repeated, and raises nothing.  Its processes end with it."""

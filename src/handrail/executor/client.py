@@ -59,7 +59,11 @@ class Route(Protocol):
 
 
 class ExecServerClient:
-    """One session of one server."""
+    """One session of one server.
+
+    Times (``detach_ttl``, ``recovery_window``) are in seconds.  Nothing raises but ``connect``, and
+    what makes a call: RpcError, CallTimedOut and ExecutorTransportFailed.
+    """
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class ExecServerClient:
         #: How often the session was resumed.
         self.resumed = 0
         self._broken = 0
+        self._lagging: set[object] = set()
 
     @classmethod
     async def connect(
@@ -122,7 +127,7 @@ class ExecServerClient:
             recovery_window=recovery_window,
         )
         try:
-            await client._open(CONNECT_TIMEOUT)
+            await client._begin()
         except BaseException:
             await client.close(end=False)
             raise
@@ -220,6 +225,18 @@ class ExecServerClient:
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
 
+    def hold(self, reader: object) -> None:
+        """Read nothing from the line until ``reader`` has caught up."""
+        self._lagging.add(reader)
+        if self._rpc is not None:
+            self._rpc.hold(True)
+
+    def let_go(self, reader: object) -> None:
+        """It has, or does not want to any more."""
+        self._lagging.discard(reader)
+        if self._rpc is not None and not self._lagging:
+            self._rpc.hold(False)
+
     @property
     def connection(self) -> RpcConnection | None:
         """The line there is now, if there is one."""
@@ -236,6 +253,8 @@ class ExecServerClient:
         if self._closing:
             return
         rpc = self._rpc
+        if rpc is not None:
+            rpc.hold(False)
         if end and rpc is not None and rpc.gone is None and "sessionClose" in self.extensions:
             try:
                 await rpc.call("session/close", {}, timeout=CONNECT_TIMEOUT)
@@ -255,6 +274,15 @@ class ExecServerClient:
         await self._dialer.close()
 
     # --- connections -------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """The first connection; a secret that somebody left may be outdated by now."""
+        try:
+            await self._open(CONNECT_TIMEOUT)
+        except RpcError as error:
+            if not self.resume_secret or error.code == ALREADY_ATTACHED:
+                raise
+            await self._open(CONNECT_TIMEOUT, present=False)
 
     async def _open(self, timeout: float, *, present: bool = True) -> None:
         """One connection with its handshake; resumes the session if there is one.
@@ -350,6 +378,7 @@ class ExecServerClient:
             routes = list(self._routes.values())
             self._up.set()
             await asyncio.gather(*(route.catch_up(rpc) for route in routes))
+            rpc.hold(bool(self._lagging))
             if self._rpc is not None or self._failure is not None:
                 return
             await asyncio.sleep(_RETRY_SECONDS)

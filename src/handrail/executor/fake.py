@@ -75,7 +75,10 @@ class _Script:
 
 @dataclass
 class FakeSession:
-    """One scripted process; what was done to it is in its public lists."""
+    """One scripted process; what was done to it is in its public lists.
+
+    It raises what the contract says, as a process would that has exited or has no terminal.
+    """
 
     request: SpawnRequest
     script: _Script
@@ -125,10 +128,10 @@ class FakeSession:
 
     # --- ExecSession -------------------------------------------------------------------------
 
-    def subscribe_output(self) -> Follower:
-        return self._history.follow()
+    def subscribe_output(self, *, paced: bool = False) -> Follower:
+        return self._history.follow(paced=paced)
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, timeout: float | None = None) -> None:
         if self._exit is not None:
             raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
         if self.stdin_closed or not (self.request.tty or self.request.pipe_stdin):
@@ -197,7 +200,7 @@ class FakeSession:
 
 
 class FakeExecutor:
-    """An ``Executor`` whose processes are scripts."""
+    """An ``Executor`` whose processes are scripts; nothing raises but ``spawn`` and ``attach``."""
 
     def __init__(self, *, honours_sandboxes: bool = True) -> None:
         self._scripts: list[_Script] = []

@@ -3,6 +3,9 @@
 Output is kept up to the retention, oldest dropped first.  A reader has a position of its own:
 one that lags finds what is left and is told how many bytes it missed, and it never holds up
 another.  Positions count bytes of all output in the order of the numbers.
+
+A *paced* reader is the other way round: nothing it has not taken is dropped, and while half of the
+retention waits for it, ``gate`` is told to let nothing in.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from handrail.executor.base import OutputEvent, OutputKind
@@ -22,7 +26,10 @@ class History:
     __slots__ = (
         "_dropped_events",
         "_events",
+        "_gate",
         "_limit",
+        "_paced",
+        "_shut",
         "_waiters",
         "dropped",
         "ended",
@@ -31,10 +38,16 @@ class History:
         "total",
     )
 
-    def __init__(self, limit: int = RETENTION_BYTES) -> None:
+    def __init__(
+        self, limit: int = RETENTION_BYTES, gate: Callable[[bool], None] | None = None
+    ) -> None:
+        """``gate`` is called with True to hold the output back, with False to let it in again."""
         self._events: deque[OutputEvent] = deque()
         self._dropped_events = 0
         self._limit = limit
+        self._gate = gate
+        self._paced: set[Follower] = set()
+        self._shut = False
         self._waiters: list[asyncio.Future[None]] = []
         self.total = 0  # bytes, also those that are gone
         self.dropped = 0
@@ -47,14 +60,28 @@ class History:
         self._events.append(OutputEvent(kind, data, seq, omitted))
         self.last_output = time.monotonic()
         self.total += len(data) + omitted
+        self._settle()
+        self.wake()
+
+    def _settle(self) -> None:
+        """Drop what is too old and not waited for; hold back what cannot be kept for all."""
         events = self._events
+        taken = min((reader.taken for reader in self._paced), default=None)
         while len(events) > 1 and (
             self.total - self.dropped > self._limit or len(events) > RETENTION_CHUNKS
         ):
+            if taken is not None and taken[0] <= self._dropped_events:
+                break
             gone = events.popleft()
             self._dropped_events += 1
             self.dropped += len(gone.data) + gone.omitted
-        self.wake()
+        waiting = 0 if taken is None else self.total - taken[1]
+        chunks = 0 if taken is None else self._dropped_events + len(events) - taken[0]
+        share = 4 if self._shut else 2  # the gate does not move with every piece
+        shut = waiting > self._limit // share or chunks > RETENTION_CHUNKS // share
+        if shut is not self._shut and self._gate is not None:
+            self._shut = shut
+            self._gate(shut)
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -93,9 +120,19 @@ class History:
         """Everything that is still here."""
         return list(self._events)
 
-    def follow(self) -> Follower:
-        """A reader from the first retained byte on."""
-        return Follower(self)
+    def follow(self, *, paced: bool = False) -> Follower:
+        """A reader from the first retained byte on; close one that is ``paced``."""
+        follower = Follower(self)
+        if paced:
+            self._paced.add(follower)
+            self._settle()
+        return follower
+
+    def unpace(self, follower: Follower) -> None:
+        """Nothing waits for this reader any more."""
+        if follower in self._paced:
+            self._paced.discard(follower)
+            self._settle()
 
     def since(self, position: int) -> tuple[int, bytes]:
         """Retained output from ``position`` on, and where it begins (later, if some is gone)."""
@@ -136,6 +173,15 @@ class Follower:
         self._next = 0
         self._bytes = 0
 
+    @property
+    def taken(self) -> tuple[int, int]:
+        """How many events, and how many bytes."""
+        return self._next, self._bytes
+
+    def close(self) -> None:
+        """Go away; nothing waits for us any more."""
+        self._history.unpace(self)
+
     def __aiter__(self) -> Follower:
         return self
 
@@ -150,6 +196,8 @@ class Follower:
             if event is not None:
                 self._next += 1
                 self._bytes += len(event.data) + event.omitted
+                if history._paced:
+                    history._settle()
                 return event if not missed else replace(event, omitted=event.omitted + missed)
             if history.ended:
                 if history.failure is not None:

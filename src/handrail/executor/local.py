@@ -24,7 +24,7 @@ from handrail.errors import (
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
-from handrail.process import env_policy
+from handrail.process import custody, env_policy
 from handrail.process.child import Child
 from handrail.process.keeper_program import start_keeper
 from handrail.process.launcher import Launcher
@@ -41,7 +41,10 @@ _END_SECONDS = 5.0
 
 
 class LocalExecutor:
-    """Starts processes on this machine; one event loop, any number of tasks."""
+    """Starts processes on this machine; one event loop, any number of tasks.
+
+    Nothing raises but ``spawn`` and ``attach``.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -94,9 +97,13 @@ class LocalExecutor:
         shell = os.environ.get("SHELL", "")
         if not os.access(shell, os.X_OK):
             shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        try:
+            cwd = os.getcwd()
+        except FileNotFoundError:
+            cwd = "/"  # ours is gone; whoever named another does not care
         return Place(
             shell=shell,
-            cwd=os.getcwd(),
+            cwd=cwd,
             home=os.environ.get("HOME"),
             temp_dir=os.environ.get("TMPDIR") or "/tmp",  # noqa: S108 (the system's default)
             platform=sys.platform,
@@ -169,9 +176,13 @@ class LocalExecutor:
 
     def _keeper_lost(self) -> None:
         """It was killed: its children are ended, and the next spawn starts another."""
-        table, self._table, self._launcher = self._table, None, None
-        for child in table or ():
-            child.keeper_lost()
+        table, launcher, self._table, self._launcher = self._table, self._launcher, None, None
+        children = list(table or ())
+        custody.kill(*children)
+        if launcher is not None:
+            launcher.close()
+        for child in children:
+            custody.give_up(child)
 
     def _unwanted(self, table: ProcessTable, process_id: str) -> None:
         """Whoever asked for it has gone before it was there."""

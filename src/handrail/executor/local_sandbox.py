@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
-from handrail.errors import ExecutorSpawnFailed, SandboxError
-from handrail.executor.base import TEMPORARY_PREFIX
+from handrail.errors import ExecutorSpawnFailed, SandboxError, SpawnFailed
+from handrail.process import lookup
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.profile import Profile
 from handrail.sandbox.request import read_intent
 from handrail.sandbox.select import Sandbox
+from handrail.sandbox.temporary import PREFIX
+from handrail.sandbox.verdict import judge
 
-_TEMPORARY = re.compile(rb"(?:/[^/]+)+/%b[0-9a-f]{8}" % TEMPORARY_PREFIX.encode())
+_TEMPORARY = re.compile(rb"(?:/[^/]+)+/%b[0-9a-f]{8}" % PREFIX.encode())
 
 
 class LocalSandbox:
@@ -31,7 +34,11 @@ class LocalSandbox:
                 f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
             )
         try:
-            return self._sandbox.contain(spec, self._profile(spec, given))
+            lookup.check(spec.argv[0], spec.env, spec.cwd)
+        except SpawnFailed as error:
+            raise ExecutorSpawnFailed(str(error)) from error
+        try:
+            return replace(self._sandbox.contain(spec, self._profile(spec, given)), judge=judge)
         except SandboxError as error:
             raise ExecutorSpawnFailed(f"failed to prepare process sandbox: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from handrail.errors import (
@@ -15,9 +16,10 @@ from handrail.errors import (
 from handrail.executor import waiting
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.history import Follower, History
-from handrail.process.child import STDERR, Child
+from handrail.process.child import Child
 from handrail.process.output_log import Chunk
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
+from handrail.process.stream import STDERR
 
 #: How long ``terminate`` waits for the news after the KILL.
 _KILL_SECONDS = 5.0
@@ -26,12 +28,12 @@ _KILL_SECONDS = 5.0
 class LocalSession:
     """A child, its history and its end."""
 
-    #: As a sink: output is always wanted, for the history drops what is too old.
-    ready = True
-
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
-        self._history = History()
+        self._history = History(gate=self._hold)
+        #: As a sink: whether output is wanted.  It is, but for a reader that paces it.
+        self.ready = True
+        self._waits = False
         self._exit: ExitInfo | None = None
         self._child: Child | None = None
 
@@ -54,7 +56,13 @@ class LocalSession:
         child.drop_output()
 
     def blocked(self, child: Child) -> None:
-        """Never: this sink is always ready."""
+        self._waits = True
+
+    def _hold(self, back: bool) -> None:
+        self.ready = not back
+        if self.ready and self._waits and self._child is not None:
+            self._waits = False
+            self._child.resume()
 
     def lost(self) -> None:
         """The executor is closed: what is not known now never will be."""
@@ -64,17 +72,21 @@ class LocalSession:
 
     # --- what the caller asks -----------------------------------------------------------------
 
-    def subscribe_output(self) -> Follower:
-        return self._history.follow()
+    def subscribe_output(self, *, paced: bool = False) -> Follower:
+        return self._history.follow(paced=paced)
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, timeout: float | None = None) -> None:
         child = self._running_child()
         try:
             turn = child.write(bytes(data), _always)
             if turn is not None:
-                await turn
+                await asyncio.wait_for(turn, timeout)  # cancelled, it leaves no trace
         except StdinClosed as error:
             raise WriteFailed(f"{error}; nothing was written") from None
+        except TimeoutError:
+            raise WriteFailed(
+                f"the process has not read its input for {timeout:g} s; nothing was written"
+            ) from None
 
     def _running_child(self) -> Child:
         child = self._child
@@ -157,21 +169,12 @@ class LocalSession:
         )
 
     async def denied(self) -> Denied:
-        child, info = self._child, self._exit
-        if child is None or info is None or not child.spec.contained:
+        verdict = None if self._child is None else self._child.verdict
+        if verdict is None:
             return Denied(likely=False)
         from dataclasses import asdict
 
-        from handrail.sandbox import denial
-
-        texts = [
-            b"".join(event.data for event in self._history.retained() if event.kind in kinds)
-            for kinds in ((OutputKind.STDERR,), (OutputKind.STDOUT,), tuple(OutputKind))
-        ]
-        if not denial.likely_denied("linuxSeccomp", info.code, *texts):
-            return Denied(likely=False)
-        found = denial.from_text(*texts[:2])
-        return Denied(likely=True, evidence=tuple(asdict(record) for record in found))
+        return Denied(verdict.denied, tuple(asdict(record) for record in verdict.denials))
 
 
 def _always() -> bool:

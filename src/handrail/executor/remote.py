@@ -31,7 +31,11 @@ _ID_SECONDS = 60.0
 
 
 class RemoteExecutor:
-    """Starts processes where its client is connected to."""
+    """Starts processes where its client is connected to.
+
+    ``request_timeout`` is in seconds.  Everything but ``close`` raises ExecutorTransportFailed when
+    the line is gone for good, or an answer takes too long.
+    """
 
     def __init__(
         self,
@@ -134,6 +138,20 @@ class RemoteExecutor:
         except TransportError as error:
             raise ExecutorTransportFailed(str(error)) from error
         return any(chunk["stream"] == "pty" for chunk in found["chunks"])
+
+    async def temporary(self) -> str | None:
+        """A private directory of that machine that goes with the session; None: it has none."""
+        if "sessionTemporary" not in self.client.extensions:
+            return None
+        try:
+            made = await self.client.call(
+                "session/temporary", {}, timeout=self._timeout, repeat=True
+            )
+        except RpcError as error:
+            raise ExecutorSpawnFailed(error.message) from error
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
+        return _native(made["path"])
 
     async def place(self) -> Place:
         """The machine at the other end."""

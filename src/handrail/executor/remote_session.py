@@ -49,6 +49,9 @@ _KILL_SECONDS = 5.0
 #: Input is sent in pieces of this size: a message holds at most 16 MiB.
 _WRITE_BYTES = 1024 * 1024
 _STARTING_SECONDS = 0.02
+#: The longest pause between two looks whether a full stdin takes something again.
+_FULL_SECONDS = 0.2
+_ANSWER_SECONDS = 5.0
 
 
 class RemoteSession:
@@ -62,7 +65,7 @@ class RemoteSession:
         self._tty = tty
         self._timeout = timeout
         self._order = EventOrder()
-        self._history = History()
+        self._history = History(gate=self._hold)
         self._exit: ExitInfo | None = None
         self._denied = Denied(likely=False)
         self._failure: HandrailError | None = None
@@ -225,18 +228,38 @@ class RemoteSession:
 
     # --- what the caller asks -----------------------------------------------------------------
 
-    def subscribe_output(self) -> Follower:
-        return self._history.follow()
+    def subscribe_output(self, *, paced: bool = False) -> Follower:
+        return self._history.follow(paced=paced)
 
-    async def write(self, data: bytes) -> None:
+    def _hold(self, back: bool) -> None:
+        if back:
+            self._client.hold(self)
+        else:
+            self._client.let_go(self)
+
+    async def write(self, data: bytes, timeout: float | None = None) -> None:
         if self._exit is not None:
             raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
-        view = memoryview(data)
-        async with self._writing:
-            for at in range(0, len(view) or 1, _WRITE_BYTES):
-                await self._write(bytes(view[at : at + _WRITE_BYTES]))
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        view, at = memoryview(data), 0
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._writing.acquire()
+            try:
+                for at in range(0, len(view) or 1, _WRITE_BYTES):
+                    await self._write(bytes(view[at : at + _WRITE_BYTES]), deadline)
+            finally:
+                self._writing.release()
+        except TimeoutError:
+            raise WriteFailed(
+                f"the process has not read its input for {timeout:g} s; {at} of {len(view)} bytes"
+                " were written"
+            ) from None
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes, deadline: float | None) -> None:
+        """One write; raises TimeoutError when it was not made in time, and never will be."""
+        loop = asyncio.get_running_loop()
         self._writes += 1
         params = {
             "processId": self.process_id,
@@ -244,17 +267,27 @@ class RemoteSession:
             # Another client may have written to the same process before.
             "writeId": f"{self._client.nonce}-{self._writes}",
         }
+        slack, pause = 0.0, _STARTING_SECONDS
+        if deadline is not None and "writeBusy" in self._client.extensions:
+            params["onFull"] = "busy"
+            slack = _ANSWER_SECONDS  # it comes at once, so a late one is not given up
         while True:
+            left = None if deadline is None else max(0.0, deadline - loop.time()) + slack
             try:
-                result = await self._client.call("process/write", params, repeat=True)
+                result = await self._client.call("process/write", params, repeat=True, timeout=left)
+            except CallTimedOut as error:
+                raise WriteFailed(f"{error}; whether it was written is not known") from error
             except (RpcError, TransportError, ExecutorTransportFailed) as error:
                 raise WriteFailed(_said(error)) from error
             status = result.get("status") if isinstance(result, dict) else None
             if status == "accepted":
                 return
-            if status != "starting":
+            if status not in ("starting", "busy"):
                 raise WriteFailed(_REFUSED.get(str(status), f"the server said {status!r}"))
-            await asyncio.sleep(_STARTING_SECONDS)
+            if deadline is not None and loop.time() >= deadline:
+                raise TimeoutError
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _FULL_SECONDS)
 
     async def close_stdin(self) -> None:
         if self._exit is not None:

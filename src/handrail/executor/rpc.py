@@ -73,6 +73,7 @@ class RpcConnection:
         self._inbound: set[int] = set()
         self._unbroken = 0  # bytes that came without a pause
         self._breathing = False
+        self._held = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: str | None = None  # why, once it is
         self.broken = False  # the peer did not keep to the protocol
@@ -197,7 +198,17 @@ class RpcConnection:
             return
         self._breathing = False
         self._unbroken = 0
-        if self._transport is not None:
+        if self._transport is not None and not self._held:
+            self._transport.resume_reading()
+
+    def hold(self, back: bool) -> None:
+        """Leave what the peer says where it is, or take it again."""
+        self._held = back
+        if self._transport is None:
+            return
+        if back:
+            self._transport.pause_reading()
+        elif not self._breathing:
             self._transport.resume_reading()
 
     async def _writable(self) -> None:

@@ -1,68 +1,112 @@
-"""Starting a child that must have limits, or be in a group, before it becomes its program.
+"""Starting a child that must have something before it becomes its program.
 
-``posix_spawn`` can set neither.  So this child is forked, sets them on itself and then executes
-its program: there is no moment in which the program runs without them, and the keeper itself is
-never under them.  It costs about half a millisecond more, which only those children pay.  A fork
-is safe here: the keeper has one thread.
+Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  So this
+child is forked, sets them on itself and then executes its program: there is no moment in which
+the program runs without them, and whoever starts it is never under them.  It costs one or two
+milliseconds more, which only those children pay.  A fork is safe here: the keeper has one thread,
+and so has a command line before its command runs.
 """
 
 from __future__ import annotations
 
+import _socket  # the C parts: for a single command on the command line the others take too long
+import fcntl
 import os
 import resource
-import signal
-from collections.abc import Iterable, Mapping, Sequence
+
+from handrail.keeper import announce, filtering, prelude
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from handrail.keeper.announce import Actions
+else:
+    import _signal
+
+_EINVAL, _ENOMEM = 22, 12
+
+
+class Before:
+    """What a child is to have before its program runs."""
+
+    __slots__ = ("code", "doors", "limits")
+
+    def __init__(
+        self,
+        doors: Sequence[str] = (),
+        limits: Mapping[int, tuple[int, int]] | None = None,
+        code: bytes = b"",
+    ) -> None:
+        #: Files by which it enters its groups.
+        self.doors = doors
+        #: Soft and hard value by kind.
+        self.limits = limits or {}
+        #: The filter that announces its calls (``announce.py``).
+        self.code = code
 
 
 def start(
     program: bytes,
-    argv: list[bytes],
+    argv: list[bytes] | tuple[bytes, ...],
     env: Mapping[bytes, bytes],
-    actions: Sequence[tuple[int, ...] | tuple[int, int, bytes, int, int]],
+    actions: Actions,
     signals: Iterable[int],
-    doors: Sequence[str],
-    limits: Mapping[int, tuple[int, int]],
-) -> int:
-    """The pid of a child in a session of its own; raises OSError as ``posix_spawn`` does.
+    before: Before,
+) -> tuple[int, int]:
+    """The pid of a child in a session of its own, and its listener or -1.
 
-    ``doors`` are the files by which it enters its groups, ``limits`` what it sets by kind.
+    Raises OSError as ``posix_spawn`` does.
     """
-    told, tell = os.pipe2(os.O_CLOEXEC)
+    told, tell = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    listener = -1
     try:
+        tell = _out_of_the_way(tell, actions)
         pid = os.fork()
         if pid == 0:
-            _become(program, argv, env, actions, signals, doors, limits, tell)
-    except BaseException:
-        os.close(told)
-        raise
+            _become(program, argv, env, actions, signals, before, tell)
+        tell.close()
+        # An error, or nothing once the program is there; before that perhaps the listener.
+        said, listener = announce.receive(told)
+        if listener >= 0:
+            said = told.recv(16)
     finally:
-        os.close(tell)
-    try:
-        failed = os.read(told, 16)  # nothing, once the program is there
-    finally:
-        os.close(told)
-    if failed:
+        told.close()
+        tell.close()
+    if said or (before.code and listener < 0):
+        if listener >= 0:
+            os.close(listener)
         os.waitpid(pid, 0)
-        raise OSError(int(failed), os.strerror(int(failed)))
-    return pid
+        number = int(said or _EINVAL)
+        raise OSError(number, os.strerror(number))
+    return pid, listener
+
+
+def _out_of_the_way(sock: _socket.socket, actions: Actions) -> _socket.socket:
+    """The same socket above all the numbers that the child is given."""
+    given = (action[2] if len(action) == 3 else action[1] for action in actions)
+    first = 1 + max(given, default=2)
+    with_number = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, first)
+    sock.close()
+    return _socket.socket(fileno=with_number)
 
 
 def _become(
     program: bytes,
-    argv: list[bytes],
+    argv: list[bytes] | tuple[bytes, ...],
     env: Mapping[bytes, bytes],
-    actions: Sequence[tuple[int, ...] | tuple[int, int, bytes, int, int]],
+    actions: Actions,
     signals: Iterable[int],
-    doors: Sequence[str],
-    limits: Mapping[int, tuple[int, int]],
-    tell: int,
+    before: Before,
+    tell: _socket.socket,
 ) -> None:
     """What the child does; it never returns."""
     number = 0
     try:
-        signal.set_wakeup_fd(-1)
+        _signal.set_wakeup_fd(-1)
         os.setsid()
-        for door in doors:
+        for door in before.doors:
             _enter(door)
         for what, *rest in actions:
             if what == os.POSIX_SPAWN_OPEN:
@@ -74,18 +118,26 @@ def _become(
             else:
                 os.dup2(*rest)
         for one in signals:
-            signal.signal(one, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for kind, value in limits.items():
+            _signal.signal(one, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        if before.code:
+            listener = filtering.install(before.code)
+            rights = listener.to_bytes(4, "little")
+            tell.sendmsg((prelude.WORD,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights),))
+            os.close(listener)
+        # Last: whoever started us may have more descriptors open than the child may.
+        for kind, value in before.limits.items():
             resource.setrlimit(kind, value)
         os.execve(program, argv, env)
     except OSError as error:
         number = error.errno or 0
     except MemoryError:
-        number = 12  # ENOMEM: less address space than this step itself needs
+        number = _ENOMEM  # less address space than this step itself needs
     finally:
-        os.write(tell, b"%d" % (number or 22))
-        os._exit(127)
+        try:
+            tell.send(b"%d" % (number or _EINVAL))
+        finally:
+            os._exit(127)
 
 
 def _enter(door: str) -> None:

@@ -50,27 +50,27 @@ def _line(what: bytes, *fields: bytes) -> bytes:
 def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[int]]:
     """Everything that is not in the kernel, and the descriptors that are."""
     listener = -1 if keeper.listener is None else keeper.listener.fileno()
-    soft, hard = keeper.limits.files
+    soft, hard = keeper.children.limits.files
     lines = [
         _line(
             b"keeper",
             FORM,
             b"%d" % listener,
             repr(keeper.orphan_ttl).encode(),
-            b"%d" % keeper.mark,
+            b"%d" % keeper.children.mark,
             b"%d" % soft,
             b"%d" % hard,
             b"%d" % (-1 if keeper.lease.holder is None else keeper.lease.holder),
             b"%d" % keeper.lease.pid,
-            b"%d" % (-1 if keeper.holder is None else keeper.holder.pidfd),
-            repr(keeper.lost_at).encode(),
+            b"%d" % (-1 if keeper.succession.holder is None else keeper.succession.holder.pidfd),
+            repr(keeper.succession.lost_at).encode(),
             b"%d" % answer[0],
             b"%d" % answer[1],
         )
     ]
     fds = [] if listener < 0 else [listener]
-    if keeper.holder is not None and keeper.holder.pidfd >= 0:
-        fds.append(keeper.holder.pidfd)
+    if keeper.succession.holder is not None and keeper.succession.holder.pidfd >= 0:
+        fds.append(keeper.succession.holder.pidfd)
     for fd, link in keeper.links.items():
         fds.append(fd)
         lines.append(_line(b"link", b"%d" % fd))
@@ -81,7 +81,7 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
             lines.append(_line(b"unsent", *head, *fields))
     for key, value in keeper.notes.items():
         lines.append(_line(b"note", key, value))
-    for entry in keeper.entries.values():
+    for entry in keeper.children.entries.values():
         fds += entry.fds.values()
         lines.append(
             _line(
@@ -92,14 +92,16 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
                 b"-" if entry.status is None else b"%d" % entry.status,
                 *entry.usage.split(),
                 b"%d" % entry.killed,
-                b"%d" % (entry.pid in keeper.by_pid),
+                b"2" if entry.far else b"%d" % (entry.pid in keeper.children.by_pid),
                 entry.note,
                 *(b"%b=%d" % held for held in entry.fds.items()),
             )
         )
+        if entry.ended:
+            lines.append(_line(b"ended", entry.child, b"%d" % entry.ended))
     # Families of children that were forgotten while they ran.
-    known = {entry.pid for entry in keeper.entries.values()}
-    for pid, entry in keeper.by_pid.items():
+    known = {entry.pid for entry in keeper.children.entries.values()}
+    for pid, entry in keeper.children.by_pid.items():
         if pid not in known:
             lines.append(_line(b"stray", entry.child, b"%d" % pid, b"%d" % entry.mark))
     return lines, fds

@@ -16,14 +16,15 @@ import os
 import socket
 import struct
 
-VERSION = 3
+VERSION = 4
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
 # What a server asks.
 HELLO = 1  # version, pid, and perhaps "claim": then a holder that does not answer is ended
-SPAWN = 2  # child, mode, rows, cols, "N,N..." numbers of passed descriptors in the child, program,
-# argc and perhaps " NOTE", argv..., "K=V"...   fds: cwd, then those that are passed
+SPAWN = 2  # child, mode, rows, cols, "N,N..." numbers of passed descriptors in the child (-1: the
+# program that announces its calls), program, argc and perhaps " NOTE", argv..., "K=V"...
+# fds: cwd, then those that are passed
 SIGNAL = 3  # child, signal number, scope
 KEEP = 4  # child, name        fds: one, held under that name
 RELEASE = 5  # child...        their streams have ended: close pipes and terminals, keep the rest
@@ -37,20 +38,21 @@ REEXEC = 12  # python, program: become that keeper.  This form is for all versio
 WHO = 13  # whose is the lease; answered to everybody
 BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
-ADOPT = 16  # child, pid, status or -, note, names...  fds: a child of a keeper that is gone
+ADOPT = 16  # child, pid, mark, status or -, "user system rss", when it ended in ms, note, names...
+# fds: a child of a keeper that is gone
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
 WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -, mark of
 # its first child
-SPAWNED = 33  # child, pid             fds: as in Names, then a pidfd
+SPAWNED = 33  # child, pid, mark   fds: by the names in spawn.py, perhaps a listener, then a pidfd
 FAILED = 34  # errno, step
 EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
 DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, child, ...
 CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., and perhaps "=NOTE"
 # fds in the order of the names; DONE ends the list
 REFUSED = 38  # reason
-NOTED = 39  # key, value: part of the list
+NOTED = 39  # key, value: part of the list; "families": child, mark, when it ended, killed, ...
 ASKED = 40  # to the holder: are you there
 
 # How a child is started; limits follow as " name=value", by the names in limits.py.

@@ -17,18 +17,22 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import fork, link, privacy
+from handrail.keeper import announce, fork, link, privacy
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
 STDIN_NAMES = (b"stdout", b"stderr", b"stdin")
 PTY_NAMES = (b"pty",)
+#: Behind them, of a child whose calls are announced: where to hear of them and to answer.
+LISTENER_NAME = b"listener"
 
 #: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
 #: descendant, whatever session, group or environment it takes, so it tells us whose they are.
 RLIMIT_LOCKS = 10
 
 _ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+#: Descriptors that are opened on the way beside those the child gets.
+_SPARE = 8
 _TIOCGPTN = 0x80045430
 _TIOCSPTLCK = 0x40045431
 
@@ -60,15 +64,17 @@ class Limits:
         else:
             self._raised = self.files
 
-    def for_child(self, mark: int) -> None:
+    def of_child(self, mark: int) -> dict[int, tuple[int, int]]:
+        """What a child is to have: soft and hard value by kind."""
+        found = {}
         if self._raised != self.files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, self.files)
+            found[resource.RLIMIT_NOFILE] = self.files
         if self.core[0]:
-            resource.setrlimit(resource.RLIMIT_CORE, self.core)
-        try:
-            resource.setrlimit(RLIMIT_LOCKS, (mark, self.locks[1]))
-        except (ValueError, OSError):
-            pass  # a lower hard limit than our mark: descendants are then found by parentage
+            found[resource.RLIMIT_CORE] = self.core
+        # With a lower hard limit than our mark descendants are found by parentage alone.
+        if self.locks[1] == resource.RLIM_INFINITY or mark <= self.locks[1]:
+            found[RLIMIT_LOCKS] = (mark, self.locks[1])
+        return found
 
     def for_us(self) -> None:
         if self.core[0]:
@@ -93,12 +99,14 @@ def start(
 ) -> Started:
     """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
 
-    ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours.
+    ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
+    the program by which its calls are announced (``announce.py``).
     ``doors`` and ``own_limits`` as in ``fork.py``, which starts those that have some.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
     names: tuple[bytes, ...]
+    code = b""
     first: tuple[int, ...] | tuple[int, int, bytes, int, int]
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]]
     ours: list[int] = []
@@ -136,26 +144,26 @@ def start(
                 (os.POSIX_SPAWN_DUP2, err_child, 2),
             ]
         for number, fd in passed.items():
+            if number == announce.PROGRAM:
+                code = os.pread(fd, os.fstat(fd).st_size, 0)
+                continue
             # Out of the way of the numbers that are being given.
             theirs.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(passed) + 1))
             actions.append((os.POSIX_SPAWN_DUP2, theirs[-1], number))
         for fd in ours:
             os.set_blocking(fd, False)
         os.fchdir(cwd)
-        limits.for_child(mark)
+        before = fork.Before(doors, limits.of_child(mark) | own_limits, code)
+        # posix_spawn takes no descriptor beyond the limit that the child is to have.
+        beyond = 0 <= limits.files[0] <= max(theirs, default=0) + _SPARE
         try:
-            if doors or own_limits:
-                pid = fork.start(program, argv, env, actions, _ALL_SIGNALS, doors, own_limits)
+            if doors or own_limits or beyond:
+                pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
             else:
-                pid = os.posix_spawn(
-                    program,
-                    argv,
-                    env,
-                    file_actions=actions,
-                    setsid=True,
-                    setsigmask=(),
-                    setsigdef=_ALL_SIGNALS,
-                )
+                pid, listener = _spawn(program, argv, env, actions, before)
+            if listener >= 0:
+                names += (LISTENER_NAME,)
+                ours.append(listener)
         finally:
             limits.for_us()
             os.fchdir(home)
@@ -167,6 +175,32 @@ def start(
         for fd in theirs:
             os.close(fd)
     return Started(pid, names, ours)
+
+
+def _spawn(
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    actions: announce.Actions,
+    before: fork.Before,
+) -> tuple[int, int]:
+    """Without a fork: the limits are ours for a moment.  The pid, and a listener or -1."""
+    if before.code and (argv[0] != program or not announce.startable()):
+        return fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
+    for kind, value in before.limits.items():
+        resource.setrlimit(kind, value)
+    if before.code:
+        return announce.start(argv, env, actions, _ALL_SIGNALS, before.code)
+    pid = os.posix_spawn(
+        program,
+        argv,
+        env,
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_ALL_SIGNALS,
+    )
+    return pid, -1
 
 
 def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:

@@ -6,7 +6,8 @@ import os
 import socket
 
 from handrail.keeper import fence, handover, link
-from handrail.keeper.main import Entry, Keeper
+from handrail.keeper.children import Entry
+from handrail.keeper.main import Keeper
 
 
 def revive(state: int) -> Keeper:
@@ -19,15 +20,15 @@ def revive(state: int) -> Keeper:
         int, (head[1], head[4], head[5], head[6], head[7], head[8])
     )
     keeper = Keeper(float(head[2]))
-    keeper.mark = int(head[3])
-    keeper.limits.files = (soft, hard)
-    keeper.lost_at = None if head[9] == b"None" else float(head[9])
+    keeper.children.mark = int(head[3])
+    keeper.children.limits.files = (soft, hard)
+    keeper.succession.lost_at = None if head[9] == b"None" else float(head[9])
     if listener >= 0:
         keeper.listener = socket.socket(fileno=listener)
         keeper.listener.setblocking(False)
     for what, fields in facts[1:]:
         if what == b"link":
-            keeper.add(socket.socket(fileno=int(fields[0])))
+            keeper.links.add(socket.socket(fileno=int(fields[0])))
         elif what == b"unsent":
             fd, op, serial, numbers = fields[:4]
             passed = [int(one) for one in numbers.split(b",")] if numbers else []
@@ -37,17 +38,19 @@ def revive(state: int) -> Keeper:
             keeper.notes[fields[0]] = fields[1]
         elif what == b"child":
             _child(keeper, fields)
+        elif what == b"ended":
+            keeper.children.entries[fields[0]].ended = int(fields[1])
         elif what == b"stray":
             child, stray, mark = fields
-            keeper.by_pid[int(stray)] = Entry(child, int(stray), int(mark), {})
+            keeper.children.by_pid[int(stray)] = Entry(child, int(stray), int(mark), {})
     if holder >= 0:
         keeper.lease.ask(holder, pid)
     if pidfd >= 0:
-        keeper.holder = fence.Holder(pid, pidfd)
+        keeper.succession.holder = fence.Holder(pid, pidfd)
     _close_on_exec()
     for number in keeper.links:
-        keeper.flush(number)
-    keeper.say(int(head[10]), link.DONE, int(head[11]), [b"%d" % os.getpid()])
+        keeper.links.flush(number)
+    keeper.links.say(int(head[10]), link.DONE, int(head[11]), [b"%d" % os.getpid()])
     return keeper
 
 
@@ -58,9 +61,10 @@ def _child(keeper: Keeper, fields: list[bytes]) -> None:
     entry.status = None if status == b"-" else int(status)
     entry.usage = b"%b %b %b" % (user, system, rss)
     entry.killed = killed == b"1"
-    keeper.entries[child] = entry
+    entry.far = ours == b"2"
+    keeper.children.entries[child] = entry
     if ours == b"1":
-        keeper.by_pid[entry.pid] = entry
+        keeper.children.by_pid[entry.pid] = entry
 
 
 def _close_on_exec() -> None:

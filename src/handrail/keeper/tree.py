@@ -2,6 +2,9 @@
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
 which is a subreaper, and is recognised by the mark its whole family inherited (``spawn.py``).
+The families of a keeper that was killed came to somebody else: they are looked for *afar*, by
+their mark among all processes of the machine.
+
 A tree that is to be killed is stopped first, each before its children are looked for, and all
 is looked at again until nothing new appears: a fast forker cannot outrun the walk.  Signals go
 through pidfds that are checked after they were opened: never to a number that changed its
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Container, Iterator
 
 #: Looks for one that flees by ending and leaving a child behind, again and again.
 _ROUNDS = 256
@@ -47,11 +51,6 @@ def mark_of(pid: int) -> int | None:
     return None
 
 
-def orphans(mark: int, leaders: set[int]) -> list[int]:
-    """Processes of the family ``mark`` that lost their parents and came to us."""
-    return [pid for pid in children_of(os.getpid()) if pid not in leaders and mark_of(pid) == mark]
-
-
 def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
     """How many processes of each family have come to us, with what hangs below them."""
     found: dict[int, int] = {}
@@ -60,51 +59,124 @@ def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
             continue
         mark = mark_of(pid)
         if mark is not None:
-            todo, count = [pid], 0
-            while todo:
-                count += 1
-                todo.extend(children_of(todo.pop()))
-            found[mark] = found.get(mark, 0) + count
+            found[mark] = found.get(mark, 0) + len(_below(pid))
     return found
 
 
-def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
-    """Everything of one family that can be found now."""
-    todo = orphans(mark, leaders)
-    if leader is not None:
-        todo.append(leader)
-    found: set[int] = set()
-    while todo:
-        pid = todo.pop()
-        if pid not in found:
-            found.add(pid)
-            todo.extend(children_of(pid))
+def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
+    """The same for families of other keepers: the leader, if it lives, by the mark."""
+    found: dict[int, int] = {}
+    below = {pid for leader in leaders.values() if leader is not None for pid in _below(leader)}
+    for pid in _everybody():
+        mark = mark_of(pid)
+        if mark is not None and mark in leaders and pid not in below and not _is_dead(pid):
+            found[mark] = found.get(mark, 0) + 1
     return found
 
 
 def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     """Signal a whole family once; says how many were reached."""
-    family = members(leader, mark, leaders)
-    parents = family | {os.getpid()}
-    return sum(_signal_one(pid, parents, number) for pid in family)
+    return _send(leader, _Near(mark, leaders), number)
 
 
 def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
     """End a whole family; says how many processes were found."""
-    us = os.getpid()
-    found = members(leader, mark, leaders)
-    parents = found | {us}
+    return _kill(leader, _Near(mark, leaders))
+
+
+def send_afar(leader: int | None, marks: Container[int], number: int) -> int:
+    """The same for families that are not below us."""
+    return _send(leader, _Far(marks), number)
+
+
+def kill_afar(leader: int | None, marks: Container[int]) -> int:
+    """The same for families that are not below us."""
+    return _kill(leader, _Far(marks))
+
+
+class _Near:
+    """A family of ours: what hangs below its leader, and what was orphaned to us."""
+
+    def __init__(self, mark: int, leaders: set[int]) -> None:
+        self._mark = mark
+        self._others = set(leaders)
+        self._us = os.getpid()
+
+    def roots(self, known: set[int]) -> Iterator[int]:
+        """Who lost its parents and is not known yet; newest first, for one that starts the next
+        and ends, again and again, is at the end."""
+        for pid in reversed(children_of(self._us)):
+            if pid not in known and pid not in self._others:
+                if mark_of(pid) == self._mark:
+                    yield pid
+                else:
+                    self._others.add(pid)
+
+    def owns(self, pid: int, family: set[int]) -> bool:
+        """Still below one of the family, or orphaned to us: then the number was not reused."""
+        parent = _parent_of(pid)
+        return parent in family or parent == self._us
+
+
+class _Far:
+    """A family of a keeper that is gone: whoever has its mark, and what hangs below them."""
+
+    def __init__(self, marks: Container[int]) -> None:
+        self._marks = marks
+
+    def roots(self, known: set[int]) -> Iterator[int]:
+        """Whoever has the mark and is not known yet."""
+        for pid in _everybody():
+            if pid not in known and self._has_mark(pid) and not _is_dead(pid):
+                yield pid
+
+    def owns(self, pid: int, family: set[int]) -> bool:
+        """It has the mark, or is below one of the family."""
+        return self._has_mark(pid) or _parent_of(pid) in family
+
+    def _has_mark(self, pid: int) -> bool:
+        mark = mark_of(pid)
+        return mark is not None and mark in self._marks
+
+
+def _send(leader: int | None, kin: _Near | _Far, number: int) -> int:
+    family = _members(leader, kin)
+    return sum(_signal_one(pid, family, kin, number) for pid in family)
+
+
+def _members(leader: int | None, kin: _Near | _Far) -> set[int]:
+    """Everything of one family that can be found now."""
+    found: set[int] = set()
+    for pid in kin.roots(found):
+        found |= _below(pid)
+    if leader is not None:
+        found |= _below(leader)
+    return found
+
+
+def _below(pid: int) -> set[int]:
+    """A process and all its descendants."""
+    found, todo = set(), [pid]
+    while todo:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo.extend(children_of(one))
+    return found
+
+
+def _kill(leader: int | None, kin: _Near | _Far) -> int:
+    found = _members(leader, kin)
     for pid in found:
         # The kernel then ends all of the namespace, and nobody in it can flee.
         if _is_first_of_namespace(pid):
-            _signal_one(pid, parents, signal.SIGKILL)
+            _signal_one(pid, found, kin, signal.SIGKILL)
     # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by
     # its mark once the keeper reaps the leader and looks again.
-    if leader is None or found != {leader}:
-        found |= _freeze(leader, mark, leaders)
-        parents = found | {us}
+    if leader is None or found != {leader} or isinstance(kin, _Far):
+        found |= _freeze(leader, kin)
     for pid in found:
-        _signal_one(pid, parents, signal.SIGKILL)
+        _signal_one(pid, found, kin, signal.SIGKILL)
     if leader is not None:
         try:
             os.killpg(leader, signal.SIGKILL)
@@ -126,37 +198,27 @@ def _is_first_of_namespace(pid: int) -> bool:
     return False
 
 
-def _freeze(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
+def _freeze(leader: int | None, kin: _Near | _Far) -> set[int]:
     """Stop a whole family, so that it cannot grow any more.
 
     Each is stopped before it is asked for its children: none can appear after that.
     """
-    us = os.getpid()
     found: set[int] = set()
-    parents = {us}
-    others = set(leaders)
 
     def stop(todo: list[int]) -> None:
         while todo:
             pid = todo.pop()
             if pid not in found:
+                _signal_one(pid, found, kin, signal.SIGSTOP)
                 found.add(pid)
-                _signal_one(pid, parents, signal.SIGSTOP)
-                parents.add(pid)
                 todo.extend(children_of(pid))
 
     if leader is not None:
         stop([leader])
     for _ in range(_ROUNDS):
         before = len(found)
-        # Newest first: one that starts the next and ends, again and again, is at the end.
-        for pid in reversed(children_of(us)):
-            if pid in found or pid in others:
-                continue
-            if mark_of(pid) == mark:
-                stop([pid])
-            else:
-                others.add(pid)
+        for pid in kin.roots(found):
+            stop([pid])
         if len(found) == before:
             # And those that came to a subreaper inside the family after we had asked it.
             stop([child for pid in found for child in children_of(pid)])
@@ -165,20 +227,36 @@ def _freeze(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
     return found
 
 
-def _parent_of(pid: int) -> int:
+def _everybody() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, parent, and what follows them; raises OSError when it is gone."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         stat = file.read()
-    return int(stat[stat.rindex(b")") + 4 :].split(None, 1)[0])
+    return stat[stat.rindex(b")") + 2 :].split(None, 2)
 
 
-def _signal_one(pid: int, parents: set[int], number: int) -> int:
+def _parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _is_dead(pid: int) -> bool:
+    """Gone, or waiting for a parent that does not ask for its status."""
+    try:
+        return _stat(pid)[0] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
+def _signal_one(pid: int, family: set[int], kin: _Near | _Far, number: int) -> int:
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return 0
     try:
-        # Still below one of the family, or orphaned to us: then the number was not reused.
-        if _parent_of(pid) not in parents:
+        if not kin.owns(pid, family):
             return 0
         signal.pidfd_send_signal(fd, number)
     except OSError:

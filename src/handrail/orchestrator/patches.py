@@ -106,6 +106,9 @@ class PatchWriter:
     async def write(self, path: str, data: bytes) -> None:
         await self._do(path, lambda files: files.write(path, data))
 
+    async def copy(self, source: str, path: str) -> None:
+        await self._do(path, lambda files: files.copy(source, path))
+
     async def remove(self, path: str) -> None:
         await self._do(path, lambda files: files.remove(path))
 

@@ -63,6 +63,10 @@ class SandboxedFiles:
                 await self._call("hold", path, data[at : at + PIECE])
             await self._call("write", path)
 
+    async def copy(self, source: str, path: str) -> None:
+        async with self._turn:
+            await self._call("copy", path, source.encode(errors="surrogateescape"))
+
     async def remove(self, path: str) -> None:
         await self._one("remove", path)
 

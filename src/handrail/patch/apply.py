@@ -76,7 +76,9 @@ def _one_by_one(hunks: Sequence[Hunk], cwd: str) -> Steps[tuple[Change, ...]]:
             reader = yield from _look([hunk], cwd)
             change = plan_hunk(hunk, cwd, reader)
             if change.after is not None:
-                yield from write(change.target, change.after)
+                moved = change.move_to is not None and change.overwritten is None
+                like = change.path if moved else None
+                yield from write(change.target, change.after, like=like)
             if change.after is None or change.move_to is not None:
                 yield from remove(change.path, moved=change.move_to is not None)
             if change.after is not None and change.move_to is not None:

@@ -68,6 +68,7 @@ class _Effect:
     expected: list[bytes | None]
     after: bytes | None = None
     moved: bool = False
+    came_from: str | None = None
 
 
 def _boil_down(changes: Sequence[Change]) -> list[_Effect]:
@@ -84,7 +85,8 @@ def _boil_down(changes: Sequence[Change]) -> list[_Effect]:
             continue
         source.after = None
         source.expected.append(change.after)
-        at(change.move_to, change.overwritten).after = change.after
+        target = at(change.move_to, change.overwritten)
+        target.after, target.came_from = change.after, change.path
     return list(effects.values())
 
 
@@ -117,7 +119,8 @@ def _make(effect: _Effect, undo: list[Step]) -> Steps[None]:
     if effect.after is not None:
         if missing:
             back = Step(Action.REMOVE, effect.path)
-        yield from write(effect.path, effect.after, undo, back)
+        like = effect.came_from if missing else None
+        yield from write(effect.path, effect.after, undo, back, like)
     elif not missing:  # else it was added and deleted by the same patch
         yield from remove(effect.path, moved=effect.moved)
         if back is not None:

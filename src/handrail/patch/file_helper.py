@@ -46,6 +46,8 @@ class Desk:
             case "write":
                 content, self._incoming = bytes(self._incoming), bytearray()
                 self._files.write(path, content)
+            case "copy":
+                self._files.copy(base64.b64decode(data).decode(errors="surrogateescape"), path)
             case "remove":
                 self._files.remove(path)
             case "mkdir":

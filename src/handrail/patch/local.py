@@ -78,6 +78,19 @@ class LocalFiles:
         except OSError as error:
             raise _failed(error, path) from error
 
+    def copy(self, source: str, path: str) -> None:
+        """Create an empty file with the mode of another."""
+        try:
+            mode = stat.S_IMODE(os.stat(source).st_mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(path, flags, mode)
+            try:
+                os.fchmod(descriptor, mode & 0o777)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _failed(error, path) from error
+
     def remove(self, path: str) -> None:
         """Remove a file; a link goes, not what it points to.
 

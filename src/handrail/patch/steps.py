@@ -26,6 +26,9 @@ class Files(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """Create or replace a file in an existing folder."""
 
+    def copy(self, source: str, path: str) -> None:
+        """Create a file with the mode of ``source``, which may hold the same or nothing yet."""
+
     def remove(self, path: str) -> None:
         """Remove a file, never a folder."""
 
@@ -45,6 +48,9 @@ class AsyncFiles(Protocol):
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file in an existing folder."""
 
+    async def copy(self, source: str, path: str) -> None:
+        """Create a file with the mode of ``source``, which may hold the same or nothing yet."""
+
     async def remove(self, path: str) -> None:
         """Remove a file, never a folder."""
 
@@ -60,6 +66,7 @@ class Action(enum.Enum):
 
     READ = enum.auto()
     WRITE = enum.auto()
+    COPY = enum.auto()
     REMOVE = enum.auto()
     MKDIR = enum.auto()
     RMDIR = enum.auto()
@@ -67,11 +74,12 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One wish to the file system; ``data`` is for WRITE."""
+    """One wish to the file system; ``data`` is for WRITE, ``source`` for COPY."""
 
     action: Action
     path: str
     data: bytes = b""
+    source: str = ""
 
 
 T = TypeVar("T")
@@ -120,6 +128,8 @@ def _perform(step: Step, files: Files) -> bytes:
             return files.read(step.path)
         case Action.WRITE:
             files.write(step.path, step.data)
+        case Action.COPY:
+            files.copy(step.source, step.path)
         case Action.REMOVE:
             files.remove(step.path)
         case Action.MKDIR:
@@ -135,6 +145,8 @@ async def _perform_async(step: Step, files: AsyncFiles) -> bytes:
             return await files.read(step.path)
         case Action.WRITE:
             await files.write(step.path, step.data)
+        case Action.COPY:
+            await files.copy(step.source, step.path)
         case Action.REMOVE:
             await files.remove(step.path)
         case Action.MKDIR:

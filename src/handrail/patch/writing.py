@@ -12,9 +12,13 @@ MISSING = ("not_found", "not_a_directory")
 
 
 def write(
-    path: str, data: bytes, undo: list[Step] | None = None, back: Step | None = None
+    path: str,
+    data: bytes,
+    undo: list[Step] | None = None,
+    back: Step | None = None,
+    like: str | None = None,
 ) -> Steps[None]:
-    """Write a file, making its folders if need be.
+    """Write a file, making its folders if need be; a new one with the mode of ``like``.
 
     ``undo`` collects the steps that take it back, ``back`` being the one for the file.
     Raises PatchError.
@@ -23,7 +27,7 @@ def write(
     if back is not None:
         undo.append(back)  # before writing: a write can fail halfway
     try:
-        yield Step(Action.WRITE, path, data)
+        yield from _fill(path, data, like)
     except FilesError as error:
         if error.kind != "not_found":
             raise PatchError(f"Failed to write file {path}", path=path) from error
@@ -39,9 +43,18 @@ def write(
     if back is not None:
         undo.append(back)
     try:
-        yield Step(Action.WRITE, path, data)
+        yield from _fill(path, data, like)
     except FilesError as error:
         raise PatchError(f"Failed to write file {path}", path=path) from error
+
+
+def _fill(path: str, data: bytes, like: str | None) -> Steps[None]:
+    if like is not None:
+        try:
+            yield Step(Action.COPY, path, source=like)
+        except FilesError:
+            pass  # its folder is missing, or the source gave way to one: writing will tell
+    yield Step(Action.WRITE, path, data)
 
 
 def _make_folder(path: str, undo: list[Step]) -> Steps[None]:

@@ -6,11 +6,19 @@ The other side of ``revival.py``: what one server lets go of, the next takes up.
 from __future__ import annotations
 
 import os
+import signal
+from typing import TYPE_CHECKING
 
-from handrail.process import pidfd
-from handrail.process.child import STREAM_NAMES, Child
+from handrail.process import closing, family, pidfd, record
 from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.stream import STREAM_NAMES
 
+if TYPE_CHECKING:
+    from handrail.process.child import Child
+
+#: What the keeper holds of a contained child beside its streams: where its calls are announced,
+#: and those that are being answered.
+LISTENER, CALLS = b"listener", b"calls"
 #: How often the kernel is asked for the status of a child without a keeper, and how soon again.
 _STATUS_TRIES = 100
 _STATUS_SECONDS = 0.1
@@ -22,13 +30,15 @@ def park(child: Child) -> None:
     if child._ending is not None:
         child._ending.cancel()
     for stream in child.streams:
-        child._stop_reading(stream)
+        stream.stop_reading()
         if not stream.ended:
             stream.ended = True
             os.close(stream.fd)
             stream.fd = -1
     if child._pump is not None:
         child._pump.park(close=not child.spec.tty)
+    if child.spec.containment is not None:
+        child.spec.containment.park()
 
 
 def holdings(child: Child) -> dict[bytes, int]:
@@ -64,9 +74,37 @@ def _ended(child: Child, tries: int) -> None:
     except OSError:
         status, tries = None, 0
     if status is not None:
+        record.open_index(child)  # the keeper does not hear of it, so it is noted there
         child._exited(status, 0, 0, 0)
     elif tries:  # whoever has inherited it may take its status any moment
         child._loop.call_later(_STATUS_SECONDS, _ended, child, tries - 1)
     else:
-        child._take_last()
-        child._note_exit(ExitInfo(ExitKind.LOST, None))
+        closing.take_last(child)
+        closing.note_exit(child, ExitInfo(ExitKind.LOST, None))
+
+
+def kill(*children: Child) -> None:
+    """End whole families ourselves, for there is no keeper to do it."""
+    for child in children:
+        if child._pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(child._pidfd, signal.SIGKILL)
+                os.killpg(child.pid, signal.SIGKILL)  # the leader is not reused yet
+            except OSError:
+                pass
+    marks = (child._launcher.marks.get(child.number) for child in children)
+    family.end({mark for mark in marks if mark is not None})
+
+
+def give_up(child: Child) -> None:
+    """It was killed, and nobody can tell us its status any more: say that it is not known."""
+    if child.exit is not None:
+        return
+    inside = child.spec.containment
+    if inside is not None:
+        inside.settle(child._loop, _nothing)
+    closing.note_exit(child, ExitInfo(ExitKind.LOST, None))
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

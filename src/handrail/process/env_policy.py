@@ -19,7 +19,9 @@ CORE = frozenset(
 DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
 
 #: Never handed to a child: exact case, and without regard to case.
-_NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
+#: What lets somebody into a server of ours: no child has it, whoever starts it.
+CREDENTIALS = ("HANDRAIL_TOKEN",)
+_NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", *CREDENTIALS))
 _NEVER_FOLDED = frozenset(
     (
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",

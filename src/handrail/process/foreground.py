@@ -2,8 +2,9 @@
 
 It does for one command what the keeper does for many: it adopts what is orphaned, passes
 signals on, and ends all of it at the end.  The command gets our own stdin, stdout and stderr,
-so nothing has to be copied.  Only C modules of the standard library are imported before the
-command runs; ``signal`` alone would cost a third of an interpreter's start.
+so nothing has to be copied; or a terminal of its own (``own_terminal.py``).  Only C modules of
+the standard library are imported before the command runs; ``signal`` alone would cost a third
+of an interpreter's start.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
 
+    from handrail.process.own_terminal import OwnTerminal
+
     class Held(Protocol):
         """What is around a command in a sandbox."""
 
         def sent(self) -> None: ...
         def abandon(self) -> None: ...
+        def attend_alone(self, listener: int) -> None: ...
         def signal(self, number: int, *, tree: bool) -> int: ...
+        def wait(self) -> None: ...
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
@@ -31,30 +36,68 @@ _GRACE_SECONDS = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 #: As timeout(1) says it.
 TIMED_OUT = 124
-#: All but the last are passed on to the command.
-_WATCHED = (
+_PASSED_ON = (
     *(_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT),
-    *(_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGCHLD),
+    *(_signal.SIGUSR1, _signal.SIGUSR2),
 )
+_STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
+_WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
 _GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
+
+
+def own_terminal() -> OwnTerminal | None:
+    """A terminal for the command, if somebody types to us and looks at what we write."""
+    if not (os.isatty(0) and os.isatty(1)) or _in_background():
+        return None
+    from handrail.process.own_terminal import OwnTerminal
+
+    return OwnTerminal()
 
 
 class Foreground:
     """The one command of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: OwnTerminal | None = None) -> None:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # ignored ones cannot be waited for
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, _WATCHED)
-        _become_subreaper()
+        jobs = () if _signal.getsignal(_STOP) is _signal.SIG_IGN else (_STOP, _GO)
+        self._watched = (*_WATCHED, *jobs)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
+        self.terminal = terminal
+        #: Whether what is typed to our terminal is for the command.  Its session is not ours, so
+        #: the kernel does not keep it from reading what is typed to a shell.
+        self._typing = os.isatty(0) and not _in_background()
         self._pid = 0
         self._inside: Held | None = None
+        self._listener = -1
+        #: A child of ours that is not of the command's family.
+        self.stranger = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the command, or of what holds it."""
+        return self._pid
 
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
         """Start a command, found in our own PATH; raises OSError."""
+        _become_subreaper()
         _keep_to_ourselves()
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+        if self.terminal is not None:
+            # Opened in the child, which leads a session: so it is the one that controls it.
+            path = self.terminal.path
+            actions.append((os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0))
+            actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in self.terminal.streams[1:]]
+        elif self._no_input:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
         self._pid = os.posix_spawnp(
-            argv[0], argv, env, setsid=True, setsigmask=(), setsigdef=_GIVEN_BACK
+            argv[0],
+            argv,
+            env,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_GIVEN_BACK,
         )
 
     def start_held(
@@ -68,34 +111,17 @@ class Foreground:
 
         ``passed`` are (number in the child, descriptor here).
         """
-        import fcntl
-
         self._inside = inside
-        spare: list[int] = []
         try:
             _keep_to_ourselves()
-            actions: list[tuple[int, ...]] = []
-            first = max((number for number, _ in passed), default=2) + 1
-            for number, fd in passed:
-                # Out of the way of the numbers that are being given.
-                spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
-                actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
+            if self.terminal is not None:
+                passed += tuple((fd, self.terminal.theirs) for fd in self.terminal.streams)
             os.chdir("/")
-            self._pid = os.posix_spawn(
-                argv[0],
-                argv,
-                env,
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_GIVEN_BACK,
-            )
+            no_input = self.terminal is None and self._no_input
+            self._pid, self._listener = start_passing(argv, env, passed, no_input=no_input)
         except BaseException:
             inside.abandon()
             raise
-        finally:
-            for fd in spare:
-                os.close(fd)
         inside.sent()
 
     def attend(self, timeout: float | None) -> int:
@@ -103,21 +129,90 @@ class Foreground:
 
         128+N for one that signal N has ended, 124 after ``timeout`` seconds.
         """
+        if self._inside is not None and self._listener >= 0:
+            self._inside.attend_alone(self._listener)  # which takes a thread: nobody forks any more
+        if self.terminal is None:
+            return self._wait(timeout)
+        self.terminal.begin()
+        try:
+            return self._wait(timeout)
+        finally:
+            self.terminal.finish()
+
+    def give_up(self) -> None:
+        """What was to hold the command has not come to start it: wait for its end."""
+        self._wait(None)
+        if self.terminal is not None:
+            self.terminal.spill()
+        if self._listener >= 0:
+            os.close(self._listener)
+
+    def _wait(self, timeout: float | None) -> int:
         deadline = None if timeout is None else time.monotonic() + timeout
         timed_out = False
         while True:
             left = 3600.0 if deadline is None else deadline - time.monotonic()
-            told = _signal.sigtimedwait(_WATCHED, left) if left > 0 else None
+            told = _signal.sigtimedwait(self._watched, left) if left > 0 else None
             if told is not None and told.si_signo != _signal.SIGCHLD:
-                self._pass_on(told.si_signo)
+                self._answer(told.si_signo)
             elif told is None and deadline is not None and time.monotonic() >= deadline:
-                self._end(_signal.SIGKILL if timed_out else _signal.SIGTERM)
+                self._send(_signal.SIGKILL if timed_out else _signal.SIGTERM)
                 deadline = None if timed_out else time.monotonic() + _GRACE_SECONDS
                 timed_out = True
             status = self._reap()
             if status is not None:
                 self._bury()
                 return TIMED_OUT if timed_out else _code(status)
+
+    @property
+    def _no_input(self) -> bool:
+        return os.isatty(0) and not self._typing
+
+    def _answer(self, number: int) -> None:
+        if number in _PASSED_ON:
+            self._pass_on(number)
+        elif number == _signal.SIGWINCH and self.terminal is not None:
+            self.terminal.resize()
+        elif number == _STOP:
+            self._stop()
+        elif number == _GO:
+            self._go()
+
+    def _stop(self) -> None:
+        """Stop the command together with us, and let it go on when we do.
+
+        By a signal that it cannot miss: the kernel drops the terminal's own for a group without
+        a shell above it.
+        """
+        self._send(_signal.SIGSTOP)
+        self._send(_signal.SIGSTOP)  # whoever was being forked meanwhile
+        if self.terminal is not None:
+            self.terminal.give_back()
+        self._stand(_STOP)
+        self._go()
+
+    def _go(self) -> None:
+        """One that has the terminal goes on in the foreground only: the kernel stops others that
+        read in the background.
+        """
+        while self._typing and _in_background():
+            if _signal.sigpending().intersection(_PASSED_ON):
+                break  # there is something to tell it
+            if not self._stand(_signal.SIGTTIN):
+                break  # nobody is there who could continue us, so we were not stopped
+        else:
+            if self.terminal is not None:
+                self.terminal.take()
+                self.terminal.resize()
+        self._send(_GO)
+
+    def _stand(self, number: int) -> bool:
+        """Stop by this signal until we are continued; whether we were."""
+        _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (number,))  # here
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
+        return _signal.sigtimedwait((_GO,), 0) is not None
 
     def _pass_on(self, number: int) -> None:
         if self._inside is not None:
@@ -141,38 +236,94 @@ class Foreground:
             if ended == self._pid:
                 found = status
 
-    def _end(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         """Signal the whole family: the command, and what was orphaned to us."""
-        from handrail.keeper import tree
-
         if self._inside is not None and number != _signal.SIGKILL:
             # What holds it would die of a signal that is meant for it.
             self._inside.signal(number, tree=True)
             return
-        family = _children()
+        from handrail.keeper import tree
+
+        family = self._family()
         for one in family:
             if number == _signal.SIGKILL:
-                tree.kill(one, 0, set(family) - {one})
+                tree.kill(one, 0, {*family, self.stranger} - {one})
             else:
                 tree.send(one, 0, set(), number)
 
     def _bury(self) -> None:
         """The command has ended: nothing of it stays."""
-        while _children():
-            self._end(_signal.SIGKILL)
+        if self._inside is not None:
+            self._inside.wait()  # the kernel has ended all of them, or does it just now
+            return
+        while self._family():
+            self._send(_signal.SIGKILL)
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 return
 
+    def _family(self) -> list[int]:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            found = [int(word) for word in file.read().split()]
+        return [pid for pid in found if pid != self.stranger]
+
+
+def start_passing(
+    argv: tuple[bytes, ...],
+    env: Mapping[bytes, bytes],
+    passed: tuple[tuple[int, int], ...],
+    *,
+    no_input: bool = False,
+) -> tuple[int, int]:
+    """Start a program in a session of its own; its pid, and the listener of its calls or -1.
+
+    ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``.
+    ``no_input``: it has nothing to read.  Raises OSError.
+    """
+    import fcntl
+
+    from handrail.keeper import announce
+
+    code = b""
+    spare: list[int] = []
+    actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]] = []
+    if no_input:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0))
+    first = max((number for number, _ in passed), default=2) + 1
+    try:
+        for number, fd in passed:
+            if number == announce.PROGRAM:
+                code = os.pread(fd, os.fstat(fd).st_size, 0)
+                continue
+            # Out of the way of the numbers that are being given.
+            spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
+            actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
+        if code and announce.startable():
+            return announce.start(argv, env, actions, _GIVEN_BACK, code)
+        if code:
+            from handrail.keeper import fork
+
+            return fork.start(argv[0], argv, env, actions, _GIVEN_BACK, fork.Before(code=code))
+        return (
+            os.posix_spawn(
+                argv[0],
+                argv,
+                env,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_GIVEN_BACK,
+            ),
+            -1,
+        )
+    finally:
+        for fd in spare:
+            os.close(fd)
+
 
 def _code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def _children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-        return [int(word) for word in file.read().split()]
 
 
 def _become_subreaper() -> None:
@@ -198,3 +349,10 @@ def _keep_to_ourselves() -> None:
                 os.set_inheritable(fd, False)
             except OSError:
                 pass  # the listing itself
+
+
+def _in_background() -> bool:
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False  # not the terminal of our session: nobody's jobs are controlled by it

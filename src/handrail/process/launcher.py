@@ -1,9 +1,7 @@
 """The face of the keeper: start one child, signal it, let go of it.
 
-Every child of this package comes from here, and the keeper is its parent.  Questions carry a
-serial number and are answered by futures; exits arrive by themselves and go to whoever
-``watch``es that child.  What the keeper only has to know sooner or later (streams that ended,
-children to forget) is gathered and sent together.
+Every child of this package comes from here, and the keeper is its parent.  Exits arrive by
+themselves and go to whoever ``watch``es that child.  How it travels is ``keeper_link.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,18 +21,16 @@ from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
 from handrail.process import lookup
+from handrail.process.keeper_link import KeeperLink
 from handrail.process.keeper_program import PROGRAM, KeeperHandle
-from handrail.process.spec import ProcessSpec
+from handrail.process.spec import ProcessSpec, Usage
 
-#: How long housekeeping messages are gathered.
-_GATHER_SECONDS = 0.05
-_GATHER_MOST = 256
-#: First and longest pause between two looks whether the keeper has ended.
-_REAP_SECONDS = 0.01
-_REAP_SECONDS_MOST = 2.0
 #: Starts the keeper is asked for at a time.  It does one after another anyway, and so what has to
 #: be with it at once (spools, signals) never waits behind a crowd.
 _STARTS_MOST = 32
+
+#: Descriptors that come with a child: three streams, a listener and itself.
+_EACH = 5
 
 ExitCallback = Callable[[int, int, int, int], None]
 
@@ -46,6 +44,8 @@ class Found:
     exit: tuple[int, int, int, int] | None  # status, user ms, system ms, max RSS
     note: bytes
     fds: dict[bytes, int]
+    ended: float | None = None  # when, on the monotonic clock
+    killed: bool = False  # with its whole tree, on somebody's wish
     cut: bool = False  # there was no descriptor free for them
 
 
@@ -57,6 +57,7 @@ class Spawned:
     pid: int
     pidfd: int
     fds: tuple[int, ...]  # stdout, stderr and perhaps stdin; or the terminal alone
+    listener: int = -1  # of one whose calls are announced
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,42 +68,31 @@ class Abilities:
     limits: frozenset[str] = frozenset()
 
 
-class Launcher:
-    """One link to one keeper, on one event loop."""
+class Launcher(KeeperLink):
+    """What one keeper can be asked."""
 
     def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
-        self._sock = handle.sock
-        self._sock.setblocking(False)
-        self._pid = 0 if handle.found else handle.pid
-        self._loop = loop
-        self._serial = 0
+        super().__init__(handle, loop)
         # Not from 1: a keeper that was found may hold children of a server before us.
         self._children = int.from_bytes(os.urandom(5), "big") << 20
-        self._questions: dict[int, asyncio.Future[link.Message]] = {}
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, int, int, int] | None] = {}
+        #: While we list: when a child ended, and whether it was killed.
+        self._ends: dict[int, tuple[float | None, bool]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
-        self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
         self._starts: set[int] = set()  # serials of starts under way
         self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
         self._renoted: set[int] = set()
-        self._released: list[bytes] = []
-        self._forgotten: list[bytes] = []
-        self._gathering: asyncio.TimerHandle | None = None
-        self._stopped: asyncio.Future[None] | None = None
-        self._goodbye: asyncio.Future[link.Message] | None = None  # answered: the keeper ends
-        self.alive = True
         self.keeper_pid = handle.pid
         self.mark = 0  # everything the keeper starts has one from here on
+        #: Of the families of children that are not forgotten, by child.
+        self.marks: dict[int, int] = {}
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         self.abilities = Abilities()
         #: Whether the keeper holds copies of what it is given, for a server after this one.
         self.hands_over = True
-        #: Called once when the keeper is gone without having been asked to go.
-        self.on_lost: Callable[[], None] | None = None
-        loop.add_reader(self._sock.fileno(), self._readable)
 
     async def hello(self) -> None:
         """Take the lease; raises KeeperLost when it is refused."""
@@ -126,6 +116,7 @@ class Launcher:
         self._listing = ({}, [])
         await self._ask(link.LIST, [])
         listing, self._listing = self._listing, ({}, [])
+        self._ends.clear()
         return listing
 
     def note(self, key: bytes, value: bytes | None) -> None:
@@ -138,11 +129,25 @@ class Launcher:
         self.note(b"child/%d" % child, value)
 
     def adopt(
-        self, child: int, pid: int, status: int | None, note: bytes, fds: dict[bytes, int]
+        self,
+        child: int,
+        pid: int,
+        end: tuple[int, Usage | None] | None,
+        started: float,
+        note: bytes,
+        fds: dict[bytes, int],
     ) -> None:
-        """Give a new keeper what we have of a child whose keeper is gone."""
-        known = b"-" if status is None else b"%d" % status
-        fields = [b"%d" % child, b"%d" % pid, known, note, *fds]
+        """Give a new keeper what we have of a child whose keeper is gone; ``end``: its status
+        and what it used, as far as we know them; ``started``: on the monotonic clock."""
+        known, used, ended = b"-", b"0 0 0", 0
+        if end is not None:
+            known, usage = b"%d" % end[0], end[1]
+            if usage is not None:
+                used = b"%d %d %d" % (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
+                ended = int(started * 1000) + usage.wall_ms
+        mark = self.marks.get(child, 0)
+        numbers = [b"%d" % child, b"%d" % pid, b"%d" % mark]
+        fields = [*numbers, known, used, b"%d" % ended, note, *fds]
         self._tell(link.ADOPT, 0, fields, list(fds.values()))
 
     async def replace_keeper(self, python: str, program: str) -> None:
@@ -182,6 +187,7 @@ class Launcher:
                 *argv,
             ]
             fields += [b"%b=%b" % pair for pair in spec.env.items()]
+            _check_room(cwd, 1 + len(self._starts) + len(self._later))
             question = self._ask_spawn(fields, [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
@@ -214,7 +220,8 @@ class Launcher:
             faults.point("spawn.answered")
         *fds, pidfd = answer.fds
         answer.fds = []
-        return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds))
+        listener = fds.pop() if spec.announced else -1
+        return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds), listener)
 
     def watch(self, child: int, callback: ExitCallback) -> None:
         """Be told (status, user ms, system ms, max RSS) when the child exits."""
@@ -226,7 +233,7 @@ class Launcher:
 
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[link.Message]:
         """Signal the leader, its group or its whole tree."""
-        return self._ask(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
+        return self._ask_of_children(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
     def kill(self, child: int) -> None:
         """SIGKILL to the whole tree, without waiting for the answer."""
@@ -234,7 +241,13 @@ class Launcher:
 
     async def orphans(self) -> dict[int, int]:
         """How many descendants have outlived their parents, by child."""
-        fields = (await self._ask(link.ORPHANS, [])).fields
+        while True:
+            try:
+                fields = (await self._ask_of_children(link.ORPHANS, [])).fields
+                break
+            except KeeperLost:
+                if not self.bereft:
+                    raise  # else the next one is asked
         return dict(zip(map(int, fields[::2]), map(int, fields[1::2]), strict=True))
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
@@ -263,6 +276,7 @@ class Launcher:
         """Nothing more is wanted of this child."""
         self._watchers.pop(child, None)
         self._early.pop(child, None)
+        self.marks.pop(child, None)
         if child in self._renoted:
             self._renoted.discard(child)
             self.note(b"child/%d" % child, None)
@@ -276,12 +290,6 @@ class Launcher:
             self.watch(child, lambda *_: self.forget(child))
         else:
             self.forget(child)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the keeper has ended because we asked it to."""
-        said = self._goodbye
-        return said is not None and said.done() and not said.cancelled() and not said.exception()
 
     async def stop(self) -> None:
         """End every child and the keeper."""
@@ -302,20 +310,9 @@ class Launcher:
         self._tell(link.BYE, 0, [], [])
         self.on_lost = None
         self._lost()
+        self.give_up()
 
-    # --- the link --------------------------------------------------------------------------
-
-    def _ask(
-        self, op: int, fields: list[bytes], fds: list[int] | None = None
-    ) -> asyncio.Future[link.Message]:
-        future: asyncio.Future[link.Message] = self._loop.create_future()
-        if not self.alive:
-            future.set_exception(_gone())
-            return future
-        self._serial = serial = self._serial % 0xFFFFFFFF + 1
-        self._tell(op, serial, fields, fds or [])
-        self._questions[serial] = future
-        return future
+    # --- what waits, and what comes in ------------------------------------------------------
 
     def _ask_spawn(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[link.Message]:
         if len(self._starts) < _STARTS_MOST or not self.alive:
@@ -345,65 +342,24 @@ class Launcher:
                 for fd in fds:
                     os.close(fd)
 
-    def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
-        if not self.alive:
+    def _heard(self, message: link.Message) -> None:
+        if message.op == link.EXITED:
+            self._exited(message.fields)
             return
-        if not self._unsent:
-            try:
-                link.send(self._sock, op, serial, fields, fds)
-                return
-            except BlockingIOError:
-                self._loop.add_writer(self._sock.fileno(), self._writable)
-            except ConnectionError:
-                return  # seen by the reader
-        self._unsent.append((op, serial, fields, [os.dup(fd) for fd in fds]))
-
-    def _writable(self) -> None:
-        while self._unsent:
-            op, serial, fields, fds = self._unsent[0]
-            try:
-                link.send(self._sock, op, serial, fields, fds)
-            except BlockingIOError:
-                return
-            except ConnectionError:
-                break  # seen by the reader
-            except OSError as error:  # no descriptor free for its body
-                question = self._questions.pop(serial, None)
-                if question is not None and not question.done():
-                    question.set_exception(error)
-            self._unsent.popleft()
-            for fd in fds:
-                os.close(fd)
-        self._loop.remove_writer(self._sock.fileno())
-
-    def _readable(self) -> None:
-        # A few at a time: a burst of exits must not hold up the streams.
-        for _ in range(16):
-            try:
-                message = link.receive(self._sock)
-            except BlockingIOError:
-                return
-            except OSError:
-                message = None
-            if message is None:
-                self._lost()
-                return
-            if message.op == link.EXITED:
-                self._exited(message.fields)
-                continue
-            if message.op in (link.CHILD, link.NOTED, link.ASKED):
-                self._told(message)
-                continue
-            future = self._questions.pop(message.serial, None)
-            if message.serial in self._starts:
-                self._starts.discard(message.serial)
-                self._start_next()
-            if message.op == link.SPAWNED:
-                self._early[int(message.fields[0])] = None
-            if future is None or future.done():
-                self._unwanted(message)
-            else:
-                future.set_result(message)
+        if message.op in (link.CHILD, link.NOTED, link.ASKED):
+            self._told(message)
+            return
+        future = self._questions.pop(message.serial, None)
+        if message.serial in self._starts:
+            self._starts.discard(message.serial)
+            self._start_next()
+        if message.op == link.SPAWNED:
+            self._early[int(message.fields[0])] = None
+            self.marks[int(message.fields[0])] = int(message.fields[2])
+        if future is None or future.done():
+            self._unwanted(message)
+        else:
+            future.set_result(message)
 
     def _exited(self, fields: list[bytes]) -> None:
         child, status, user, system, rss = map(int, fields)
@@ -418,6 +374,11 @@ class Launcher:
         fields = message.fields
         if message.op == link.ASKED:
             self._tell(link.ALIVE, 0, [], [])
+        elif message.op == link.NOTED and fields[0] == b"families":
+            words = map(int, fields[1].split())
+            for child, mark, ended, killed in zip(words, words, words, words, strict=True):
+                self.marks[child] = mark
+                self._ends[child] = (ended / 1000 or None, bool(killed))
         elif message.op == link.NOTED:
             self._listing[0][fields[0]] = fields[1]
             if fields[0].startswith(b"child/"):
@@ -429,7 +390,15 @@ class Launcher:
             known = None if fields[2] == b"-" else (int(fields[2]), *map(int, fields[3:6]))
             self._early[int(fields[0])] = known  # type: ignore[assignment]
             self._listing[1].append(
-                Found(int(fields[0]), int(fields[1]), known, note, fds, message.cut)  # type: ignore[arg-type]
+                Found(
+                    int(fields[0]),
+                    int(fields[1]),
+                    known,  # type: ignore[arg-type]
+                    note,
+                    fds,
+                    *self._ends.get(int(fields[0]), (None, False)),
+                    message.cut,
+                )
             )
 
     def _unwanted(self, message: link.Message) -> None:
@@ -438,84 +407,18 @@ class Launcher:
             self.discard(int(message.fields[0]), running=True)
         message.close()
 
-    def _gather(self) -> None:
-        if len(self._released) + len(self._forgotten) >= _GATHER_MOST:
-            self._send_gathered()
-        elif self._gathering is None:
-            self._gathering = self._loop.call_later(_GATHER_SECONDS, self._send_gathered)
-
-    def _send_gathered(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        if self._released:
-            self._tell(link.RELEASE, 0, self._released, [])
-            self._released = []
-        if self._forgotten:
-            self._tell(link.FORGET, 0, self._forgotten, [])
-            self._forgotten = []
-
-    def _lost(self) -> None:
-        if not self.alive:
-            return
-        self.alive = False
-        if self._gathering is not None:
-            self._gathering.cancel()
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
-        self._sock.close()
-        for _, _, _, fds in self._unsent:
-            for fd in fds:
-                os.close(fd)
-        self._unsent.clear()
+    def _let_go(self) -> None:
         for _, _, fds in self._later:
             for fd in fds:
                 os.close(fd)
         self._later.clear()
-        for future in self._questions.values():
-            if not future.done():
-                future.set_exception(_gone())
-        self._questions.clear()
-        self._reap_keeper(self._pid, _REAP_SECONDS)
-        if self._stopped is not None and not self._stopped.done():
-            self._stopped.set_result(None)
-        if self.on_lost is not None:
-            self.on_lost()
 
     def relink(self, handle: KeeperHandle) -> None:
         """Go on with another keeper; what was asked of the one before has failed."""
-        self._sock = handle.sock
-        self._sock.setblocking(False)
-        self._pid = 0 if handle.found else handle.pid
         self._watchers.clear()
         self._early.clear()
         self._starts.clear()
-        self._released.clear()
-        self._forgotten.clear()
-        self._gathering = None
-        self.alive = True
-        self._loop.add_reader(self._sock.fileno(), self._readable)
-
-    def _reap_keeper(self, pid: int, pause: float) -> None:
-        """Take the status of a keeper that is our child, now or when it has ended.
-
-        After STOP it closes the link as its last act, so this does not take long; one that
-        ends its children first, or dies, may still be on its way.
-        """
-        if not pid:
-            return
-        try:
-            # Waiting is right only for a keeper that has confirmed its end by itself.
-            wait = 0 if self.ended else os.WNOHANG
-            ended, _ = os.waitpid(pid, wait)
-        except ChildProcessError:
-            ended = pid
-        if ended:
-            if self._pid == pid:
-                self._pid = 0
-        else:
-            later = min(2 * pause, _REAP_SECONDS_MOST)
-            self._loop.call_later(pause, self._reap_keeper, pid, later)
+        super().relink(handle)
 
 
 def _seen(future: asyncio.Future[link.Message]) -> None:
@@ -524,5 +427,16 @@ def _seen(future: asyncio.Future[link.Message]) -> None:
         future.exception()
 
 
-def _gone() -> KeeperLost:
-    return KeeperLost("the keeper is gone, so nothing can be started or signalled now; try again")
+def _check_room(fd: int, starts: int) -> None:
+    """Refuse before anything runs: a child whose descriptors we cannot take has to be killed.
+
+    Numbers are given from below, so when a high one is free all above it are.  Raises OSError.
+    """
+    first = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _EACH * starts
+    try:
+        found = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first)
+        os.close(found)
+    except (OSError, ValueError):
+        found = -1
+    if found != first:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

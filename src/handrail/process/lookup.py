@@ -47,6 +47,24 @@ def find_program(name: bytes, env: dict[bytes, bytes], cwd: int) -> bytes:
     raise spawn_failed(name, number)
 
 
+def check(name: bytes, env: dict[bytes, bytes], cwd: bytes) -> None:
+    """Raise SpawnFailed for a program that whatever holds it could not start either.
+
+    For one in a sandbox: bubblewrap would say so with an exit code, like any command's own.
+    """
+    directory = open_cwd(cwd)
+    try:
+        path = find_program(name, env, directory)
+        try:
+            mode = os.stat(path, dir_fd=directory).st_mode
+        except OSError as error:
+            raise spawn_failed(name, error.errno or 0) from None
+        if not stat.S_ISREG(mode) or not os.access(path, os.X_OK, dir_fd=directory):
+            raise spawn_failed(name, errno.EACCES)
+    finally:
+        os.close(directory)
+
+
 def spawn_failed(program: bytes, number: int) -> SpawnFailed:
     """The error for a program that the kernel did not start."""
     name = os.fsdecode(program)

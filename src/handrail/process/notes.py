@@ -55,14 +55,15 @@ _decoder = msgspec.json.Decoder(Note)
 
 def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> bytes:
     """A note without a NUL, as the keeper's link wants it; ``at``: by both clocks."""
-    argv = list(spec.argv)
+    words, cwd = spec.command
+    argv = list(words)
     if sum(map(len, argv)) > _LONGEST_ARGV:
         argv = _beginning(argv)
     note = Note(
         owner,
         key,
         argv,
-        spec.cwd,
+        cwd,
         spec.tty,
         spec.pipe_stdin,
         spec.name,

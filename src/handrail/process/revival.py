@@ -10,23 +10,36 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 
-from handrail.process import custody
-from handrail.process.child import PTY, STREAM_NAMES, Child, Stream
+from handrail.process import closing, custody
+from handrail.process.child import Child
 from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
 from handrail.process.launcher import Found, Launcher, Spawned
 from handrail.process.notes import Note
-from handrail.process.spec import ExitInfo, ExitKind, Usage, exit_from_status
+from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
 from handrail.process.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.stdin_log import StdinLog
+from handrail.process.stream import PTY, STREAM_NAMES, Stream
+
+#: Makes a spec know the sandbox its process is in: pid, listener and calls (-1: none) are given,
+#: the descriptors are taken.
+Contain = Callable[[ProcessSpec, Found, int, int], ProcessSpec]
 
 
 def revive(
-    found: Found, note: Note, launcher: Launcher, loop: asyncio.AbstractEventLoop
+    found: Found,
+    note: Note,
+    launcher: Launcher,
+    loop: asyncio.AbstractEventLoop,
+    contain: Contain | None = None,
 ) -> tuple[Child, float | None]:
     """The child, and how long it has been closed or None.  Takes the descriptors."""
     held = dict(found.fds)
     spec = note.spec()
+    if spec.contained and found.exit is None and contain is not None:
+        listener, calls = (held.pop(name, -1) for name in (custody.LISTENER, custody.CALLS))
+        spec = contain(spec, found, listener, calls)
     names = (b"pty",) if spec.tty else (b"stdout", b"stderr", b"stdin")
     fds = tuple(held.pop(name, -1) for name in names)
     lone = b"lone" in held  # its keeper has died, and nobody tells us of its exit
@@ -34,6 +47,7 @@ def revive(
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
     child.started = (note.started_at, note.started)
+    child.ended_at, child.terminated = found.ended, found.killed
     for stream in child.streams:
         stream.ended = stream.fd < 0
         _attach(stream, held)
@@ -83,7 +97,7 @@ def _recall(child: Child, index: EventIndex, found: Found) -> dict[int, int]:
     ends = index.ends
     events = index.chunks()
     child.log.restore(events, ends.exit_seq or None, ends.closed_seq or None)
-    child.terminated = bool(ends.flags & TERMINATED)
+    child.terminated |= bool(ends.flags & TERMINATED)
     child.held_open = bool(ends.flags & HELD_OPEN)
     if ends.flags & TIMED_OUT:
         child._cause = ExitKind.TIMED_OUT
@@ -136,7 +150,7 @@ def _closed_ago(child: Child) -> float | None:
     if not child.held_open:
         for stream in child.streams:
             if not stream.ended:
-                child._ended(stream)
+                stream.end()
         child._launcher.release(child.number)
-    child._shrink()
+    closing.shrink(child)
     return ago

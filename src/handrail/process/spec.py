@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from handrail.keeper import announce
 from handrail.keeper.groups import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -59,6 +60,21 @@ class Containment(Protocol):
     def sent(self) -> None:
         """The keeper has been given its own copies of the descriptors that are passed."""
 
+    def attend(
+        self, listener: int, loop: AbstractEventLoop, keep: Callable[[int], None] | None
+    ) -> None:
+        """Answer what the command's calls announce; takes the descriptor.
+
+        ``keep`` has the keeper hold what the next server must know of it.
+        """
+
+    @property
+    def denials(self) -> Sequence[Any]:
+        """What is known to have been refused inside."""
+
+    def park(self) -> None:
+        """Another server goes on with it."""
+
     @property
     def again(self) -> Callable[[], ProcessSpec] | None:
         """Makes another of the same, for one that could not be set up."""
@@ -84,8 +100,8 @@ class Verdict:
     denials: tuple[Any, ...] = ()
 
 
-#: From an exit code (None: not known) and the retained output to a verdict.
-Judge = Callable[[int | None, list[bytes]], Verdict]
+#: From an exit code (None: not known), the retained output and what is known to a verdict.
+Judge = Callable[[int | None, list[bytes], Sequence[Any]], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,8 @@ class ProcessSpec:
     rows: int = DEFAULT_ROWS
     cols: int = DEFAULT_COLS
     name: str | None = None
-    #: (number in the child, descriptor here); the descriptors stay the caller's.
+    #: (number in the child, descriptor here); the descriptors stay the caller's.  Number -1 is the
+    #: program by which its calls are announced (``keeper/announce.py``).
     passed: tuple[tuple[int, int], ...] = ()
     #: None: wait for a reader who is attached, drop beyond the retention without one.
     on_lag: OnLag | None = None
@@ -112,10 +129,22 @@ class ProcessSpec:
     detach: bool = False
     #: Of a command in a sandbox: ``argv`` is then what holds it.
     containment: Containment | None = field(default=None, repr=False, compare=False)
+    #: What was asked for, words and directory, where ``argv`` is what holds it.
+    asked: tuple[tuple[bytes, ...], bytes] | None = None
     #: In a sandbox, also when a server before us has made it.
     contained: bool = False
     #: Asked once, at the exit.
     judge: Judge | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def command(self) -> tuple[tuple[bytes, ...], bytes]:
+        """Words and directory as they were asked for."""
+        return (self.argv, self.cwd) if self.asked is None else self.asked
+
+    @property
+    def announced(self) -> bool:
+        """Whether there will be a listener for its calls."""
+        return any(number == announce.PROGRAM for number, _ in self.passed)
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""

@@ -126,6 +126,20 @@ class Spool:
         os.pwrite(self.fd, _HEAD.pack(_MAGIC, self._laps, pending), RING)
 
 
+def can_splice() -> bool:
+    """Whether the kernel moves bytes and position in one step here: a killed server loses none."""
+    source, drain = os.pipe2(os.O_CLOEXEC)
+    spool = os.memfd_create("handrail-probe", os.MFD_CLOEXEC)
+    try:
+        os.write(drain, b"x")
+        return os.splice(source, spool, 1) == 1
+    except OSError:
+        return False
+    finally:
+        for fd in (source, drain, spool):
+            os.close(fd)
+
+
 class Staging:
     """The pipe between a terminal and its spool."""
 

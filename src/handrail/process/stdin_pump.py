@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -63,6 +64,17 @@ class StdinPump:
             len(self._ends) >= QUEUE_CHUNKS or self._waits() >= QUEUE_BYTES
         )
 
+    @property
+    def free(self) -> int:
+        """How many bytes would be taken now; 0 also when others wait for their turn."""
+        if self._waiting or len(self._ends) >= QUEUE_CHUNKS:
+            return 0
+        return max(0, QUEUE_BYTES - (self._waits() if self._ends else 0))
+
+    def has_room(self, size: int) -> bool:
+        """Whether that many would be taken now; an empty queue takes any number at once."""
+        return not self._waiting and not self.full and (not self._ends or size <= self.free)
+
     def _waits(self) -> int:
         return 0 if self._log is None else self._log.waiting
 
@@ -106,9 +118,10 @@ class StdinPump:
 
     def revive(self, log: StdinLog) -> None:
         """Go on with what a server before us has left."""
-        self._log = log
         if self._fd < 0:
+            log.close()  # nothing goes there any more; the keeper has it for the ids
             return
+        self._log = log
         self._closing = log.closing
         if log.waiting:
             self._ends.append(log.end)
@@ -121,6 +134,13 @@ class StdinPump:
         if self._log is not None and not self._waiting:
             self._log.finish()
         self._next()
+
+    def type_end(self) -> None:
+        """The same for a terminal: type its end-of-file key."""
+        eof = termios.tcgetattr(self._fd)[6][termios.VEOF]
+        turn = self.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
+        if turn is not None:  # it may come too late for a process that ends first
+            turn.add_done_callback(_heard)
 
     def close(self) -> None:
         """Drop what is queued and let go of the descriptor."""
@@ -232,3 +252,12 @@ class StdinPump:
                     self._log.finish()
             elif self._fd >= 0:
                 self.close()
+
+
+def _heard(turn: asyncio.Future[None]) -> None:
+    if not turn.cancelled():
+        turn.exception()
+
+
+def _always() -> bool:
+    return True

@@ -15,11 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
 from handrail.keeper import link, memory
-from handrail.process import notes
+from handrail.process import closing, custody, notes
 from handrail.process.child import Child, Sink
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
@@ -150,7 +151,7 @@ class ProcessTable:
             try:
                 await child.kill()
             finally:
-                child.discard()
+                closing.discard(child)
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
@@ -215,12 +216,15 @@ class ProcessTable:
         """Wait until a sandbox stands; one that met a moving file system is tried again."""
         for _ in range(_MOST_TRIES):
             inside = spec.containment
+            if inside is not None and spawned.listener >= 0:
+                keep = partial(self._launcher.keep, spawned.child, custody.CALLS)
+                inside.attend(spawned.listener, self._loop, keep)
             if inside is None or await inside.set_up(self._loop):
                 return spec, spawned
             said = _last_words(spawned)
             failed = Child(key, spec, spawned, self._launcher, self._loop, None)
             await failed.kill()
-            failed.discard()
+            closing.discard(failed)
             if inside.again is None or place.cancelled:
                 break
             spec = replace(inside.again(), judge=spec.judge)
@@ -270,9 +274,12 @@ class ProcessTable:
     async def _forget(self, over: list[Child]) -> None:
         """Forget children, but not the families of those that have left somebody behind."""
         known = self._haunted | {child.number: child for child in over}
-        left = await self._with_orphans()
+        try:
+            left = set(await self._launcher.orphans())
+        except KeeperLost:
+            left = set(known)  # who knows
         for child in over:
-            child.discard(forget=child.number not in left)
+            closing.discard(child, forget=child.number not in left)
         for number in self._haunted.keys() - left:
             self._launcher.forget(number)
         self._haunted = {number: child for number, child in known.items() if number in left}
@@ -283,15 +290,10 @@ class ProcessTable:
         """Processes that were forgotten and have left somebody behind."""
         return [child for child in self._haunted.values() if key in (None, child.key)]
 
-    async def _with_orphans(self) -> set[int]:
-        try:
-            return set(await self._launcher.orphans())
-        except KeeperLost:
-            return set()
-
     async def end_all(self, grace: float = 0.0) -> None:
         """End every process with its whole tree, and forget them all."""
         children = list(self)
+        keeper = self._launcher.mark
         for entry in self._entries.values():
             if isinstance(entry, Starting):
                 entry.cancelled = True
@@ -300,7 +302,7 @@ class ProcessTable:
             child.sink = None
             child.resume()
         try:
-            left = await self._with_orphans()
+            left = set(await self._launcher.orphans())
             # One that has closed and left nobody behind needs no signal.
             ending = [c.end(grace) for c in children if not c.closed or c.number in left]
             await asyncio.gather(*ending, *self._forgetting, return_exceptions=True)
@@ -308,11 +310,14 @@ class ProcessTable:
                 await self._launcher.signal(number, signal.SIGKILL, link.SCOPE_TREE)
                 self._launcher.forget(number)
         except KeeperLost:
-            pass  # it took its knowledge along; whoever is left is nobody's any more
+            pass
         finally:
+            # A keeper that has come meanwhile was not told of those that we are about to forget.
+            if self._launcher.bereft or self._launcher.mark != keeper:
+                custody.kill(*children, *self._haunted.values())
             self._haunted = {}
             for child in children:
-                child.discard()
+                closing.discard(child)
             self._closed.clear()
             if self._timer is not None:
                 self._timer.cancel()

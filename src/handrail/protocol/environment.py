@@ -57,6 +57,12 @@ class EnvironmentStatus(Wire):
     status: str
 
 
+class TemporaryResult(Wire):
+    """Where the session's commands may put temporary files, as a URI."""
+
+    path: str
+
+
 class Empty(Struct, forbid_unknown_fields=True):
     """No parameters: absent, null and ``{}`` are the same."""
 

@@ -165,6 +165,15 @@ METHODS: dict[str, Method] = {
             about="End the session and every process of it now.",
         ),
         Method(
+            "session/temporary",
+            "exec",
+            _E.Empty,
+            _E.TemporaryResult,
+            Lane.ORDINARY,
+            _OURS,
+            about="A private directory for temporary files, made once; it goes with the session.",
+        ),
+        Method(
             "fs/readFile",
             "filesystem",
             _F.LinkParams,

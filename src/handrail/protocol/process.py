@@ -192,12 +192,19 @@ class WriteParams(Wire):
     process_id: str
     chunk: str
     write_id: str
+    #: Ours: what to do when stdin is full. ``busy``: answer so at once; without it the answer waits
+    #: for room.
+    on_full: Literal["busy"] | None = None
 
 
 class WriteResult(Wire):
     """What became of a write."""
 
-    status: Literal["accepted", "unknownProcess", "stdinClosed", "starting"]
+    #: ``busy`` is ours and comes only where it was asked for: nothing was taken, the same
+    #: ``writeId`` may come again.
+    status: Literal["accepted", "unknownProcess", "stdinClosed", "starting", "busy"]
+    #: Ours: with ``busy``, how many bytes would be taken now.
+    free_bytes: int | UnsetType = UNSET
 
 
 class SignalParams(Wire):

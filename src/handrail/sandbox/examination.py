@@ -72,6 +72,19 @@ def _bubblewrap() -> list[Finding]:
         remedy = _command(str(error)) or _unshare_remedy()
         return [Finding("bubblewrap", False, f"{path}: {error}", remedy, needed=True)]
     findings = [Finding("bubblewrap", True, f"{found.version} at {path}, works", needed=True)]
+    findings.append(
+        Finding(
+            "unix sockets",
+            found.connects,
+            "made inside work, those of the host are out of reach"
+            if found.connects
+            else "none can be made inside: connections of a command cannot be announced here",
+            ""
+            if found.connects
+            else "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
+            " with kernel.yama.ptrace_scope below 3",
+        )
+    )
     numbers = tuple(map(int, re.findall(r"\d+", found.version)[:2]))
     findings.append(
         Finding(

@@ -20,6 +20,7 @@ from handrail.process.spec import ProcessSpec
 from handrail.sandbox import helper, landlock, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
 from handrail.sandbox.profile import Access, Profile
+from handrail.sandbox.repositories import RepositoryIndex
 
 BACKEND = "landlock"
 
@@ -48,8 +49,17 @@ def rules_of(profile: Profile) -> Rules | Refusal:
                 wanted = rule.path not in profile.shared or os.path.lexists(path)
                 if path not in named and wanted:
                     entries.append((path, "read"))
+            entries += [(path, "read") for path in _nested(rule.path, profile) if path not in named]
     entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
     return landlock.rules_for(entries, "enabled" if profile.network else "restricted")
+
+
+def _nested(root: bytes, profile: Profile) -> tuple[bytes, ...]:
+    """The repositories below a root, and what else would have to be protected there."""
+    if b".git" not in profile.protected or root == b"/":
+        return ()
+    found = RepositoryIndex(root, shared=root in profile.shared).refresh()
+    return tuple(path or root + b"/..." for path in found)  # or more than can be looked at
 
 
 def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
@@ -119,6 +129,7 @@ def contain(
     argv = (sys.executable, "-I", "-S", "-B", helper.__file__, str(_REQUEST_FD))
     wrapped = replace(
         spec,
+        asked=spec.command,
         argv=tuple(os.fsencode(word) for word in argv),
         arg0=None,
         cwd=b"/",

@@ -3,8 +3,6 @@
 FD holds one JSON object (see ``request``); nothing of a command reaches this program's own
 environment or arguments.  Order matters: privileges first, then files, then system calls, then
 the command.  Whatever fails ends with exit code 101 and a sentence, never with the command.
-
-``helper.py watch FD PROGRAM...`` only announces attempts (``watcher.py``) and becomes PROGRAM.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ REFUSED = 101
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _AMBIENT_CLEAR = 24, 47, 4
 _SECCOMP_MODE_FILTER = 2
-_SET_FILTER, _NEW_LISTENER = 1, 1 << 3
 _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
 
@@ -124,35 +121,8 @@ def _refuse(text: str) -> NoReturn:
     os._exit(REFUSED)
 
 
-def watch(arguments: list[str]) -> NoReturn:
-    """Send a listener of what this process will try, and become the program."""
-    import array  # noqa: F401  (by send_fds, and then it would be too late)
-    import platform
-    import socket
-
-    from handrail.sandbox import attempts
-
-    try:
-        code = attempts.filter_code(platform.machine())
-        number = attempts.MACHINES[platform.machine()][2]
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        libc = ctypes.CDLL(None, use_errno=True)
-        program = _Program(len(code) // 8, code)
-        listener = libc.syscall(number, _SET_FILTER, _NEW_LISTENER, ctypes.byref(program))
-        if listener < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        with socket.socket(fileno=int(arguments[0])) as sock:
-            socket.send_fds(sock, [b"l"], [listener])
-        os.close(listener)
-        os.execv(arguments[1], arguments[1:])
-    except (OSError, KeyError) as error:
-        _refuse(f"cannot be watched: {error}")
-
-
 def main(arguments: list[str]) -> NoReturn:
     """Confine this process and become the command."""
-    if arguments[0] == "watch":
-        watch(arguments[1:])
     try:
         asked = json.loads(_read_all(int(arguments[0])))
         confine(asked)

@@ -9,8 +9,6 @@ has ended all the others, and only then is anything that protected names from th
 from __future__ import annotations
 
 import os
-import select
-import stat
 
 from handrail.sandbox.masks import Lease
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from handrail.process.spec import ProcessSpec
+    from handrail.sandbox.attendance import Attendance, Keep
+    from handrail.sandbox.denial import Denial
+    from handrail.sandbox.watcher import Watcher
 
 
 #: Those that have been made and whose end has not been seen.
@@ -36,14 +37,16 @@ class Inside:
     """One sandbox, from the moment its descriptors are made until nothing of it lives."""
 
     __slots__ = (
+        "_attendance",
+        "_bwrap",
         "_closing",
-        "_fragile",
         "_info",
         "_lease",
         "_namespace",
         "_ready",
         "_said",
         "_tty",
+        "_watcher",
         "again",
         "pid",
     )
@@ -54,23 +57,63 @@ class Inside:
         closing: tuple[int, ...],
         lease: Lease | None,
         tty: bool,
-        fragile: tuple[bytes, ...] = (),
         ready: int = -1,
         again: Callable[[], ProcessSpec] | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         _living.add(self)
         self._info = info
         self._closing = closing
         self._lease = lease
         self._tty = tty
-        self._fragile = fragile
         self._ready = ready
         #: Makes another of the same, for one that could not be set up.
         self.again = again
+        self._watcher = watcher
+        self._attendance: Attendance | None = None
         self._said = b""
         self._namespace = 0
+        self._bwrap = 0  # of one that a server before us has set up
         #: Of the first process inside, as seen here; 0 while it is not known.
         self.pid = 0
+
+    @classmethod
+    def found(cls, bwrap: int, *, tty: bool) -> Inside:
+        """One that a server before us has set up; ``bwrap`` is the process we know."""
+        inside = cls(-1, (), None, tty)
+        inside._bwrap = bwrap
+        return inside
+
+    def attend(self, listener: int, loop: AbstractEventLoop, keep: Keep | None = None) -> None:
+        """Answer what is called in there; ``keep`` has the keeper hold what is being answered."""
+        self._attendance = self._attended_by(listener)
+        self._attendance.begin(loop, keep)
+
+    def go_on(self, listener: int, ledger: int, loop: AbstractEventLoop, keep: Keep) -> None:
+        """The same for one that was found, with what was being answered (or -1)."""
+        self._attendance = self._attended_by(listener, ledger)
+        self._attendance.begin(loop, keep)
+
+    def attend_alone(self, listener: int) -> None:
+        """The same for whoever has no event loop."""
+        self._attendance = self._attended_by(listener)
+        self._attendance.begin_alone()
+
+    def _attended_by(self, listener: int, ledger: int = -1) -> Attendance:
+        from handrail.sandbox.attendance import Attendance  # when the command runs already
+
+        return Attendance(listener, self._watcher, ledger)
+
+    @property
+    def denials(self) -> list[Denial]:
+        """What is known to have been refused in there."""
+        return [] if self._attendance is None else self._attendance.denials
+
+    def park(self) -> None:
+        """Another server goes on with it."""
+        _living.discard(self)
+        if self._attendance is not None:
+            self._attendance.close()
 
     def sent(self) -> None:
         """Whoever starts it has descriptors of its own now."""
@@ -153,6 +196,8 @@ class Inside:
         """The same for whoever has nothing else to do."""
         pidfd = self._first_process()
         if pidfd >= 0:
+            import select  # only for those whose command leaves somebody behind
+
             gone = select.select([pidfd], [], [], seconds)[0]
             os.close(pidfd)
             if not gone:
@@ -179,6 +224,10 @@ class Inside:
             if self._said.endswith(b"}\n"):
                 self.pid = _number(self._said, b'"child-pid":')
                 self._namespace = _number(self._said, b'"pid-namespace":')
+        elif self.pid == 0 and self._bwrap:
+            for child in _children(self._bwrap):
+                self._namespace = _namespace(child)
+                self.pid = child if self._namespace != _namespace(self._bwrap) else 0
         return self.pid != 0
 
     def _first_process(self) -> int:
@@ -193,21 +242,19 @@ class Inside:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
             return -1
-        if not select.select([pidfd], [], [], 0)[0]:
-            try:
-                if os.stat(f"/proc/{self.pid}/ns/pid").st_ino == self._namespace:
-                    return pidfd
-            except OSError:
-                # It is ending: nothing else makes this file unreadable for us.
-                return pidfd
+        import select
+
+        # Not to be seen, 0, only while it is ending.
+        ours = _namespace(self.pid) in (self._namespace, 0)
+        if ours and not select.select([pidfd], [], [], 0)[0]:
+            return pidfd
         os.close(pidfd)
         return -1
 
     def _end(self) -> None:
         _living.discard(self)
-        for path in self._fragile:
-            _remove_made(path)
-        self._fragile = ()
+        if self._attendance is not None:
+            self._attendance.close()
         if self._info >= 0:
             os.close(self._info)
             self._info = -1
@@ -217,16 +264,6 @@ class Inside:
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()
-
-
-def _remove_made(path: bytes) -> None:
-    """Where a socket was that vanished before it was covered, an empty file may be now."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode) and status.st_size == 0 and status.st_uid == os.getuid():
-            os.unlink(path)
-    except OSError:
-        pass
 
 
 def _number(text: bytes, name: bytes) -> int:
@@ -243,12 +280,36 @@ def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
     return 1
 
 
-def _children(pid: int) -> list[int]:
+def _namespace(pid: int) -> int:
+    """The number of the namespace in which this process has its own; 0: not to be seen."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            return [int(child) for child in file.read().split()]
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    """Of all its threads."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
     except (OSError, ValueError):
-        return []
+        pass  # it is ending
+    return found
+
+
+def family_of(pid: int) -> list[int]:
+    """Everybody in the sandbox this process is in."""
+    first, namespace = pid, _namespace(pid)
+    while namespace:
+        with open(f"/proc/{first}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])
+        if _namespace(parent) != namespace:
+            break
+        first = parent
+    return [first, *_descendants(first)]
 
 
 def _descendants(pid: int) -> list[int]:

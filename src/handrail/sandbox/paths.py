@@ -20,11 +20,22 @@ if TYPE_CHECKING:
 
 
 _MOST_LINKS = 40
+#: How many paths are kept open at a time; of others the identity is known.
+_MOST_OPEN = 400
 _FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refused(SandboxError):
     """The profile cannot be enforced on this file system as it is; nothing was started."""
+
+
+class Exchanged(Refused):
+    """A path is no longer what it was when the plan was begun."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(
+            f"{shown(path)} was exchanged while the sandbox was made; start the command again"
+        )
 
 
 class Missing(Exception):
@@ -57,10 +68,59 @@ class Opened(Record):
     path: bytes
     mode: int
     links: dict[bytes, bytes]
+    identity: tuple[int, int]  # device, inode
 
     @property
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.mode)
+
+
+class Places:
+    """All that was opened for one plan.  Close it when done."""
+
+    def __init__(self) -> None:
+        self._opened: dict[bytes, Opened] = {}
+        #: The symbolic links that were crossed.
+        self.links: dict[bytes, bytes] = {}
+
+    def __getitem__(self, path: bytes) -> Opened:
+        return self._opened[path]
+
+    def open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+        """What is at a path, looked at once; raises as ``open_path`` does."""
+        known = self._opened.get(path)
+        if known is not None:
+            return known
+        opened = open_path(path, trusted)
+        self.links.update(opened.links)
+        known = self._opened.get(opened.path)
+        if known is not None:
+            os.close(opened.fd)
+            return known
+        if len(self._opened) >= _MOST_OPEN:
+            os.close(opened.fd)
+            opened = opened._replace(fd=-1)
+        self._opened[opened.path] = opened
+        return opened
+
+    def take(self, opened: Opened) -> int:
+        """A descriptor of it, from now on the caller's."""
+        if opened.fd >= 0:
+            return os.dup(opened.fd)
+        try:
+            again = open_path(opened.path, lambda link, status: False)
+        except (Missing, Crossed):
+            raise Exchanged(opened.path) from None
+        if again.identity != opened.identity:
+            os.close(again.fd)
+            raise Exchanged(opened.path)
+        return again.fd
+
+    def close(self) -> None:
+        for opened in self._opened.values():
+            if opened.fd >= 0:
+                os.close(opened.fd)
+        self._opened.clear()
 
 
 def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
@@ -72,10 +132,10 @@ def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> 
     fd, status, crossed = _step(path, links, trusted)
     while crossed is not None:
         if len(links) > _MOST_LINKS:
-            raise Refused(f"{_shown(path)} runs in a circle of symbolic links; give its real path")
+            raise Refused(f"{shown(path)} runs in a circle of symbolic links; give its real path")
         path = crossed
         fd, status, crossed = _step(path, links, trusted)
-    return Opened(fd, path, status.st_mode, links)
+    return Opened(fd, path, status.st_mode, links, (status.st_dev, status.st_ino))
 
 
 def _step(
@@ -100,7 +160,7 @@ def _step(
             if error.errno == errno.EACCES:
                 raise Unreachable(here) from None
             raise Refused(
-                f"{_shown(here)} cannot be opened ({error.strerror}); leave it out of the profile"
+                f"{shown(here)} cannot be opened ({error.strerror}); leave it out of the profile"
             ) from None
         finally:
             os.close(before)
@@ -146,5 +206,6 @@ def _writable(directory: bytes) -> bool:
     return os.access(directory, os.W_OK, effective_ids=True)
 
 
-def _shown(path: bytes) -> str:
+def shown(path: bytes) -> str:
+    """A path for people."""
     return os.fsdecode(path)

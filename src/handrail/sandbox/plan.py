@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.sandbox import sockets
 from handrail.sandbox.bubblewrap import Step
 from handrail.sandbox.masks import Mask, Registry
+from handrail.sandbox.paths import Exchanged
 from handrail.sandbox.profile import Access, Profile, parents
 from handrail.sandbox.repositories import RepositoryIndex
+
+#: How often a plan is begun anew because something moved meanwhile.
+_MOST_TRIES = 4
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
 
@@ -30,13 +33,12 @@ class Plan:
         self.rules: dict[bytes, Access] = {}
         #: Number in the child -> descriptor here.
         self.passed: list[tuple[int, int]] = []
-        self.sockets: tuple[bytes, ...] = ()
-        #: Covered sockets in writable directories: should one vanish just then, bwrap makes a file.
-        self.fragile: list[bytes] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
         self.arguments: list[bytes] = []
+        #: What is mounted before bwrap begins (``beforehand.py``).
+        self.beforehand = b""
 
     def access(self, path: bytes) -> Access:
         """What may be done at a real path."""
@@ -61,11 +63,9 @@ class Plan:
             except OSError:
                 return False
         for root, found in self.repositories.items():
-            if self._indexes(root).refresh() != found:
+            if self._indexes(root, shared=root in self.profile.shared).refresh() != found:
                 return False
-        if self.profile.network or not self.profile.sockets:
-            return True
-        return sockets.host_sockets() == self.sockets
+        return True
 
     def close(self) -> None:
         """Let go of the descriptors."""
@@ -92,12 +92,12 @@ class Indexes:
     def __init__(self) -> None:
         self._known: dict[bytes, RepositoryIndex] = {}
 
-    def __call__(self, root: bytes) -> RepositoryIndex:
+    def __call__(self, root: bytes, *, shared: bool) -> RepositoryIndex:
         index = self._known.get(root)
         if index is None:
             if len(self._known) >= 32:
                 self._known.clear()
-            index = self._known[root] = RepositoryIndex(root)
+            index = self._known[root] = RepositoryIndex(root, shared=shared)
         return index
 
 
@@ -119,13 +119,21 @@ class Planner:
             known.close()
             known = None
         if known is None:
-            from handrail.sandbox.layout import Layout  # which fills plans
-
-            known = Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
+            known = self._made(profile)
         self._plans[profile] = known
         while len(self._plans) > self.MOST_PLANS:
             self._plans.pop(next(iter(self._plans))).close()
         return known
+
+    def _made(self, profile: Profile) -> Plan:
+        from handrail.sandbox.layout import Layout  # which fills plans
+
+        for _ in range(_MOST_TRIES):
+            try:
+                return Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
+            except Exchanged as moved:
+                problem = moved  # others work here as well
+        raise problem
 
     def forget(self, profile: Profile) -> None:
         """Think of this profile anew the next time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
@@ -24,6 +25,10 @@ _SWITCHES = (
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
 )
 _ENV = {"PATH": "/usr/bin:/bin"}
+#: As in ``rehearsal.py``.
+_UNDECIDED = 75
+#: Of what is remembered.
+_FORM = 2
 
 
 class Bubblewrap(Record):
@@ -33,6 +38,7 @@ class Bubblewrap(Record):
     version: str
     fresh_proc: bool  # whether it may mount a /proc of its own
     argv0: bool  # whether it can set the name a program is called by
+    connects: bool  # whether connections can be made for what it holds (``rehearsal.py``)
 
 
 def this_machine() -> Machine:
@@ -78,12 +84,14 @@ def bubblewrap() -> Bubblewrap:
     known = _remembered(key)
     if known is not None:
         return known
-    found = _try(path)
-    _remember(key, found)
+    found, certain = _try(path)
+    if certain:
+        _remember(key, found)
     return found
 
 
-def _try(path: str) -> Bubblewrap:
+def _try(path: str) -> tuple[Bubblewrap, bool]:
+    """What was found, and whether it would be found again."""
     version = _run([path, "--version"])[1].strip().removeprefix("bubblewrap ")
     options = _run([path, "--help"])[1]
     if "--ro-bind-fd" not in options:
@@ -103,7 +111,9 @@ def _try(path: str) -> Bubblewrap:
             f"bubblewrap does not work here ({said.strip()[-300:] or f'exit {code}'}); run"
             " `handrail doctor` to see what is missing"
         )
-    return Bubblewrap(path, version, fresh, "--argv0" in options)
+    rehearsal = os.path.join(os.path.dirname(__file__), "rehearsal.py")
+    how = _run([sys.executable, "-I", "-S", rehearsal, path])[0]
+    return Bubblewrap(path, version, fresh, "--argv0" in options, how == 0), how != _UNDECIDED
 
 
 def _run(argv: list[str]) -> tuple[int, str]:
@@ -131,7 +141,15 @@ def _run(argv: list[str]) -> tuple[int, str]:
 def _key(path: str) -> str:
     status = os.stat(path)
     system = os.uname()
-    parts = (path, status.st_ino, status.st_size, status.st_mtime_ns, system.release, os.getuid())
+    parts = (
+        _FORM,
+        path,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        system.release,
+        os.getuid(),
+    )
     return " ".join(map(str, (*parts, *map(_switch, _SWITCHES))))
 
 
@@ -149,10 +167,11 @@ def _switch(place: str) -> str:
 def _remembered(key: str) -> Bubblewrap | None:
     try:
         with open(_file()) as file:
-            first, path, version, proc, argv0 = file.read().split("\n")[:5]
+            first, path, version, *facts = file.read().split("\n")[:6]
+            proc, argv0, connects = (fact == "1" for fact in facts)
     except (OSError, ValueError):
         return None
-    return Bubblewrap(path, version, proc == "1", argv0 == "1") if first == key else None
+    return Bubblewrap(path, version, proc, argv0, connects) if first == key else None
 
 
 def forget() -> None:
@@ -164,7 +183,8 @@ def forget() -> None:
 
 
 def _remember(key: str, found: Bubblewrap) -> None:
-    text = f"{key}\n{found.path}\n{found.version}\n{found.fresh_proc:d}\n{found.argv0:d}\n"
+    facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n"
+    text = f"{key}\n{found.path}\n{found.version}\n{facts}"
     place = _file()
     temporary = f"{place}.{os.getpid()}"
     try:

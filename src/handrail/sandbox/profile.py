@@ -4,17 +4,16 @@ An ``Intent`` is what a client asked for, with symbolic roots; ``resolve`` binds
 machine and gives a ``Profile``: absolute paths, one access each, hashable, so that a plan can be
 remembered for it.  What the file system looks like is no matter of this module.
 
-(Named tuples here and around: making a dozen dataclasses takes longer than a whole sandbox, and
-``handrail sandbox`` pays for it each time.)
+(``Record`` and ``Choice`` here and around: dataclasses and enumerations take longer to import than
+a whole sandbox takes to be made, and ``handrail sandbox`` pays for it each time.)
 """
 
 from __future__ import annotations
 
-import enum
 import posixpath
 
 from handrail.errors import SandboxError
-from handrail.sandbox.record import Record
+from handrail.sandbox.record import Choice, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ MINIMAL_ROOTS = (
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 
 
-class Access(enum.IntEnum):
+class Access(Choice):
     """What one entry says; of two for the same path the larger number wins."""
 
     READ = 1
@@ -50,12 +49,12 @@ class BadIntent(SandboxError):
     """The permissions make no sense; nothing was started."""
 
 
-class Files(enum.Enum):
+class Files(Choice):
     """Who looks after files."""
 
-    RESTRICTED = "restricted"  # the entries
-    UNRESTRICTED = "unrestricted"  # nobody
-    EXTERNAL = "external"  # the caller, in a way of its own
+    RESTRICTED = 1  # the entries
+    UNRESTRICTED = 2  # nobody
+    EXTERNAL = 3  # the caller, in a way of its own
 
 
 class Entry(Record):
@@ -117,8 +116,7 @@ class Profile(Record):
     #: Shared directories, in which no name is ever made up to protect it.
     shared: tuple[bytes, ...] = ()
     private: tuple[bytes, ...] = ()
-    #: Whether Unix sockets may be made.  Those of the host are covered only then: they come and
-    #: go at any time, and with them the mounts.
+    #: Whether Unix sockets may be made; somebody has to answer what connects then.
     sockets: bool = True
 
     def access(self, path: bytes) -> Access:

@@ -1,14 +1,17 @@
 """Small immutable values, cheap to define.
 
-What a dataclass or a named tuple is, without what importing those costs: ``handrail sandbox`` is a
-program of its own each time, and they took longer than the sandbox it starts.
+What a dataclass, a named tuple or an enumeration is, without what importing those costs: ``handrail
+sandbox`` is a program of its own each time, and they took longer than the sandbox it starts.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from enum import IntEnum
     from typing import Any, Self, dataclass_transform
+
+    Choice = IntEnum
 
     @dataclass_transform(frozen_default=True)
     class Record:
@@ -17,6 +20,26 @@ if TYPE_CHECKING:
         def _replace(self, **changes: Any) -> Self: ...
 
 else:
+
+    class _Members(type):
+        def __iter__(cls):
+            return (value for value in vars(cls).values() if isinstance(value, cls))
+
+    class Choice(int, metaclass=_Members):
+        """What an IntEnum is to those who name its members, compare them and list them."""
+
+        def __init_subclass__(cls) -> None:
+            for name, value in list(vars(cls).items()):
+                if type(value) is int:
+                    member = cls(value)
+                    member.name = name
+                    setattr(cls, name, member)
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}.{self.name}"
+
+        def __reduce__(self):
+            return getattr, (type(self), self.name)
 
     class Record:
         """Fields by annotation, in order; values compare and hash by them."""

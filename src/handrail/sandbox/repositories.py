@@ -3,6 +3,10 @@
 The first look walks the tree; later ones ask every directory for its time of change only and
 read those anew that have changed.  A directory that changed about when it was read is read again,
 for its clock may not have ticked since.
+
+A directory that others use too, such as the one for temporary files, is looked at less closely:
+only what is ours, only so much of it, nearest first.  It changes all the time, and nobody should
+wait for that or be refused for it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import time
 #: Not walked: large, made by tools, and no place where people keep repositories of their own.
 SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
 MOST_DIRECTORIES = 200_000
+#: The same below a shared directory, where looking stops there.
+MOST_SHARED = 128
 #: Stands among what was found for all that was not looked at.
 MORE = b""
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
@@ -25,8 +31,9 @@ Directory = tuple[int, int, tuple[bytes, ...], bool]  # mtime, read at, subdirec
 class RepositoryIndex:
     """All ``.git`` below one root, the root's own not counted."""
 
-    def __init__(self, root: bytes) -> None:
+    def __init__(self, root: bytes, *, shared: bool = False) -> None:
         self.root = root
+        self._shared = shared
         self._seen: dict[bytes, Directory] = {}
 
     def refresh(self) -> tuple[bytes, ...]:
@@ -39,23 +46,26 @@ class RepositoryIndex:
         seen: dict[bytes, Directory] = {}
         before = self._seen
         todo = [self.root]
-        while todo:
-            if len(seen) >= MOST_DIRECTORIES:
-                found.append(MORE)
+        for path in todo:  # which grows meanwhile
+            if len(seen) >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
+                if not self._shared:
+                    found.append(MORE)
                 break
-            path = todo.pop()
             try:
                 status = os.stat(path, follow_symlinks=False)
             except OSError:
                 continue
+            if self._shared and status.st_uid != ours and path != self.root:
+                continue  # git of ours does not trust it
             if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
                 # Root could look all the same, but what it runs in there could only open it again.
-                found.append(path)
+                if not self._shared:
+                    found.append(path)
                 continue
             changed = status.st_mtime_ns
             entry = before.get(path)
             if entry is None or entry[0] != changed or entry[1] - changed < _UNSETTLED_NS:
-                entry = _read(path, changed)
+                entry = _read(path, changed, empty=not self._shared)
             seen[path] = entry
             if entry[3] and path != self.root:
                 found.append(path + b"/.git")
@@ -64,7 +74,8 @@ class RepositoryIndex:
         return tuple(sorted(found))
 
 
-def _read(path: bytes, changed: int) -> Directory:
+def _read(path: bytes, changed: int, *, empty: bool) -> Directory:
+    """``empty``: whether an empty ``.git`` counts; masks of sandboxes are, and come and go."""
     now = time.time_ns()
     below: list[bytes] = []
     has_git = False
@@ -73,12 +84,19 @@ def _read(path: bytes, changed: int) -> Directory:
             for entry in entries:
                 name = entry.name
                 if name == b".git":
-                    has_git = True
+                    has_git = empty or not _is_empty(entry)
                 elif name not in SKIPPED and entry.is_dir(follow_symlinks=False):
                     below.append(entry.path)
     except OSError:
         pass  # not ours to read: then git of ours would not trust it either
     return changed, now, tuple(below), has_git
+
+
+def _is_empty(entry: os.DirEntry[bytes]) -> bool:
+    if not entry.is_dir(follow_symlinks=False):
+        return False
+    with os.scandir(entry) as inner:
+        return next(inner, None) is None
 
 
 def git_directories(pointer: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ type, and socket families that are not bound to a network namespace.
 from __future__ import annotations
 
 import errno
-import struct
+import sys
 
 _LD_W_ABS = 0x20
 _JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
@@ -19,6 +19,7 @@ _RET = 0x06
 ALLOW = 0x7FFF0000
 KILL = 0x80000000
 ERRNO = 0x00050000
+NOTIFY = 0x7FC00000
 
 _NR, _ARCH = 0, 4
 _ARGS = 16
@@ -79,6 +80,7 @@ _UNSHARE = (272, 97)
 _IOCTL = (16, 29)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
+_CONNECT = (42, 203)
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACE = 0x7E020000
@@ -113,16 +115,20 @@ class _Program:
         self.answer(action)
 
     def only_for(self, number: int, block: _Program) -> None:
-        """The block sees this system call alone and has to answer it."""
+        """The block sees this system call (or this argument) alone and has to answer it."""
         self.code.append((_JEQ, 0, len(block.code), number))
         self.code += block.code
 
     def bytes(self) -> bytes:
-        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.code)
+        order = sys.byteorder  # struct would be one more module to wait for
+        return b"".join(
+            code.to_bytes(2, order) + bytes((hit, miss)) + value.to_bytes(4, order)
+            for code, hit, miss, value in self.code
+        )
 
 
 def _connected_types(eperm: int) -> _Program:
-    """Streams and packets in sequence: half of a pair of these can reach nobody else."""
+    """Streams and packets in sequence: without a ``connect`` these can reach nobody else."""
     block = _Program()
     block.argument(1)
     block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
@@ -135,8 +141,9 @@ def _connected_types(eperm: int) -> _Program:
 def program(arch: str, *, unix_sockets: bool) -> bytes:
     """The program for one kind of machine; raises KeyError for one we have no numbers for.
 
-    ``unix_sockets``: whether such sockets may be made one by one; pairs may in any case, if they
-    are of a kind that cannot be sent elsewhere.
+    ``unix_sockets``: whether such sockets may be made one by one, which takes somebody who answers
+    what ``announcing`` announces; pairs may in any case.  Either must be of a kind that cannot be
+    sent elsewhere: datagrams can.
     """
     audit, column = ARCHES[arch]
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
@@ -166,7 +173,9 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     main.only_for(_IOCTL[column], block)
     block = _Program()
     block.argument(0)
-    for family in (_INET, _INET6, *((_UNIX,) if unix_sockets else ())):
+    if unix_sockets:
+        block.only_for(_UNIX, _connected_types(eperm))
+    for family in (_INET, _INET6):
         block.answer_if(_JEQ, family, ALLOW)
     block.answer_unless(_JEQ, _NETLINK, eperm)
     block.argument(2)
@@ -176,10 +185,30 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     block = _Program()
     block.argument(0)
     block.answer_unless(_JEQ, _UNIX, eperm)
-    if unix_sockets:
-        block.answer(ALLOW)
-    else:
-        block.code += _connected_types(eperm).code
+    block.code += _connected_types(eperm).code
     main.only_for(_SOCKETPAIR[column], block)
+    main.answer(ALLOW)
+    return main.bytes()
+
+
+def connect_number(arch: str) -> int:
+    """Which call ``connect`` is."""
+    return _CONNECT[ARCHES[arch][1]]
+
+
+def announcing(arch: str, *, watch: bool) -> bytes:
+    """The program that has ``connect`` announced, or every attempt to change something as well.
+
+    What the other program refuses is refused without an announcement.
+    """
+    if watch:
+        from handrail.sandbox import attempts  # only for those who ask
+
+        return attempts.filter_code(arch)
+    main = _Program()
+    main.load(_ARCH)
+    main.answer_unless(_JEQ, ARCHES[arch][0], ALLOW)
+    main.load(_NR)
+    main.answer_if(_JEQ, connect_number(arch), NOTIFY)
     main.answer(ALLOW)
     return main.bytes()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from handrail.process.spec import ProcessSpec
+    from handrail.sandbox.watcher import Watcher
 
     T = TypeVar("T")
 
@@ -34,8 +35,6 @@ LINUX_SECCOMP = "linuxSeccomp"
 _LAST_SECONDS = 2.0
 #: How often a plan is made anew because names appear that were missing.
 _MOST_TRIES = 8
-#: How often a sandbox may fail to be set up before Unix sockets are given up.
-_PATIENCE = 2
 
 
 class Sandbox:
@@ -61,32 +60,39 @@ class Sandbox:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
         return self._ready().plan(profile)
 
-    def contain(self, spec: ProcessSpec, profile: Profile, failures: int = 0) -> ProcessSpec:
+    def contain(
+        self, spec: ProcessSpec, profile: Profile, *, watch: bool = False, again: bool = False
+    ) -> ProcessSpec:
         """The spec that runs the same command held by the profile.
 
-        Raises SandboxUnavailable, or Refused.  One that asks for nothing is given back as it is.
+        ``watch``: what it tries in vain is noted.  ``again``: the file system moved under the plan
+        that was there.  Raises SandboxUnavailable, or Refused.  One that asks for nothing is given
+        back as it is.
         """
         if not profile.confined:
             return spec
 
         def hold(plan: Plan) -> ProcessSpec:
-            return wrap(spec, plan, self._bwrap, plan.registry, again)
+            return wrap(spec, plan, self._bwrap, plan.registry, once_more, watcher(plan))
 
-        def again() -> ProcessSpec:
-            return self.contain(spec, profile, failures + 1)
+        def watcher(plan: Plan) -> Watcher | None:
+            if not watch:
+                return None
+            if not self._bwrap.connects:
+                raise SandboxUnavailable(
+                    "calls cannot be announced here, so attempts cannot be noted; leave"
+                    " watchDenials out, or run `handrail doctor` to see why"
+                )
+            from handrail.sandbox.watcher import watch_plan  # rare
 
-        profile = self._after(failures, profile)
-        return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
+            return watch_plan(plan)
 
-    def _after(self, failures: int, profile: Profile) -> Profile:
-        """What to try after so many failures to set it up.
+        def once_more() -> ProcessSpec:
+            return self.contain(spec, profile, watch=watch, again=True)
 
-        Sockets of the host that come and go faster than they can be covered: then none can be
-        made inside, and nothing has to be covered.
-        """
-        if failures:
+        if again:
             self._ready().forget(profile)
-        return profile._replace(sockets=False) if failures >= _PATIENCE else profile
+        return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
 
     def contain_command(
         self,
@@ -94,14 +100,17 @@ class Sandbox:
         cwd: bytes,
         env: Mapping[bytes, bytes],
         profile: Profile,
-        failures: int = 0,
+        *,
+        tty: bool = False,
+        again: bool = False,
     ) -> Wrapped:
         """The same for words and an environment, under a profile that asks for something."""
 
         def hold(plan: Plan) -> Wrapped:
-            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry)
+            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry, tty=tty)
 
-        profile = self._after(failures, profile)
+        if again:
+            self._ready().forget(profile)
         return self._with_plan(profile, argv[0], cwd, hold)
 
     def _with_plan(

@@ -1,42 +1,26 @@
-"""Seeing what a confined command tries to change, by seccomp user notification.
+"""Seeing what a confined command tries to change.
 
 Evidence, never enforcement: each attempt is let through at once, and noted when the profile says
 that it cannot succeed.  What is read is the command's own memory, which it may change under us.
-Needs no privilege.  It is asked for, never the default: each attempt costs two switches, and a
-command whose watcher is gone finds those calls missing (ENOSYS).
-
-The command is started by ``helper.py watch``, which installs the filter and sends the listening
-descriptor over the socket that ``Watcher`` holds the other end of.
+It is asked for, never the default: each attempt costs two switches (``attendant.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import platform
-import select
-import socket
 import stat
-import struct
 import sys
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from handrail.sandbox import attempts
+from handrail.sandbox import attempts, notices
 from handrail.sandbox.denial import Denial
+from handrail.sandbox.plan import Plan
+from handrail.sandbox.profile import Access, within
 
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
-_CONTINUE = 1
-_NOTICE = struct.Struct("=QIIiIQ6Q")
-_ANSWER = struct.Struct("=QqiI")
-_LONGEST_PATH = 4096
-#: Different denials that are noted of one command.
-MOST_RECORDS = 256
 _MOST_PIDS = 4096
-#: Seconds until the helper must have sent its listener.
-_START_SECONDS = 30.0
 
 #: Places that hold no file of anybody.
 _PLUMBING = (b"/dev/", b"/proc/", b"/newroot/", b"/oldroot/")
@@ -44,109 +28,36 @@ _PLUMBING = (b"/dev/", b"/proc/", b"/newroot/", b"/oldroot/")
 
 class _Attempt(NamedTuple):
     op: str
-    sort: str  # as in the table; empty for an address
+    sort: str  # as in the table
     flags: int
     target: bytes
 
 
-def watchable() -> bool:
-    """Whether this kind of machine is known."""
-    return platform.machine() in attempts.MACHINES
-
-
 class Watcher:
-    """One command, watched by one thread until all its processes have ended."""
+    """What the attempts of one command mean."""
 
-    def __init__(
-        self, sock: socket.socket, may_write: Callable[[bytes], bool], *, network: bool
-    ) -> None:
-        """``may_write`` is the profile; ``network``: whether connections may leave.
-
-        The socket is ours from now on.
-        """
-        self._sock = sock
+    def __init__(self, may_write: Callable[[bytes], bool]) -> None:
+        """``may_write`` is the profile."""
         self._may_write = may_write
-        self._network = network
         self._calls = attempts.calls_of(platform.machine())
-        self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
-        self._found: dict[Denial, None] = {}
         self._commands: set[int] = set()  # processes that are seen to be past the building
-        self._thread = threading.Thread(target=self._run, name="handrail-watcher", daemon=True)
-        self._thread.start()
 
-    @property
-    def denials(self) -> list[Denial]:
-        """What was noted so far."""
-        return list(self._found)
-
-    def close(self) -> None:
-        """The command has ended: stop watching, and wait until that has happened."""
-        fd, self._stopped = self._stopped, -1
-        if fd >= 0:
-            os.close(fd)
-            self._thread.join()
-
-    def _run(self) -> None:
-        listener = -1
-        try:
-            listener = self._take_listener()
-            if listener >= 0:
-                self._watch(listener)
-        finally:
-            self._sock.close()
-            os.close(self._stop)
-            if listener >= 0:
-                os.close(listener)
-
-    def _take_listener(self) -> int:
-        ours = self._sock.fileno()
-        ready, _, _ = select.select([ours, self._stop], [], [], _START_SECONDS)
-        if ours not in ready:
-            return -1
-        try:
-            _, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
-        except OSError:
-            return -1
-        return fds[0] if fds else -1
-
-    def _watch(self, listener: int) -> None:
-        poll = select.poll()
-        poll.register(listener, select.POLLIN)
-        poll.register(self._stop, select.POLLIN)
-        while True:
-            events = dict(poll.poll())
-            if events.get(listener, 0) & select.POLLIN:
-                self._serve(listener)
-            elif events:
-                return  # everybody of it is gone, or we are told to stop
-
-    def _serve(self, listener: int) -> None:
+    def see(self, listener: int, notice: notices.Notice) -> list[Denial]:
         """Read what the command is about to do, let it, and then think about it.
 
         Thinking comes last because the command waits meanwhile.  What will be refused changes
         nothing, so the file system still looks as it did.
         """
-        buffer = bytearray(_NOTICE.size)
-        try:
-            fcntl.ioctl(listener, _RECEIVE, buffer)
-        except OSError:
-            return  # it was killed before we looked
-        number, pid, _, call, _, _, *arguments = _NOTICE.unpack(buffer)
-        known = self._calls.get(call)
+        known = self._calls.get(notice.call)
         tried: list[_Attempt] = []
         try:
-            if known is not None and len(self._found) < MOST_RECORDS and self._inside(pid):
-                tried = self._read(pid, known, arguments)
+            if known is not None and self._inside(notice.pid):
+                tried = _read(notice.pid, known, notice.arguments)
         except OSError:
             pass  # it ended meanwhile, or cannot be looked at: no evidence then
-        try:
-            fcntl.ioctl(listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
-        except OSError:
-            return  # not the process that asked any more, so none of this is about it
-        for attempt in tried:
-            record = self._judge(attempt)
-            if record is not None:
-                self._found[record] = None
+        if not notices.go_on(listener, notice):
+            return []  # not the process that asked any more, so none of this is about it
+        return [denial for attempt in tried if (denial := self._judge(attempt)) is not None]
 
     def _inside(self, pid: int) -> bool:
         """Whether this is the command's doing: at first the sandbox itself is still being built."""
@@ -159,37 +70,8 @@ class Watcher:
             self._commands.add(pid)
         return True
 
-    def _read(self, pid: int, call: attempts.Call, arguments: list[int]) -> list[_Attempt]:
-        if call.address is not None:
-            if self._network:
-                return []
-            length = min(arguments[call.address + 1] & 0xFFFF, 128)
-            return [_Attempt(call.name, "", 0, _memory(pid, arguments[call.address], length))]
-        flags = 0
-        if call.flags is not None:
-            flags = arguments[call.flags] & 0xFFFFFFFF
-        elif call.how is not None:
-            flags = int.from_bytes(_memory(pid, arguments[call.how], 8), sys.byteorder)
-            if not flags & attempts.WRITE_FLAGS:
-                return []
-        found = []
-        for number, (directory, argument) in enumerate(call.paths):
-            path = _text_at(pid, arguments[argument])
-            if not path:
-                continue
-            if not path.startswith(b"/"):
-                base = None if directory is None else ctypes.c_int(arguments[directory]).value
-                where = b"cwd" if base in (None, attempts.AT_FDCWD) else b"fd/%d" % (base or 0)
-                path = os.readlink(b"/proc/%d/%b" % (pid, where)) + b"/" + path
-            sort = call.sort if call.sort != "move" else ("change", "put")[number]
-            found.append(_Attempt(call.name, sort, flags, path))
-        return found
-
     def _judge(self, attempt: _Attempt) -> Denial | None:
         op, sort, flags, raw = attempt
-        if not sort:
-            text = attempts.address_text(raw)
-            return None if text is None else Denial("network", op, text, "notify", certain=True)
         path = _host_path(raw, follow=sort == "open" and not flags & os.O_NOFOLLOW)
         if path is None or path.startswith(_PLUMBING) or self._may_write(path):
             return None
@@ -198,39 +80,40 @@ class Watcher:
         return Denial("file", op, path.decode("utf-8", "replace"), "notify", certain=True)
 
 
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+def watch_plan(plan: Plan) -> Watcher:
+    """For a command that this plan holds."""
+    rules, masks = dict(plan.rules), plan.masks
+
+    def may_write(path: bytes) -> bool:
+        if any(within(path, mask.path) for mask in masks):
+            return False
+        while path not in rules and path != b"/":
+            path = os.path.dirname(path)
+        return rules.get(path) is Access.WRITE
+
+    return Watcher(may_write)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
-
-
-def _memory(pid: int, address: int, length: int) -> bytes:
-    """Some bytes of another process."""
-    buffer = ctypes.create_string_buffer(length)
-    ours = _Vector(ctypes.cast(buffer, ctypes.c_void_p), length)
-    theirs = _Vector(address, length)
-    one = ctypes.c_ulong(1)
-    got = _libc.process_vm_readv(
-        pid, ctypes.byref(ours), one, ctypes.byref(theirs), one, ctypes.c_ulong(0)
-    )
-    if got < 0:
-        raise OSError(ctypes.get_errno(), "the memory of the command cannot be read")
-    return buffer.raw[:got]
-
-
-def _text_at(pid: int, address: int) -> bytes:
-    """The C string there; never beyond a page that may be the last."""
-    text = b""
-    while len(text) < _LONGEST_PATH:
-        at = address + len(text)
-        part = _memory(pid, at, min(256, 4096 - at % 4096))
-        head, end, _ = part.partition(b"\0")
-        text += head
-        if end or not part:
-            break
-    return text
+def _read(pid: int, call: attempts.Call, arguments: tuple[int, ...]) -> list[_Attempt]:
+    flags = 0
+    if call.flags is not None:
+        flags = arguments[call.flags] & 0xFFFFFFFF
+    elif call.how is not None:
+        flags = int.from_bytes(notices.memory(pid, arguments[call.how], 8), sys.byteorder)
+        if not flags & attempts.WRITE_FLAGS:
+            return []
+    found = []
+    for number, (directory, argument) in enumerate(call.paths):
+        path = notices.text_at(pid, arguments[argument])
+        if not path:
+            continue
+        if not path.startswith(b"/"):
+            base = None if directory is None else ctypes.c_int(arguments[directory]).value
+            where = b"cwd" if base in (None, attempts.AT_FDCWD) else b"fd/%d" % (base or 0)
+            path = os.readlink(b"/proc/%d/%b" % (pid, where)) + b"/" + path
+        sort = call.sort if call.sort != "move" else ("change", "put")[number]
+        found.append(_Attempt(call.name, sort, flags, path))
+    return found
 
 
 def _host_path(name: bytes, *, follow: bool) -> bytes | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import _socket  # socket itself takes a while to import
 import os
 
+from handrail.keeper import announce
 from handrail.sandbox import seccomp
 from handrail.sandbox.bubblewrap import (
     ARGS_FD,
+    BEFORE_FD,
     INFO_FD,
     MOST_ARGUMENTS,
     READY_FD,
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from handrail.process.spec import ProcessSpec
+    from handrail.sandbox.watcher import Watcher
 
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
-_filters: dict[bool, int] = {}
+#: Filter programs by what they are for.
+_filters: dict[tuple[str, bool], int] = {}
 
 
 class Wrapped(Record):
@@ -55,6 +59,7 @@ def wrap(
     bwrap: Bubblewrap,
     registry: Registry,
     again: Callable[[], ProcessSpec] | None = None,
+    watcher: Watcher | None = None,
 ) -> ProcessSpec:
     """The spec to start instead; its ``containment`` says when its descriptors were sent.
 
@@ -72,6 +77,7 @@ def wrap(
         arg0=spec.arg0,
         tty=spec.tty,
         again=again,
+        watcher=watcher,
     )
     return replace(
         spec,
@@ -80,6 +86,7 @@ def wrap(
         env=held.env,
         arg0=None,
         passed=held.passed,
+        asked=spec.command,
         containment=held.inside,
         contained=True,
     )
@@ -96,11 +103,14 @@ def wrap_command(
     arg0: bytes | None = None,
     tty: bool = False,
     again: Callable[[], ProcessSpec] | None = None,
+    watcher: Watcher | None = None,
 ) -> Wrapped:
     """The same for words and an environment; raises Refused or Stale.
 
-    ``again`` makes another of the same, should bwrap not come to start the command.
+    ``again`` makes another of the same, should bwrap not come to start the command.  With a
+    ``watcher`` everything it tries to change is announced.
     """
+    unix_sockets = plan.profile.sockets and bwrap.connects
     arguments = [
         *namespace_arguments(network=plan.profile.network),
         *plan.arguments,
@@ -137,8 +147,11 @@ def wrap_command(
         if lease is not None:
             arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
-        closing.append(_filter(unix_sockets=plan.profile.sockets and not plan.profile.network))
+        closing.append(_filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
+        if unix_sockets or watcher is not None:
+            closing.append(_filter("announce", watcher is not None))
+            passed.append((announce.PROGRAM, closing[-1]))
         closing.append(_memory(b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
         info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -147,6 +160,13 @@ def wrap_command(
         ours, theirs = _socket.socketpair()
         closing.append(theirs.detach())
         passed.append((READY_FD, closing[-1]))
+        program: tuple[bytes, ...] = (os.fsencode(bwrap.path),)
+        if plan.beforehand:
+            from handrail.sandbox import beforehand  # few have that many
+
+            closing.append(_memory(plan.beforehand))
+            passed.append((BEFORE_FD, closing[-1]))
+            program = (*beforehand.words(BEFORE_FD), *program)
         ours.send(b"\n")
         ours.shutdown(_socket.SHUT_WR)
         ready = ours.detach()
@@ -157,10 +177,10 @@ def wrap_command(
             lease.release()
         raise
     return Wrapped(
-        (os.fsencode(bwrap.path), b"--args", b"%d" % ARGS_FD, b"--", *command),
+        (*program, b"--args", b"%d" % ARGS_FD, b"--", *command),
         _ENV,
         tuple(passed),
-        Inside(info, tuple(closing), lease, tty, tuple(plan.fragile), ready, again),
+        Inside(info, tuple(closing), lease, tty, ready, again, watcher),
     )
 
 
@@ -171,12 +191,16 @@ def _setsid() -> bytes:
     return b"setsid"
 
 
-def _filter(*, unix_sockets: bool) -> int:
-    """The filter program to be read from the beginning: each reader needs a position of its own."""
-    fd = _filters.get(unix_sockets)
+def _filter(what: str, option: bool) -> int:
+    """A filter program, to be read from its beginning: each reader needs a position of its own."""
+    fd = _filters.get((what, option))
     if fd is None:
-        text = seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
-        fd = _filters[unix_sockets] = _memory(text)
+        machine = os.uname().machine
+        if what == "refuse":
+            text = seccomp.program(machine, unix_sockets=option)
+        else:
+            text = seccomp.announcing(machine, watch=option)
+        fd = _filters[what, option] = _memory(text)
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 

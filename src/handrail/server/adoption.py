@@ -6,14 +6,17 @@ import asyncio
 import logging
 import os
 import time
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 
 from handrail.errors import KeeperLost, UsageError
-from handrail.process import keeper_program, notes
+from handrail.process import custody, keeper_program, notes
 from handrail.process.launcher import Found, Launcher
 from handrail.process.notes import Note
 from handrail.process.revival import revive
+from handrail.process.spec import ProcessSpec
 from handrail.server.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,10 @@ async def adopt(
             f"the {len(found)} processes of the server before us need more descriptors than we may"
             " open; they are left as they are: raise `ulimit -n` and start again"
         )
+
+    def contain(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
+        return _contained(spec, found, listener, calls, launcher, loop)
+
     sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
     count = 0
     for one, note, detached in _newest(kept, found, launcher):
@@ -41,7 +48,7 @@ async def adopt(
             _end(one, launcher)
             continue
         try:
-            child, closed_ago = revive(one, note, launcher, loop)
+            child, closed_ago = revive(one, note, launcher, loop, contain)
         except (OSError, ValueError) as error:
             # Its output cannot be read, so nobody could ever tell what it did.
             log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
@@ -62,6 +69,24 @@ async def adopt(
     return len(sessions), count
 
 
+def _contained(
+    spec: ProcessSpec,
+    found: Found,
+    listener: int,
+    calls: int,
+    launcher: Launcher,
+    loop: asyncio.AbstractEventLoop,
+) -> ProcessSpec:
+    """A process in a sandbox: its signals go inside, its calls are answered, its end is read."""
+    from handrail.sandbox.inside import Inside
+    from handrail.sandbox.verdict import judge
+
+    inside = Inside.found(found.pid, tty=spec.tty)
+    if listener >= 0:
+        inside.go_on(listener, calls, loop, partial(launcher.keep, found.child, custody.CALLS))
+    return replace(spec, containment=inside, judge=judge)
+
+
 async def renew_keeper(launcher: Launcher) -> None:
     """Have the keeper become the program that belongs to us; it loses nothing by that."""
     reason = await asyncio.to_thread(keeper_program.check_keeper)
@@ -79,7 +104,8 @@ def _newest(
 ) -> list[tuple[Found, Note, bool]]:
     """Each process with its note, and whether it is nobody's.
 
-    An id may be there twice: forgotten, and the keeper not told so in time.
+    An id may be there twice: used again while the keeper still had the one before, because it
+    had left somebody behind or the keeper was not told in time.  That one gets another id.
     """
     chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
     for one in found:
@@ -94,8 +120,13 @@ def _newest(
         other = chosen.setdefault((note.owner, note.key), this)
         if other is not this:
             older, newer = sorted((other, this), key=lambda each: each[1].started)
-            _end(older[0], launcher)
             chosen[note.owner, note.key] = newer
+            if older[0].exit is None:
+                _end(older[0], launcher)
+            else:
+                spare = f"{note.key} (before {older[0].child})"
+                renamed = msgspec.structs.replace(older[1], key=spare)
+                chosen[note.owner, spare] = (older[0], renamed, older[2])
     return list(chosen.values())
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
@@ -151,8 +151,11 @@ class Server:
         """There is no keeper and there will be none."""
         log.error("without a keeper children are ended and their exits reported as lost")
         self.exit_code = 1
-        for child in self.sessions.children():
-            child.keeper_lost()
+        self.launcher.give_up()
+        children = self.sessions.children()
+        custody.kill(*children)
+        for child in children:
+            custody.give_up(child)
         self.stopping.set()
 
     async def stop(self) -> None:
@@ -207,6 +210,8 @@ async def serve(
     assert keeper is not None  # noqa: S101 (given, or found just now)
     launcher = Launcher(keeper, loop)
     server = Server(settings, launcher, loop)
+    if state is not None:
+        server.sessions.temporaries.directory = state.fd
 
     def new_keeper() -> KeeperHandle:
         return start_keeper() if state is None else state.keeper(settings.orphan_ttl)
@@ -228,10 +233,10 @@ async def serve(
         at_work(launcher.mark)
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
-        listener = await _listen(server, auth, None if heir is None else heir.listener)
+        ready = None if state is None else state.ready
+        given = None if heir is None else heir.listener
+        listener = await _listen(server, auth, given, ready)
         server.failed = False
-        if state is not None:
-            state.ready()
         if state is not None and listener is not None:
             offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
             loop.add_signal_handler(
@@ -283,13 +288,21 @@ async def _hand_over(server: Server, offer: upgrade.Upgrade) -> None:
 
 
 async def _listen(
-    server: Server, auth: Authenticator, sock: socket.socket | None
+    server: Server,
+    auth: Authenticator,
+    sock: socket.socket | None,
+    ready: Callable[[], None] | None,
 ) -> WebSocketListener | None:
-    """Open the way in; with a socket of the server before us nothing is announced again."""
+    """Open the way in; with a socket of the server before us nothing is announced again.
+
+    ``ready`` is called before anybody is told the address.
+    """
     listen = server.settings.listen
     if listen.kind == "stdio":
         from handrail.transport.stdio import open_stdio
 
+        if ready is not None:
+            ready()
         await open_stdio(Connection(server, "stdio"))
         return None
     front = Front(
@@ -310,6 +323,8 @@ async def _listen(
                 accept=lambda who: Connection(server, f"uid:{who.uid}"),
                 sock=sock,
             )
+            if ready is not None:
+                ready()
             if sock is None:
                 _announce(f"unix:{listen.path}")
             return unix
@@ -319,6 +334,8 @@ async def _listen(
         raise UsageError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
         ) from None
+    if ready is not None:
+        ready()
     if sock is not None:
         return tcp
     host, port = tcp.sockname[:2]  # type: ignore[index]

@@ -202,6 +202,8 @@ class Connection:
             self._violated("`initialized` before a successful `initialize`")
         else:
             self.initialized = True
+            if self.session is not None:
+                self.session.arrived()
 
     def _violated(self, why: str) -> None:
         log.warning("closing the connection of %s: %s", self.transport.peer, why)

@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Mapping
 
 from handrail.process.launcher import Abilities
+from handrail.process.spool import can_splice
 from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
@@ -39,6 +40,7 @@ EXTENSIONS = {
     "processSize": True,
     "processResize": True,
     "processCloseStdin": True,
+    "writeBusy": True,
     "processList": True,
     "processSignals": True,
     "processWait": True,
@@ -50,6 +52,7 @@ EXTENSIONS = {
     "detach": True,
     "heldOpen": True,
     "sessionClose": True,
+    "sessionTemporary": True,
     "sandboxBackend": True,
     "denials": True,
     "watchDenials": True,
@@ -84,11 +87,13 @@ def describe(
 
 
 def _machine(abilities: Abilities) -> dict[str, bool]:
-    """What depends on the machine: how trees are ended, and which limits can be set."""
+    """What depends on the machine: how trees are ended, which limits can be set, and whether
+    output in flight survives a killed server."""
     limits = abilities.limits
     return {
         "treeKillCgroup": abilities.trees == "cgroup",
         "treeKillWalk": abilities.trees == "walk",
+        "splice": can_splice(),
         "limitOutputBytes": True,
         "limitMemoryBytes": "memory" in limits,
         "limitPids": "pids" in limits,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from handrail.errors import HandrailError
-from handrail.process import custody, notes
+from handrail.process import custody, family, notes
 from handrail.process.keeper_program import KeeperHandle
 from handrail.process.launcher import Launcher
 from handrail.server.sessions import Sessions
@@ -43,6 +43,7 @@ class KeeperLoss:
         self._give_up = give_up
         self._at_work = at_work
         self._starts: deque[float] = deque()
+        self._dead: set[int] = set()  # keepers, by their first mark
         self._task: asyncio.Task[None] | None = None
 
     def happened(self) -> None:
@@ -59,6 +60,7 @@ class KeeperLoss:
             self._give_up()
             return
         log.error("the keeper is gone; its children go on, and a new keeper is started")
+        self._dead.add(self._launcher.mark)
         for child in self._sessions.children():
             custody.watch(child)
         self._task = asyncio.get_running_loop().create_task(self._replace())
@@ -81,6 +83,14 @@ class KeeperLoss:
         for owner, detached, child in self._sessions.everything():
             note = notes.encode(owner, child.key, child.spec, child.started)
             held = custody.holdings(child)
-            self._launcher.adopt(child.number, child.pid, child.status, note, held)
+            end = None
+            if child.status is not None and child.exit is not None:
+                end = (child.status, child.exit.usage)
+            self._launcher.adopt(child.number, child.pid, end, child.started[1], note, held)
             if detached:
                 self._launcher.renote(child.number, notes.move(owner, child.key, detached=True))
+        self._launcher.restored()
+        # Started, and nobody was told: whoever asked for it got an error.
+        known = set(self._launcher.marks.values())
+        dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
+        await asyncio.to_thread(family.end_all_of, dead, known)

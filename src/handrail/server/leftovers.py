@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+
+from handrail.process import family
 
 _FILE = "marks"
-#: A keeper counts upwards from a random number; this many children are its own.
-_SPAN = 1 << 24
-#: The daemons of a process may fork while we look.
-_ROUNDS = 16
 
 
 def remember(directory: int, mark: int) -> None:
@@ -38,12 +35,7 @@ def end(directory: int) -> int:
         marks = [int(line) for line in os.read(file, 65_536).split() if line.isdigit()]
     finally:
         os.close(file)
-    ended = 0
-    for _ in range(_ROUNDS):
-        found = sum(_kill(int(name), marks) for name in os.listdir("/proc") if name.isdigit())
-        ended += found
-        if not found:
-            break
+    ended = family.end_all_of(marks)
     forget(directory)
     return ended
 
@@ -52,30 +44,3 @@ def forget(directory: int) -> None:
     """Nothing is left of any keeper here."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_FILE, dir_fd=directory)
-
-
-def _kill(pid: int, marks: list[int]) -> bool:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        # After the pidfd: so it is this very process that has the mark.
-        mark = _mark_of(pid)
-        if mark is None or not any(base <= mark < base + _SPAN for base in marks):
-            return False
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
-
-
-def _mark_of(pid: int) -> int | None:
-    with open(f"/proc/{pid}/limits", "rb") as file:
-        for line in file:
-            if line.startswith(b"Max file locks"):
-                soft = line[14:].split()[0]
-                return None if soft == b"unlimited" else int(soft)
-    return None

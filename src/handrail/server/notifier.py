@@ -6,8 +6,9 @@ stream, and the base64 goes out as a part of its own, never copied into a string
 
 from __future__ import annotations
 
-from handrail.process.child import STREAM_NAMES, Child
+from handrail.process.child import Child
 from handrail.process.output_log import Chunk
+from handrail.process.stream import STREAM_NAMES
 from handrail.protocol.codec import encode, encode_base64
 from handrail.protocol.process import DenialShape, ExitShape, Omitted, UsageShape
 from handrail.server.receipts import Receipts

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import handrail.sandbox.attendant  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
-from handrail.process.spec import ProcessSpec, Verdict
+from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.sandbox import (
@@ -24,12 +25,9 @@ from handrail.protocol.sandbox import (
     SandboxParams,
     UnrestrictedFiles,
 )
-from handrail.sandbox import denial
+from handrail.sandbox import verdict
 from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
 from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
-
-if TYPE_CHECKING:
-    from handrail.sandbox.watcher import Watcher
 
 _ACCESS = {
     "read": Access.READ,
@@ -66,32 +64,18 @@ def contain(
 
 
 def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
-    watcher: Watcher | None = None
-
-    def judge(code: int | None, texts: list[bytes]) -> Verdict:
-        said = denial.likely_denied(LINUX_SECCOMP, code, *texts)
-        seen = [] if watcher is None else watcher.denials
-        # What a tool says beside a failure it has survived is no evidence of anything.
-        blamed = denial.from_text(*texts) if said else []
-        return Verdict(said or (bool(seen) and bool(code)), tuple(denial.merge(seen, blamed)))
-
     try:
-        held = sandbox.contain(spec, profile)
+        held = sandbox.contain(spec, profile, watch=watch)
     except SandboxUnavailable as why:
         from handrail.sandbox import fallback  # machines without user namespaces
 
         if watch:
             raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
         held, fd = fallback.contain(spec, profile, why)
-        held = replace(held, judge=judge)
+        held = replace(held, judge=verdict.judge)
         return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
-    if watch:
-        from handrail.sandbox import watched  # rare
-
-        held = watched.watch(held, sandbox.plan(profile))
-        assert isinstance(held.containment, watched.Watched)  # noqa: S101 (said by watch)
-        watcher = held.containment.watcher
-    return Contained(replace(held, judge=judge), LINUX_SECCOMP, "bubblewrap")
+    held = replace(held, judge=verdict.judge_watched if watch else verdict.judge)
+    return Contained(held, LINUX_SECCOMP, "bubblewrap")
 
 
 def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
 import secrets
 import time
 import uuid
@@ -29,6 +30,7 @@ from handrail.process.table import ProcessTable
 from handrail.protocol.envelope import ALREADY_ATTACHED, INVALID_REQUEST
 from handrail.server.measures import Measures
 from handrail.server.notifier import Notifier
+from handrail.server.temporaries import Temporaries
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,8 @@ class SessionNote(msgspec.Struct, array_like=True, frozen=True):
     ttl: float
     secret: str | None  # its digest
     detached_at: float | None  # monotonic
+    temporary: str | None = None
+    older: str | None = None  # the digest of a secret that is still good
 
 
 _KEY = b"session/"
@@ -74,8 +78,12 @@ class Session:
         self.owner = owner
         self.table = table
         self.ttl = ttl
-        self.secret: str | None = None  # the digest of the one that is valid
+        self.secret: str | None = None  # the digest of the one that was given last
+        #: The one before, as long as we do not know that the last has arrived.
+        self.older: str | None = None
         self.detached_at: float | None = None
+        #: A directory for temporary files that goes with it.
+        self.temporary: str | None = None
         self._save = save
         self.holder: Attached | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -86,11 +94,26 @@ class Session:
         return self.holder.notifier if self.holder is not None else None
 
     def new_secret(self) -> str:
-        """A secret for the next resume; the one before is worth nothing any more."""
+        """A secret for the next resume; the one before is good until this has arrived."""
         secret = secrets.token_urlsafe(32)
+        self.older = self.older or self.secret
         self.secret = _digest(secret)
         self._save(self)
         return secret
+
+    def arrived(self) -> None:
+        """The client has the last secret: the one before is worth nothing any more."""
+        if self.older is not None:
+            self.older = None
+            self._save(self)
+
+    def knows(self, secret: str | None) -> bool:
+        """Whether this is a secret of ours."""
+        if secret is None:
+            return False
+        digest = _digest(secret)
+        last, before = _same(digest, self.secret or ""), _same(digest, self.older or "")
+        return last or before
 
 
 class Sessions:
@@ -110,6 +133,7 @@ class Sessions:
         self._measures = measures
         self._ttl = ttl
         self._retention = retention
+        self.temporaries = Temporaries()
         self._sessions: dict[str, Session] = {}
         self._ending: set[asyncio.Task[None]] = set()
         #: Processes that outlived their sessions, by owner.
@@ -141,7 +165,14 @@ class Sessions:
     # --- one server after another ----------------------------------------------------------
 
     def _save(self, session: Session) -> None:
-        note = SessionNote(session.owner, session.ttl, session.secret, session.detached_at)
+        note = SessionNote(
+            session.owner,
+            session.ttl,
+            session.secret,
+            session.detached_at,
+            session.temporary,
+            session.older,
+        )
         self._launcher.note(_KEY + session.id.encode(), msgspec.json.encode(note))
 
     def save_all(self) -> None:
@@ -150,12 +181,13 @@ class Sessions:
             self._save(session)
 
     def everything(self) -> Iterator[tuple[str, bool, Child]]:
-        """Every process with its session, or with its owner when it is detached from any."""
+        """Every process with its session, or with its owner when it is detached from any; also
+        those that are forgotten and have left somebody behind."""
         for session in self._sessions.values():
-            for child in session.table:
+            for child in (*session.table, *session.table.left_behind()):
                 yield session.id, False, child
         for owner, table in self._detached.items():
-            for child in table:
+            for child in (*table, *table.left_behind()):
                 yield owner, True, child
 
     @property
@@ -177,7 +209,8 @@ class Sessions:
                 log.error("a session note is not of this version; its processes are ended")
                 continue
             session = self._make(key[len(_KEY) :].decode(), note.owner, note.ttl)
-            session.secret = note.secret
+            session.secret, session.older = note.secret, note.older
+            session.temporary = note.temporary
             session.detached_at = lost_at if note.detached_at is None else note.detached_at
             self._save(session)
             left = session.detached_at + session.ttl - time.monotonic()
@@ -207,15 +240,19 @@ class Sessions:
         """A process of nobody, found after a crash."""
         self._detached.setdefault(owner, self._table()).revive(child, closed_ago)
 
-    def _detach_processes(self, session: Session) -> None:
+    def _detach_processes(self, session: Session) -> bool:
+        """Have those outlive it that were started to; whether there were any."""
+        outlived = False
         for child in session.table:
             if child.spec.detach and not child.closed:
+                outlived = True
                 session.table.give_up(child)
                 child.sink = None
                 child.resume()
                 self._detached.setdefault(session.owner, self._table()).adopt(child)
                 moved = notes.move(session.owner, child.key, detached=True)
                 self._launcher.renote(child.number, moved)
+        return outlived
 
     # --- attach and detach -----------------------------------------------------------------
 
@@ -225,13 +262,11 @@ class Sessions:
         if session is None or session.owner != owner:
             # Not telling "not yours" from "not there".
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
-        wrong = secret is not None and not _same(_digest(secret), session.secret or "")
-        if wrong and session.holder is None:
+        if secret is not None and not session.knows(secret) and session.holder is None:
             log.warning("a wrong secret was presented for session %s", session.id)
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
-            known = session.secret
-            if secret is None or known is None or not _same(_digest(secret), known):
+            if not session.knows(secret):
                 raise RpcError(
                     ALREADY_ATTACHED,
                     f"session {session_id} is already attached to another connection",
@@ -248,6 +283,13 @@ class Sessions:
         for child in session.table:
             child.sink = holder.notifier
         return session
+
+    def temporary(self, session: Session) -> str:
+        """Its directory for temporary files, made when it is first asked for; raises OSError."""
+        if session.temporary is None:
+            session.temporary = os.fsdecode(self.temporaries.make())
+            self._save(session)
+        return session.temporary
 
     def set_ttl(self, session: Session, ttl: float) -> None:
         """How long it lives without a connection, within our own bounds."""
@@ -294,9 +336,10 @@ class Sessions:
         # First of all: without it the next server ends what we have not ended.
         self._launcher.note(_KEY + session.id.encode(), None)
         session.holder = None
-        if keep_detached:
-            self._detach_processes(session)
+        outlived = self._detach_processes(session) if keep_detached else False
         await session.table.end_all(grace)
+        if session.temporary is not None and not outlived:
+            await asyncio.to_thread(self.temporaries.remove, os.fsencode(session.temporary))
 
     async def end_all(self, grace: float = 0.0) -> None:
         """The server stops."""

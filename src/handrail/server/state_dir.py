@@ -1,9 +1,10 @@
 """Where a server and its keeper find each other again.
 
 One directory, one lock, one keeper.  A directory that was named is taken or refused; from a
-server that is stopped or does not answer it is taken by force.  Without a name the first one of
-the user's own that nobody holds is taken, so that several servers on one machine do not meet and
-one that follows a crash finds what the crash has left.
+server that is stopped or does not answer it is taken by force.  Without a name one of the user's
+own is taken: where a crash has left a keeper, best of a server that listened where we shall, else
+the first that nobody holds.  So several servers on one machine do not meet, and one that follows
+a crash finds what the crash has left.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 
 from handrail.errors import UsageError
 from handrail.process.keeper_program import KeeperHandle, claim_lease, find_keeper, start_keeper
-from handrail.server import leftovers
+from handrail.server import leftovers, temporaries
 
 _MOST_SERVERS = 4096
 #: Of a socket's name, less what we add.
@@ -26,6 +27,7 @@ _LONGEST_NAME = 90
 _LOCK_SECONDS = 5.0
 _SOCKET = "keeper.sock"
 _STARTS = "starts"
+_ADDRESS = "address"
 #: So many crashes at the start in so many seconds are enough.
 BUDGET = 3
 BUDGET_SECONDS = 60.0
@@ -36,7 +38,7 @@ class StateDir:
 
     def __init__(self, path: str, fd: int, lock: int) -> None:
         self.path = path
-        self._fd = fd
+        self.fd = fd
         self._lock = lock
         self._claimed: KeeperHandle | None = None
         self._started = False
@@ -44,7 +46,7 @@ class StateDir:
     @property
     def _socket(self) -> str:
         # By descriptor: a socket's name is limited to 107 bytes, a directory's is not.
-        return f"/proc/self/fd/{self._fd}/{_SOCKET}"
+        return f"/proc/self/fd/{self.fd}/{_SOCKET}"
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
@@ -64,38 +66,41 @@ class StateDir:
         """
         now = time.monotonic()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(_STARTS, flags, 0o600, dir_fd=self._fd)
+        file = os.open(_STARTS, flags, 0o600, dir_fd=self.fd)
         try:
-            times = [float(line) for line in os.read(file, 65_536).split()]
+            times = _numbers(os.read(file, 65_536))
             if sum(now - BUDGET_SECONDS < at <= now for at in times) >= BUDGET:
                 raise UsageError(
                     f"the server has crashed {BUDGET} times in {BUDGET_SECONDS:.0f} s while it"
                     " started; its processes are untouched; look into its log, then remove"
                     f" {os.path.join(self.path, _STARTS)} to try at once"
                 )
-            os.write(file, b"%f\n" % now)
+            with contextlib.suppress(OSError):  # a full disk keeps nobody from their processes
+                os.write(file, b"%f\n" % now)
         finally:
             os.close(file)
 
     def ready(self) -> None:
         """We have started."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_STARTS, dir_fd=self._fd)
+            os.unlink(_STARTS, dir_fd=self.fd)
 
     def at_work(self, mark: int) -> None:
         """A keeper of this mark serves us; see ``leftovers.py``."""
-        leftovers.remember(self._fd, mark)
+        leftovers.remember(self.fd, mark)
 
     def done(self) -> None:
         """The keeper has ended with everything it had; one before it may have died."""
-        leftovers.end(self._fd)
+        leftovers.end(self.fd)
+        temporaries.clear_all(self.fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         if not self._started:  # else we have lost our keeper, and its children are ours
-            leftovers.end(self._fd)
+            leftovers.end(self.fd)
+            temporaries.clear_all(self.fd)
             self._started = True
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_SOCKET, dir_fd=self._fd)
+            os.unlink(_SOCKET, dir_fd=self.fd)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with listener:
             before = os.umask(0o177)
@@ -117,14 +122,55 @@ class StateDir:
     def close(self) -> None:
         """Let others have it."""
         os.close(self._lock)
-        os.close(self._fd)
+        os.close(self.fd)
 
 
-def claim(path: str | None) -> StateDir:
-    """Take the directory that was named, or one of our own; raises UsageError."""
+def claim(path: str | None, address: str = "") -> StateDir:
+    """Take the directory that was named, or one of our own; raises UsageError.
+
+    ``address``: where we shall listen, by which a server finds its own again.
+    """
     if path is not None:
         return _take(path) or _take_over(path)
     base = _base()
+    taken = _left_by_a_crash(base, address) or _first_free(base)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with (
+        contextlib.suppress(OSError),
+        open(os.open(_ADDRESS, flags, 0o600, dir_fd=taken.fd), "w") as file,
+    ):
+        file.write(address)
+    return taken
+
+
+def _left_by_a_crash(base: str, address: str) -> StateDir | None:
+    """A directory in which a keeper waits for its next server."""
+    places = []
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdigit, os.listdir(base)):
+            place = os.path.join(base, name)
+            if os.path.exists(os.path.join(place, _SOCKET)):
+                places.append((_address_of(place) != address, int(name), place))
+    for _, _, place in sorted(places):
+        taken = _take(place)
+        if taken is None:
+            continue  # its server is there
+        taken._claimed = taken._find()
+        if taken._claimed is not None:
+            return taken
+        taken.close()
+    return None
+
+
+def _address_of(place: str) -> str | None:
+    try:
+        with open(os.path.join(place, _ADDRESS)) as file:
+            return file.read()
+    except (OSError, ValueError):
+        return None
+
+
+def _first_free(base: str) -> StateDir:
     for number in range(_MOST_SERVERS):
         taken = _take(os.path.join(base, str(number)))
         if taken is not None:
@@ -135,6 +181,18 @@ def claim(path: str | None) -> StateDir:
 def inherit(path: str, lock: int) -> StateDir:
     """The directory of a server that hands over to us, with the lock it holds."""
     return StateDir(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), lock)
+
+
+def in_use(path: str) -> bool:
+    """Whether a server has this directory; a server that starts may meet us here, so briefly."""
+    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def running(path: str | None) -> tuple[str, KeeperHandle]:
@@ -213,3 +271,12 @@ def _take(path: str) -> StateDir | None:
         os.close(fd)
         return None
     return StateDir(path, fd, lock)
+
+
+def _numbers(text: bytes) -> list[float]:
+    """Those that are some; what else is there is no record of ours."""
+    found = []
+    for word in text.split():
+        with contextlib.suppress(ValueError):
+            found.append(float(word))
+    return found

@@ -31,6 +31,8 @@ UPGRADE_SIGNAL = signal.SIGUSR2
 _READY_SECONDS = 30.0
 _FIRST = 3
 _READY, _GO = b"ready", b"go"
+#: In the state directory: why the last wish was not granted.
+_REFUSAL = "refusal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,8 @@ class Upgrade:
         try:
             pid = self._start(theirs.fileno())
         except OSError as error:
-            log.error("the new server does not start: %s; this one goes on", error)
             ours.close()
-            self._under_way = False
+            self._refuse(f"the new server does not start: {error.strerror}")
             return None
         finally:
             theirs.close()
@@ -101,13 +102,19 @@ class Upgrade:
                     return ours
         except (TimeoutError, OSError):
             pass
-        log.error("the new server did not get ready; this one goes on")
         ours.close()
-        self._under_way = False
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             await asyncio.to_thread(os.waitpid, pid, 0)
+        self._refuse("the new server did not get ready; what it said is in the log of this one")
         return None
+
+    def _refuse(self, reason: str) -> None:
+        """Say why nothing has changed, also to whoever asked for it."""
+        log.error("%s; this one goes on", reason)
+        self._under_way = False
+        with contextlib.suppress(OSError), open(os.path.join(self._path, _REFUSAL), "w") as file:
+            file.write(reason)
 
     def _start(self, control: int) -> int:
         # Out of the way of the numbers they are found under.
@@ -125,6 +132,18 @@ class Upgrade:
         finally:
             for fd in passed:
                 os.close(fd)
+
+
+def refusal(path: str) -> str | None:
+    """Why the server of this directory did not hand over, told once."""
+    name = os.path.join(path, _REFUSAL)
+    try:
+        with open(name) as file:
+            reason = file.read()
+        os.unlink(name)
+    except OSError:
+        return None
+    return reason
 
 
 def go(control: socket.socket) -> None:

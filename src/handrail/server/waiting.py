@@ -15,12 +15,11 @@ from handrail.process.pattern import PatternRefused, Search
 from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import WaitParams, WaitResult
+from handrail.server.targets import LONGEST_WAIT
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
-#: A longer wait than this is answered early; the client asks again.
-LONGEST_WAIT = 3600.0
 MOST_PATTERNS = 32
 #: Bytes looked at before others have a turn; about a millisecond a pattern.
 _SLICE = 16 * 1024

@@ -20,8 +20,8 @@ from handrail.transport.base import Receiver
 async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]]:
     """A server; calling what is yielded gives the receiver of a new connection's server end.
 
-    ``settings`` are those of ``handrail.config.ServerSettings`` (``detach_ttl``, say).  Every
-    process ends with it.
+    ``settings`` are those of ``handrail.config.ServerSettings`` (``detach_ttl`` in seconds, say).
+    Every process ends with it.  Raises KeeperLost when the keeper does not start.
     """
     from handrail.config import Listen, ServerSettings
     from handrail.process.keeper_program import start_keeper
@@ -48,7 +48,7 @@ async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]
 
 @asynccontextmanager
 async def memory_executor(**settings: Any) -> AsyncIterator[RemoteExecutor]:
-    """A RemoteExecutor on a server of its own, in memory."""
+    """A RemoteExecutor on a server of its own, in memory; raises what ``memory_server`` does."""
     async with memory_server(**settings) as accept:
         executor = await RemoteExecutor.connect(MemoryDialer(accept))
         try:

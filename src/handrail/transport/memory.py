@@ -167,7 +167,11 @@ class MemoryTransport:
 def memory_pair(
     receiver_a: Receiver, receiver_b: Receiver, *, close_timeout: float = CLOSE_TIMEOUT
 ) -> tuple[Transport, Transport]:
-    """Two ends joined together; both receivers are connected when this returns."""
+    """Two ends joined together; both receivers are connected when this returns.
+
+    ``close_timeout`` (seconds) is how long a close waits for the other end.  Raises RuntimeError
+    without a running event loop.
+    """
     a = MemoryTransport(receiver_a, "memory b", close_timeout)
     b = MemoryTransport(receiver_b, "memory a", close_timeout)
     a._other = b

@@ -25,6 +25,10 @@ class PatchFiles:
     async def write(self, path: str, data: bytes) -> None:
         await self._files.write(path, data)
 
+    async def copy(self, source: str, path: str) -> None:
+        if not (await self._files.metadata(source)).is_symlink:  # a link would be copied as one
+            await self._files.copy(source, path)
+
     async def remove(self, path: str) -> None:
         found = await self._files.metadata(path)
         if found.is_directory and not found.is_symlink:

@@ -78,6 +78,9 @@ class AsyncWorkspace:
         self._processes: set[AsyncProcess] = set()
         self._count = 0
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._ground}>"
+
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -392,6 +395,8 @@ class AsyncWorkspace:
         started = time.monotonic()
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
+        # What was seen to end is its holder's alone, and its output with it.
+        self._processes = {one for one in self._processes if one._ended is None}
         self._processes.add(process)
         if ground.closed:  # by somebody else, meanwhile
             await to_the_end(process._end(0.0))

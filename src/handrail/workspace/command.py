@@ -25,7 +25,12 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
     elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
         raise UsageError("a shell command is given as str; bytes may be words of a list")
     else:
-        argv = tuple(os.fspath(word) for word in command)
+        try:
+            argv = tuple(os.fspath(word) for word in command)
+        except TypeError as error:
+            raise UsageError(
+                f"a command is a str, or a list of str, bytes and paths ({error})"
+            ) from None
         if not argv or not argv[0]:
             raise UsageError("the list of words is empty; its first word is the program")
     for word in argv:
@@ -66,12 +71,19 @@ class Environment:
 
 
 def to_bytes(data: str | bytes) -> bytes:
-    """Input for a process or a file; text is UTF-8."""
-    return data.encode() if isinstance(data, str) else bytes(data)
+    """Input for a process or a file; text is UTF-8.  Raises UsageError for anything else."""
+    if isinstance(data, str):
+        return data.encode()
+    try:
+        return bytes(memoryview(data))  # bytes(5) would be five zeros
+    except TypeError:
+        raise UsageError(f"input is str or bytes, not {type(data).__name__}") from None
 
 
 def seconds(value: float | None, name: str) -> float | None:
     """A time that was given by ``name``; raises UsageError unless it is a number from 0 on."""
-    if value is not None and not 0 <= value < float("inf"):
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
         raise UsageError(f"{name} must be seconds from 0 on, not {value!r}; None is no limit")
     return value

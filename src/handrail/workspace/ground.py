@@ -8,12 +8,16 @@ import posixpath
 from collections.abc import Mapping
 
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
-from handrail.executor.base import TEMPORARY_PREFIX, Executor, SandboxKind, SpawnRequest
+from handrail.executor.base import Executor, SandboxKind, SpawnRequest
+from handrail.sandbox import temporary
 from handrail.workspace import profile as profiles
 from handrail.workspace.command import Environment
 from handrail.workspace.finish import to_the_end
 from handrail.workspace.profile import Profile
 from handrail.workspace.reach import Release, reach_local, reach_remote
+
+#: On a machine whose server makes no directory that goes with the session.
+_FAR_PREFIX = "handrail-far-"
 
 
 class Ground:
@@ -42,9 +46,15 @@ class Ground:
         self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
         self._root: str | None = None
         self.temporary: str | None = None
+        self._own: temporary.Temporary | None = None
         self.closed = False
         #: The id and the secret of the session to go on with, instead of a new one.
         self.session: tuple[str, str | None] | None = None
+
+    def __str__(self) -> str:
+        place = self._root or self._given
+        where = "" if self.at is None else f" at {self.at}"
+        return f"{place!r}{where}{', closed' if self.closed else ''}"
 
     async def open(self) -> Executor:
         """The executor; raises UsageError, FilesError or ExecutorTransportFailed."""
@@ -81,12 +91,14 @@ class Ground:
 
     async def close(self) -> None:
         """Let go; the processes were ended before."""
-        if self.temporary is not None and self._executor is not None:
+        if self._own is not None:
+            await asyncio.to_thread(self._own.remove)
+        elif self.temporary is not None and self._executor is not None:
             try:
                 await self._executor.files.remove(self.temporary, recursive=True, force=True)
             except (FilesError, ExecutorError):
                 pass  # the machine is out of reach, or somebody was quicker
-            self.temporary = None
+        self.temporary = self._own = None
         if self._release is not None:
             release, self._release = self._release, None
             await release()
@@ -129,7 +141,15 @@ class Ground:
         start = place.cwd
         if self.at is not None and self.at.startswith("ssh://"):
             start = place.home or start  # as scp and its like have it
-        full = await executor.files.canonical(posixpath.join(start, given))
+        try:
+            full = await executor.files.canonical(posixpath.join(start, given))
+        except FilesError as error:
+            path = posixpath.normpath(posixpath.join(start, given))
+            raise FilesError(
+                f"{path} cannot be a workspace: {error}; make it, or name another directory",
+                kind=error.kind,
+                path=path,
+            ) from None
         if not (await executor.files.metadata(full)).is_directory:
             raise FilesError(
                 f"{full} is no directory, so nothing can be run in it; name a directory",
@@ -165,21 +185,27 @@ class Ground:
             return self.temporary
         async with self._opening:
             if self.temporary is None:
-                executor = self.executor
-                place = await executor.place()
-                path = posixpath.join(place.temp_dir, f"{TEMPORARY_PREFIX}{self._tag}")
-                await self._make_private(executor, path)
-                self.temporary = await executor.files.canonical(path)
+                self.temporary = await self._make_temporary(self.executor)
         return self.temporary
 
-    async def _make_private(self, executor: Executor, path: str) -> None:
-        """A directory that nobody else on its machine can look into."""
+    async def _make_temporary(self, executor: Executor) -> str:
+        """One that nobody else on its machine can look into."""
         if self.at is None and self._release is not None:
-            os.mkdir(path, 0o700)
-            return
+            await asyncio.to_thread(temporary.sweep)
+            self._own = temporary.Temporary(self._tag)
+            return os.fsdecode(self._own.path)
+        goes_with_session = getattr(executor, "temporary", None)
+        if goes_with_session is not None and (made := await goes_with_session()) is not None:
+            return await executor.files.canonical(made)
+        place = await executor.place()
+        path = posixpath.join(place.temp_dir, f"{_FAR_PREFIX}{self._tag}")
         if self.at is None:  # an executor of the caller's own, which knows what it is worth
             await executor.files.mkdir(path)
-            return
+        else:
+            await self._mkdir(executor, path)
+        return await executor.files.canonical(path)
+
+    async def _mkdir(self, executor: Executor, path: str) -> None:
         # The file calls of the wire know no modes.
         request = SpawnRequest(
             process_id=f"{self._tag}-0",

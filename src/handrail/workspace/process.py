@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
+import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal, Self, cast, overload
 
@@ -14,7 +15,7 @@ from handrail.errors import ExecutorError, StdinClosed, UsageError
 from handrail.executor.base import ExecSession, OutputKind, WaitReason
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.workspace.collecting import Collected
-from handrail.workspace.command import seconds, to_bytes
+from handrail.workspace.command import SHELL, seconds, to_bytes
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
 #: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
@@ -49,6 +50,10 @@ class AsyncProcess:
         self._collected: Collected | None = None
         self.argv = argv
 
+    def __repr__(self) -> str:
+        state = "running" if (info := self.exit) is None else f"{info.kind.value} {info.code}"
+        return f"<{type(self).__name__} {self.id} {_shown(self.argv)}: {state}>"
+
     # --- state ---------------------------------------------------------------------------
 
     @property
@@ -76,12 +81,14 @@ class AsyncProcess:
 
     # --- input ---------------------------------------------------------------------------
 
-    async def send(self, data: str | bytes) -> None:
+    async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
         """Write to its stdin or terminal; text is sent as UTF-8, and no newline is added.
 
-        Raises WriteFailed or StdinClosed when it takes no input any more.
+        Raises WriteFailed or StdinClosed when it takes no input any more, and WriteFailed when it
+        has not read enough to make room within ``timeout`` seconds; what was not taken by then
+        never arrives.
         """
-        await self._session.write(to_bytes(data))
+        await self._session.write(to_bytes(data), timeout)
 
     async def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible."""
@@ -160,11 +167,30 @@ class AsyncProcess:
             yield output
         yield Exited(self._seen(await self._session.wait()))
 
-    async def _outputs(self) -> AsyncIterator[Output]:
+    async def follow(self) -> AsyncGenerator[Event]:
+        """The same events for a reader that must not miss any: while it lags the process waits.
+
+        On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
+        or the process may wait for ever.  Raises ExecutorTransportFailed when the way to it is
+        lost for good.
+        """
+        outputs = self._outputs(paced=True)
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+        yield Exited(self._seen(await self._session.wait()))
+
+    async def _outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
         decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
-        async for event in self._session.subscribe_output():
-            text = decoders[event.kind].decode(event.data)
-            yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+        events = self._session.subscribe_output(paced=paced)
+        try:
+            async for event in events:
+                text = decoders[event.kind].decode(event.data)
+                yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+        finally:
+            events.close()
 
     @overload
     async def result(
@@ -307,6 +333,11 @@ class AsyncProcess:
         from handrail.workspace.finish import to_the_end
 
         await to_the_end(self._end())
+
+
+def _shown(argv: tuple[str | bytes, ...]) -> str:
+    words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
+    return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 
 
 def _source(pattern: re.Pattern[str]) -> str:

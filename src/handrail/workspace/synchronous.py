@@ -64,6 +64,9 @@ class Workspace:
             )
         return bridge.call(coroutine)
 
+    def __repr__(self) -> str:
+        return repr(self._twin).replace("AsyncWorkspace", "Workspace", 1)
+
     def __enter__(self) -> Self:
         self._call(self._twin._ground.open())
         return self

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
@@ -25,6 +26,9 @@ class Process:
         self._twin = twin
         self._call = call
 
+    def __repr__(self) -> str:
+        return repr(self._twin).replace("AsyncProcess", "Process", 1)
+
     @property
     def id(self) -> str:
         """The name it has on its machine."""
@@ -45,9 +49,10 @@ class Process:
         """Whether its end is not known yet."""
         return self._twin.running
 
-    def send(self, data: str | bytes) -> None:
-        """Write to its stdin or terminal, without a newline of its own; raises WriteFailed."""
-        self._call(self._twin.send(data))
+    def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
+        """Write to its stdin or terminal, without a newline of its own; raises WriteFailed, also
+        when it has not read enough to make room within ``timeout`` seconds."""
+        self._call(self._twin.send(data, timeout=timeout))
 
     def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible."""
@@ -105,12 +110,20 @@ class Process:
         return found if found.process is None else replace(found, process=self)
 
     def __iter__(self) -> Iterator[Event]:
-        events = self._twin.__aiter__()
+        return self._iterate(self._twin.__aiter__())
+
+    def follow(self) -> Generator[Event]:
+        """The same events for a reader that must not miss any; see ``AsyncProcess.follow``."""
+        return self._iterate(self._twin.follow())
+
+    def _iterate(self, events: AsyncIterator[Event]) -> Generator[Event]:
         try:
             while (event := self._call(_next(events))) is not None:
                 yield event
         finally:
-            self._call(events.aclose())  # type: ignore[attr-defined]
+            # Not when it is only thrown away because the interpreter ends: no loop can be had.
+            if not sys.is_finalizing():
+                self._call(events.aclose())  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self

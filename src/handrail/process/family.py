@@ -1,0 +1,35 @@
+"""Families without a keeper, found by the mark they inherited and ended by us.
+
+A keeper that was killed leaves its children to somebody who does not know them; what it had
+started can still be told by its mark (``keeper/spawn.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from handrail.keeper import tree
+
+#: A keeper counts upwards from a random number; this many children are its own.
+_SPAN = 1 << 24
+
+
+def end(marks: Collection[int]) -> int:
+    """End these families; how many processes that were."""
+    return tree.kill_afar(None, marks) if marks else 0
+
+
+def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
+    """End everything keepers with these first marks have started; ``but``: marks to leave."""
+    return tree.kill_afar(None, _Started(keepers, but))
+
+
+class _Started:
+    """The marks of everything some keepers have started."""
+
+    def __init__(self, keepers: Iterable[int], but: Collection[int]) -> None:
+        self._spans = [range(first, first + _SPAN) for first in keepers]
+        self._but = but
+
+    def __contains__(self, mark: object) -> bool:  # a number; of all else a range asks each
+        return mark not in self._but and any(mark in span for span in self._spans)

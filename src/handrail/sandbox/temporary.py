@@ -1,0 +1,123 @@
+"""Directories for the temporary files of contained commands, gone with those who made them.
+
+``/tmp`` itself stays closed to the commands, so each owner makes a directory of its own there and
+holds a lock on it for as long as it lives.  One that nobody has locked was left by an owner that
+was killed, and the next owner takes it away.  A server's have other names and no lock: they go
+with their session, which outlives the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+
+#: How they are named, with eight hex digits after it.
+PREFIX = "handrail-tmp-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Temporary:
+    """One directory that only this user can look into."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, tag: str = "", place: bytes = b"") -> None:
+        """Make it; ``tag`` is eight hex digits, any by default.  Raises OSError."""
+        base = place or usual_place()
+        while True:
+            name = PREFIX + (tag or os.urandom(4).hex())
+            self.path = os.path.join(base, os.fsencode(name))
+            try:
+                os.mkdir(self.path, 0o700)
+                self._fd = os.open(self.path, _DIRECTORY)
+            except FileExistsError:
+                if tag:
+                    raise
+                continue
+            except FileNotFoundError:
+                if not os.path.isdir(base):
+                    raise
+                continue  # somebody who sweeps was quicker than our lock
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+            if _is_still(self.path, self._fd):
+                return
+            os.close(self._fd)
+
+    def remove(self) -> None:
+        """Take it away with all that is in it."""
+        if self._fd >= 0:
+            clear(self.path)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def usual_place() -> bytes:
+    """Where they are made: the real path of TMPDIR."""
+    return os.path.realpath(os.environb.get(b"TMPDIR") or b"/tmp")
+
+
+def sweep() -> None:
+    """Take away those of this user whose owners are gone."""
+    base = usual_place()
+    prefix = os.fsencode(PREFIX)
+    try:
+        names = os.listdir(base)
+    except OSError:
+        return
+    for name in names:
+        tag = name.removeprefix(prefix)
+        if tag != name and len(tag) == 8 and not tag.strip(b"0123456789abcdef"):
+            _sweep_one(os.path.join(base, name))
+
+
+def _sweep_one(path: bytes) -> None:
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except OSError:
+        return  # gone meanwhile, or none of ours
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(path, fd):
+                clear(path)
+    except OSError:
+        pass  # its owner lives, or something in it is not to be removed
+    finally:
+        os.close(fd)
+
+
+def _is_still(path: bytes, fd: int) -> bool:
+    """Whether the directory we have opened is the one at its path."""
+    ours = os.fstat(fd)
+    try:
+        now = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def clear(path: bytes) -> None:
+    """Remove a directory with all that is in it, closed directories too."""
+    try:
+        os.rmdir(path)  # nearly always empty
+        return
+    except OSError:
+        pass
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _open_up(path: bytes) -> None:
+    for here, below, _ in os.walk(path):
+        for name in [b"", *below]:
+            place = os.path.join(here, name)
+            try:
+                if stat.S_ISDIR(os.lstat(place).st_mode):
+                    os.chmod(place, 0o700)
+            except OSError:
+                pass  # somebody else's: then it stays

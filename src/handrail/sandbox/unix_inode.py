@@ -1,0 +1,72 @@
+"""Which inode of a file system a Unix socket is bound to: asked of the kernel, not of its name.
+
+Where the socket's network namespace is one of ours (a sandbox without network), the kernel opens
+the inode for us.  In the host's that takes a privilege; there its socket statistics tell the
+numbers, which everybody may ask for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+_SIOCUNIXFILE = 0x89E0
+_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1
+_SHOW_VFS, _VFS = 2, 1
+_HEAD = struct.Struct("=IHHII")
+_QUESTION = struct.Struct("=BBHIIIII")
+_ANSWER = struct.Struct("=BBBBIII")
+_ATTRIBUTE = struct.Struct("=HHII")
+_ANY_STATE = _ANY_COOKIE = 0xFFFFFFFF
+
+
+def is_bound_to(sock: socket.socket, inode: os.stat_result) -> bool:
+    """Whether a socket that we have is bound there."""
+    try:
+        fd = fcntl.ioctl(sock.fileno(), _SIOCUNIXFILE, 0)
+    except PermissionError:
+        return _by_statistics(os.fstat(sock.fileno()).st_ino, inode)
+    except OSError:
+        return False  # not bound
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return (found.st_dev, found.st_ino) == (inode.st_dev, inode.st_ino)
+
+
+def _by_statistics(number: int, inode: os.stat_result) -> bool:
+    """The same for a socket of our own network namespace, by its number.
+
+    The kernel tells 32 bits of an inode: where there are more, nothing is known.
+    """
+    if inode.st_ino >> 32:
+        return False
+    device = os.major(inode.st_dev) << 20 | os.minor(inode.st_dev)
+    question = _QUESTION.pack(
+        socket.AF_UNIX, 0, 0, _ANY_STATE, number & 0xFFFFFFFF, _SHOW_VFS, _ANY_COOKIE, _ANY_COOKIE
+    )
+    size = _HEAD.size + len(question)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as statistics:
+            statistics.settimeout(1.0)
+            head = _HEAD.pack(size, _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0)
+            statistics.sendto(head + question, (0, 0))
+            answer = statistics.recv(4096)
+    except OSError:
+        return False
+    return (inode.st_ino, device) == _place(answer)
+
+
+def _place(answer: bytes) -> tuple[int, int] | None:
+    """Inode and device in an answer, if it has them."""
+    length, kind = struct.unpack_from("=IH", answer)
+    at = _HEAD.size + _ANSWER.size
+    while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(length, len(answer)):
+        size, what, inode, device = _ATTRIBUTE.unpack_from(answer, at)
+        if what == _VFS:
+            return inode, device
+        at += max(4, size + 3 & ~3)
+    return None

@@ -1,0 +1,31 @@
+"""What is imported before a command starts: people wait for every module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Each of them took longer than what it was wanted for.
+DEAR = {"argparse", "asyncio", "dataclasses", "enum", "re", "signal", "struct", "typing"}
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_nothing_dear_is_imported_for_a_single_command(sandbox: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "handrail", "run", "--sandbox", sandbox]
+    done = subprocess.run(
+        [*argv, "--", "true"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    ours = imported[imported.index("handrail") :]  # before it: the interpreter's own, and -m
+    assert DEAR.isdisjoint(ours)
+    assert "handrail.sandbox.layout" in ours or sandbox == "off"
+
+
+def test_the_package_itself_is_next_to_nothing() -> None:
+    script = "import sys; before = {*sys.modules}; import handrail; print(*{*sys.modules} - before)"
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"__future__", "handrail"}

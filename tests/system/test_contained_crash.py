@@ -1,0 +1,167 @@
+"""A contained command does not notice that its server died: not its calls, its signals, its end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from .survival import LIMIT, Followed, Rig
+from .test_survival import come_back, rigged
+
+#: Somebody inside who answers, and somebody who connects to it again and again, by all kinds of
+#: sockets; an address that leads nowhere in between.
+CALLS = """
+import os, socket, sys, threading
+def serve(s):
+    def run():
+        while True:
+            visitor = s.accept()[0]
+            visitor.sendall(b"ok")
+            visitor.close()
+    threading.Thread(target=run, daemon=True).start()
+    return s
+unix, inet = socket.socket(socket.AF_UNIX), socket.socket()
+unix.bind("in")
+inet.bind(("127.0.0.1", 0))
+for s in (unix, inet):
+    s.listen()
+    serve(s)
+for n in range(20):
+    family, address = ((1, "in"), (1, os.path.abspath("in")), (2, inet.getsockname()))[n % 3]
+    while True:
+        s = socket.socket(family)
+        if n % 2:
+            s.settimeout(20)
+        try:
+            s.connect(address)
+            break
+        except ConnectionAbortedError:  # the one call of which nobody knows what it was
+            print("again", flush=True)
+    assert s.recv(9) == b"ok"
+    print("call", n, flush=True)
+sys.exit(7)
+"""
+
+
+class Said(Followed):
+    """A process whose words are kept."""
+
+    text = b""
+
+    def _check(self, data: bytes) -> None:
+        self.text += data
+
+
+def sandbox(ws: Path) -> dict[str, Any]:
+    def entry(kind: str, access: str) -> dict[str, Any]:
+        return {"path": {"type": "special", "value": {"kind": kind}}, "access": access}
+
+    return {
+        "permissions": {
+            "type": "managed",
+            "file_system": {
+                "type": "restricted",
+                "entries": [entry("root", "read"), entry("project_roots", "write")],
+            },
+            "network": "restricted",
+        },
+        "workspaceRoots": [ws.as_uri()],
+        "windowsSandboxLevel": "disabled",
+    }
+
+
+def contained(rig: Rig, ws: Path, *argv: str, **more: Any) -> Said:
+    ws.mkdir(exist_ok=True)
+    one = Said("p", 0, 0)
+    rig.start(one, *argv, cwd=ws.as_uri(), sandbox=sandbox(ws), **more)
+    return one
+
+
+def follow(rig: Rig, one: Said, until: bytes | None = None) -> None:
+    while not (one.closed if until is None else until in one.text):
+        rig.receive()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *("call.entered:crash", "call.made:crash", "call.answered:crash"),
+        *(
+            "call.taken:crash@5",
+            "call.entered:crash@3",
+            "call.made:crash@6",
+            "call.answered:crash@2",
+        ),
+    ],
+)
+def test_calls_survive_a_kill_at_each_point(tmp_path: Path, point: str) -> None:
+    with rigged(tmp_path / "state", faults=point) as rig:
+        rig.attach()
+        try:
+            one = contained(rig, tmp_path / "w", sys.executable, "-I", "-c", CALLS)
+            follow(rig, one)
+        except ConnectionClosed:
+            one = rig.followed["p"]  # type: ignore[assignment]
+        come_back(rig)
+        follow(rig, one)
+    lines = one.text.decode().split("\n")
+    assert lines.count("again") == (1 if "taken" in point else 0)
+    assert [line for line in lines if line.startswith("call")] == [f"call {n}" for n in range(20)]
+    assert one.exit_code == 7
+
+
+def test_calls_wait_while_no_server_is_there(tmp_path: Path) -> None:
+    script = CALLS.replace("for n in range(20):", "input()\nfor n in range(20):")
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        argv = (sys.executable, "-I", "-c", "print('ready', flush=True)\n" + script)
+        one = contained(rig, tmp_path / "w", *argv, pipeStdin=True)
+        follow(rig, one, b"ready")
+        rig.call("process/write", **rig.write("p", "w", b"\n"))
+        rig.kill()
+        rig._rest()
+        rig.start_server()
+        rig.attach()
+        follow(rig, one)
+    assert one.exit_code == 7
+    assert one.text.count(b"call") == 20
+
+
+@pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+def test_signals_go_inside_after_a_crash(tmp_path: Path, tty: bool) -> None:
+    script = (
+        "trap 'echo caught' INT; trap 'echo bye; exit 5' TERM HUP;"
+        " echo ready; while :; do sleep 0.1; done"
+    )
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
+        follow(rig, one, b"ready")
+        rig.restart()
+        (row,) = rig.call("process/list")["processes"]
+        assert (row["argv"][:2], row["cwd"]) == (["/bin/sh", "-c"], (tmp_path / "w").as_uri())
+        rig.call("process/signal", processId="p", signal="interrupt")
+        follow(rig, one, b"caught")
+        rig.call("process/terminate", processId="p", graceMs=int(LIMIT * 1000))
+        follow(rig, one)
+    assert b"bye" in one.text
+    assert one.exit_code == 5
+
+
+def test_the_end_is_judged_after_a_crash(tmp_path: Path) -> None:
+    script = "echo ready; read x; echo x > /usr/not-here"
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, pipeStdin=True)
+        follow(rig, one, b"ready")
+        rig.restart()
+        rig.call("process/write", **rig.write("p", "w", b"\n"))
+        follow(rig, one)
+        answer = rig.call("process/read", processId="p")
+    assert answer["sandboxDenied"] is True
+    assert signal.SIGKILL + 128 != one.exit_code != 0
