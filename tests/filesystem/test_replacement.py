@@ -290,15 +290,26 @@ def test_e9_a_swapped_directory_never_leads_outside(tmp_path: Path, resolver: st
     (outside / "f").write_bytes(b"untouched")
     (root / "d").mkdir(parents=True)
     stop = threading.Event()
-    swaps = 0
+    tried = threading.Condition()
+    attempts = swaps = 0
+
+    def rest() -> None:
+        """Until a whole attempt has been made, so that each outcome comes up on any machine."""
+        with tried:
+            seen = attempts
+            tried.wait_for(lambda: stop.is_set() or attempts >= seen + 2, 30)
 
     def swap() -> None:
         nonlocal swaps
         while not stop.is_set():
             os.rename(root / "d", root / "away")
             os.symlink(outside, root / "d")
+            if swaps % 20 == 10:
+                rest()
             os.unlink(root / "d")
             os.rename(root / "away", root / "d")
+            if swaps % 20 == 0:
+                rest()
             swaps += 1
 
     racer = threading.Thread(target=swap)
@@ -312,10 +323,15 @@ def test_e9_a_swapped_directory_never_leads_outside(tmp_path: Path, resolver: st
                 written += 1
             except FilesError:
                 refused += 1
+            with tried:
+                attempts += 1
+                tried.notify()
             if turn >= 300 and written and refused:
                 break
     finally:
         stop.set()
+        with tried:
+            tried.notify()
         racer.join()
     assert written
     assert refused
