@@ -336,7 +336,17 @@ def test_an_adopted_family_is_found_by_its_mark(tmp_path: Path) -> None:
             resource.prlimit(process.pid, 10, (its, resource.RLIM_INFINITY))  # of file locks
         lone = os.pidfd_open(leader.pid)
         try:
-            words = [b"far", b"%d" % leader.pid, b"%d" % mark, b"-", b"0 0 0", b"0", b"", b"lone"]
+            words = [
+                b"far",
+                b"%d" % leader.pid,
+                b"%d" % mark,
+                b"0",
+                b"-",
+                b"0 0 0",
+                b"0",
+                b"",
+                b"lone",
+            ]
             server.say(link.ADOPT, *words, fds=(lone,))
             assert server.ask(link.REEXEC, *(word.encode() for word in PROGRAM)).op == link.DONE
             assert server.orphans() == {b"far": 1}

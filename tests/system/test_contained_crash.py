@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from .survival import LIMIT, Followed, Rig
+from .test_server_rows import keeper_of
 from .test_survival import come_back, rigged
 
 #: Somebody inside who answers, and somebody who connects to it again and again, by all kinds of
@@ -165,3 +167,79 @@ def test_the_end_is_judged_after_a_crash(tmp_path: Path) -> None:
         answer = rig.call("process/read", processId="p")
     assert answer["sandboxDenied"] is True
     assert signal.SIGKILL + 128 != one.exit_code != 0
+
+
+# --- the keeper ----------------------------------------------------------------------------------
+
+
+def lose_keeper(rig: Rig) -> None:
+    """Kill it; the next one is at work when this returns."""
+    os.kill(keeper_of(rig), signal.SIGKILL)
+    rig.call("process/list")  # answered by one that knows the children
+
+
+@pytest.mark.parametrize("then", ["go on", "crash"])
+def test_calls_and_output_go_on_without_the_keeper(tmp_path: Path, then: str) -> None:
+    script = CALLS.replace("for n in range(20):", "for n in range(20):\n    n % 5 or input()")
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        argv = (sys.executable, "-I", "-c", "print('ready', flush=True)\n" + script)
+        one = contained(rig, tmp_path / "w", *argv, pipeStdin=True)
+        follow(rig, one, b"ready")
+        for n in range(4):
+            if n == 1:
+                lose_keeper(rig)  # one call or more has been made, so there is a ledger
+            if n == 2 and then == "crash":
+                rig.restart()
+            rig.call("process/write", **rig.write("p", f"w{n}", b"\n"))
+            follow(rig, one, b"call %d\n" % (5 * n + 4))
+        follow(rig, one)
+    # A kernel before 6.15 does not tell the status of somebody else's child.
+    assert one.exit_code in (7, -1)
+    assert one.text.count(b"call") == 20
+    assert b"again" not in one.text
+
+
+@pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize("how", ["signals", "kill", "close"])
+def test_a_sandbox_without_its_keeper_is_reached_and_ended(
+    tmp_path: Path, how: str, tty: bool
+) -> None:
+    script = (
+        "trap 'echo caught' INT; trap 'echo bye; exit 5' TERM HUP;"
+        " setsid sleep 600 & echo ready; while :; do sleep 0.1; done"
+    )
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
+        follow(rig, one, b"ready")
+        lose_keeper(rig)
+        if how == "close":
+            rig.call("session/close")
+            return  # nobody is left, or the rig says so
+        if how == "kill":
+            rig.call("process/terminate", processId="p")
+        else:
+            rig.call("process/signal", processId="p", signal="interrupt")
+            follow(rig, one, b"caught")
+            rig.call("process/terminate", processId="p", graceMs=int(LIMIT * 1000))
+        follow(rig, one)
+    assert (b"bye" in one.text) == (how == "signals")
+
+
+@pytest.mark.parametrize("keeper", ["there", "another"])
+def test_a_sandbox_ends_with_what_holds_it(tmp_path: Path, keeper: str) -> None:
+    script = "setsid sleep 600 & echo ready; sleep 600"
+    with rigged(tmp_path / "state") as rig:
+        rig.attach()
+        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script)
+        follow(rig, one, b"ready")
+        if keeper == "another":
+            lose_keeper(rig)
+        (row,) = rig.call("process/list")["processes"]
+        os.kill(row["pid"], signal.SIGKILL)  # and nobody inside goes on: the rig would say so
+        follow(rig, one)
+        (row,) = rig.call("process/list")["processes"]
+        assert row["orphans"] == 0
+        assert not row["heldOpen"]
+    assert one.exit_code in (128 + signal.SIGKILL, -1)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from handrail.keeper import descriptors, fence, groups, limits, link, memory, spawn, tree
+from handrail.keeper.ending import CAUSE_ASKED, CAUSE_TIME, Ending, Endings
 from handrail.keeper.lease import Lease
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
@@ -28,7 +29,19 @@ Say = Callable[..., None]
 class Entry:
     """One child and what we hold of it."""
 
-    __slots__ = ("child", "ended", "far", "fds", "killed", "mark", "note", "pid", "status", "usage")
+    __slots__ = (
+        "child",
+        "ended",
+        "far",
+        "fds",
+        "inside",
+        "killed",
+        "mark",
+        "note",
+        "pid",
+        "status",
+        "usage",
+    )
 
     def __init__(
         self, child: bytes, pid: int, mark: int, fds: dict[bytes, int], note: bytes = b""
@@ -42,6 +55,7 @@ class Entry:
         self.ended = 0  # when, in monotonic milliseconds
         self.killed = False
         self.far = False  # of a keeper before us, so not below us
+        self.inside = False  # a sandbox: it ends with the leader, which stays outside
         self.note = note
 
 
@@ -57,6 +71,7 @@ class Children:
         self.groups = groups.Groups()
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
+        self.endings = Endings(self.signal_ending)
         self.forgotten = 0  # since memory was given back
 
     def spawn(self, fd: int, message: link.Message) -> None:
@@ -75,6 +90,8 @@ class Children:
         mode, *words = mode.split(b" ")
         try:
             wanted = limits.read(words)
+            end_at, grace = wanted.pop(b"end", None), wanted.pop(b"grace", 0)
+            inside = wanted.pop(b"inside", 0)
             started = spawn.start(
                 mode,
                 (int(rows), int(cols)),
@@ -98,8 +115,11 @@ class Children:
         entry = Entry(
             child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True)), note
         )
+        entry.inside = bool(inside)
         self.entries[child] = entry
         self.by_pid[started.pid] = entry
+        if end_at is not None:
+            self.end_by(entry, CAUSE_TIME, end_at, grace)
         try:
             self.hand_over(fd, message.serial, entry, started.fds)
         except OSError as error:
@@ -146,14 +166,37 @@ class Children:
 
     def adopt(self, fields: list[bytes], fds: list[int]) -> None:
         """Hold what a server has of a child whose keeper has died; we are not its parent."""
-        child, pid, mark, status, usage, ended, note, *names = fields
+        child, pid, mark, inside, status, usage, ended, note, *names = fields
         if child not in self.entries and len(names) == len(fds):
             entry = Entry(child, int(pid), int(mark), dict(zip(names, fds, strict=True)), note)
             entry.usage, entry.ended = usage, int(ended)
-            entry.far = True
+            entry.far, entry.inside = True, inside == b"1"
             entry.status = None if status == b"-" else int(status)
             self.entries[child] = entry
             fds.clear()  # ours now
+
+    def end_by(
+        self, entry: Entry, cause: bytes, at: int, grace: int, *, begun: bool = False
+    ) -> None:
+        """From ``at`` on it is asked to end, and after that grace killed; milliseconds."""
+        terminal = b"pty" in entry.fds and entry.status is None
+        ending = Ending.plan(cause, at, grace, terminal=terminal)
+        if begun:  # by a keeper before us
+            ending.go_on(time.monotonic_ns() // 1_000_000)
+        self.endings.set(entry.child, ending)
+
+    def due(self, fields: list[bytes]) -> None:
+        """A server wants a child ended."""
+        child, cause, at, grace, begun = fields
+        entry = self.entries.get(child)
+        if entry is not None:
+            self.end_by(entry, cause, int(at), int(grace), begun=begun == b"1")
+
+    def signal_ending(self, child: bytes, number: int) -> bool:
+        """One step of an end; False when somebody is to come whom it did not reach."""
+        entry = self.entries.get(child)
+        reached = self.signal(child, number, link.SCOPE_TREE)
+        return reached > 0 or entry is None or not entry.inside or entry.status is not None
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
         entry = self.entries.get(child)
@@ -162,6 +205,9 @@ class Children:
         leader = self.leader(entry)
         if scope == link.SCOPE_TREE and number == signal.SIGKILL and entry.status is None:
             entry.killed = True  # and what it has started by the time it is reaped, too
+            self.endings.overtaken(child)
+        if scope == link.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
+            return 0 if leader is None else tree.send_inside(leader, number)
         if scope == link.SCOPE_TREE and entry.far:
             if number == signal.SIGKILL:
                 return tree.kill_afar(leader, {entry.mark})
@@ -207,11 +253,14 @@ class Children:
 
     def families(self) -> bytes:
         """Each child with the mark of its family, which a server needs should we be killed, when
-        it ended, and whether it was to be killed."""
-        return b" ".join(
-            b"%b %d %d %d" % (entry.child, entry.mark, entry.ended, entry.killed)
-            for entry in self.entries.values()
-        )
+        it ended, and whether it was to be killed (1), asked to end (2) or both."""
+        words = []
+        for entry in self.entries.values():
+            ending = self.endings.get(entry.child)
+            asked = ending is not None and ending.cause == CAUSE_ASKED
+            fate = entry.killed | asked << 1
+            words.append(b"%b %d %d %d" % (entry.child, entry.mark, entry.ended, fate))
+        return b" ".join(words)
 
     def release(self, child: bytes) -> None:
         entry = self.entries.get(child)
@@ -227,6 +276,7 @@ class Children:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
+            self.endings.drop(child)
             self.groups.forget(entry.mark)
 
     def forget_all(self, children: list[bytes]) -> None:
@@ -250,8 +300,9 @@ class Children:
             entry = self.by_pid.pop(pid, None)
             if entry is None:
                 continue  # an orphan that came to us
-            entry.status = status
             entry.ended = time.monotonic_ns() // 1_000_000
+            known = self.entries.get(entry.child) is entry
+            entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
             entry.usage = b"%d %d %d" % (
                 usage.ru_utime * 1000,
                 usage.ru_stime * 1000,
@@ -259,11 +310,11 @@ class Children:
             )
             if self.groups.ran_out(entry.mark):
                 entry.status |= groups.OUT_OF_MEMORY
-            if entry.killed:
+            if entry.killed or entry.inside:
                 self.groups.kill(entry.mark)
                 tree.kill(None, entry.mark, set(self.by_pid))
             # Of one that was forgotten nobody wants to hear.
-            if self.lease.holder is not None and self.entries.get(entry.child) is entry:
+            if self.lease.holder is not None and known:
                 self.say(
                     self.lease.holder,
                     link.EXITED,

@@ -99,6 +99,12 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
         )
         if entry.ended:
             lines.append(_line(b"ended", entry.child, b"%d" % entry.ended))
+        if entry.inside:
+            lines.append(_line(b"inside", entry.child))
+        ending = keeper.children.endings.get(entry.child)
+        if ending is not None:
+            steps = (b"%d %d" % step for step in ending.steps)
+            lines.append(_line(b"ending", entry.child, ending.cause, b"%d" % ending.begun, *steps))
     # Families of children that were forgotten while they ran.
     known = {entry.pid for entry in keeper.children.entries.values()}
     for pid, entry in keeper.children.by_pid.items():

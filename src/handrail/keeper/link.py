@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 
-VERSION = 4
+VERSION = 5
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -38,8 +38,9 @@ REEXEC = 12  # python, program: become that keeper.  This form is for all versio
 WHO = 13  # whose is the lease; answered to everybody
 BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
-ADOPT = 16  # child, pid, mark, status or -, "user system rss", when it ended in ms, note, names...
-# fds: a child of a keeper that is gone
+ADOPT = 16  # child, pid, mark, 1 if it is in a sandbox, status or -, "user system rss", when it
+# ended in ms, note, names...  fds: a child of a keeper that is gone
+DUE = 17  # child, cause, when (monotonic ms), grace in ms, 1 if that had begun: end it then
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
@@ -52,10 +53,12 @@ DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, 
 CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., and perhaps "=NOTE"
 # fds in the order of the names; DONE ends the list
 REFUSED = 38  # reason
-NOTED = 39  # key, value: part of the list; "families": child, mark, when it ended, killed, ...
+NOTED = 39  # key, value: part of the list; "families": child, mark, when it ended, killed or
+# asked to end, ...
 ASKED = 40  # to the holder: are you there
 
-# How a child is started; limits follow as " name=value", by the names in limits.py.
+# How a child is started; limits follow as " name=value", by the names in limits.py, and perhaps
+# "end" and "grace" (as in DUE, for want of time) and "inside" (a sandbox, whose leader is outside).
 MODE_PIPES = b"pipes"  # stdin is the null device
 MODE_STDIN = b"stdin"  # pipes, and a writable stdin
 MODE_PTY = b"pty"

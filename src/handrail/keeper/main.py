@@ -30,6 +30,8 @@ from handrail.keeper.succession import Succession
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
 _STOP_SECONDS = 2.0
+#: Without anything to do.
+_LONGEST_SECONDS = 3600.0
 
 
 class Keeper:
@@ -101,6 +103,8 @@ class Keeper:
         elif op == link.SIGNAL:
             reached = self.children.signal(fields[0], int(fields[1]), fields[2])
             self.links.say(fd, link.DONE, serial, [b"%d" % reached])
+        elif op == link.DUE:
+            self.children.due(fields)
         elif op == link.KEEP:
             entry = self.children.entries.get(fields[0])
             if (
@@ -191,6 +195,7 @@ class Keeper:
                     if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                         self.hear(fd)
             self.succession.fence_silent()
+            self.children.endings.run(time.monotonic_ns() // 1_000_000)
             if (
                 self.succession.deadline is not None
                 and time.monotonic() >= self.succession.deadline
@@ -202,7 +207,12 @@ class Keeper:
         due = [claim.deadline for claim in self.succession.claims[:1]]
         if self.succession.deadline is not None:
             due.append(self.succession.deadline)
-        return max(0.0, min(due) - time.monotonic()) * 1000 if due else None
+        if self.children.endings.next is not None:
+            due.append(self.children.endings.next / 1000)
+        if not due:
+            return None
+        # Rather a millisecond late than early and in vain; poll takes no more than 24 days.
+        return max(0.0, min(min(due) - time.monotonic(), _LONGEST_SECONDS)) * 1000 + 1
 
     def accept(self) -> None:
         assert self.listener is not None  # noqa: S101 (the poll only names it when there is one)

@@ -7,6 +7,7 @@ import socket
 
 from handrail.keeper import fence, handover, link
 from handrail.keeper.children import Entry
+from handrail.keeper.ending import Ending
 from handrail.keeper.main import Keeper
 
 
@@ -40,6 +41,12 @@ def revive(state: int) -> Keeper:
             _child(keeper, fields)
         elif what == b"ended":
             keeper.children.entries[fields[0]].ended = int(fields[1])
+        elif what == b"inside":
+            keeper.children.entries[fields[0]].inside = True
+        elif what == b"ending":
+            child, cause, begun, *steps = fields
+            times = [(int(at), int(number)) for at, number in (one.split() for one in steps)]
+            keeper.children.endings.set(child, Ending(cause, times, begun == b"1"))
         elif what == b"stray":
             child, stray, mark = fields
             keeper.children.by_pid[int(stray)] = Entry(child, int(stray), int(mark), {})

@@ -79,6 +79,16 @@ def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     return _send(leader, _Near(mark, leaders), number)
 
 
+def send_inside(leader: int, number: int) -> int:
+    """Signal everybody in the sandbox whose first process hangs below the leader; neither of these
+    two would pass it on.  Says how many were reached; 0 also while it is being set up."""
+    family = _below(leader)
+    first = {pid for pid in family - {leader} if _is_first_of_namespace(pid)}
+    inside = {pid for one in first for pid in _below(one)} - first
+    kin = _Near(0, set())
+    return sum(_signal_one(pid, family, kin, number) for pid in inside)
+
+
 def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
     """End a whole family; says how many processes were found."""
     return _kill(leader, _Near(mark, leaders))

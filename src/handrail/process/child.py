@@ -25,7 +25,7 @@ from handrail import faults
 from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import link
 from handrail.process import closing, custody, grace, record
-from handrail.process.event_index import EVICTED, TIMED_OUT, EventIndex
+from handrail.process.event_index import EVICTED, EventIndex
 from handrail.process.lag import Backlog, Window
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.output_log import Chunk, OutputLog
@@ -73,6 +73,7 @@ class Child:
         "_backlog",
         "_cause",
         "_discarded",
+        "_due",
         "_ending",
         "_index",
         "_launcher",
@@ -83,6 +84,7 @@ class Child:
         "_timer",
         "_waiters",
         "_window",
+        "asked",
         "blocked",
         "closed_at",
         "ended_at",
@@ -125,9 +127,11 @@ class Child:
         self.verdict: Verdict | None = None  # of a contained child that has exited
         self.status: int | None = None  # the exit as it was told, for the next keeper
         self.terminated = False
+        self.asked = False  # to end, by a server before us; the keeper sees to it
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
+        self._due: grace.Due | None = None  # of one that is asked to end
         self._ending: asyncio.Task[None] | None = None
         self._discarded = False
         self._timer: asyncio.TimerHandle | None = None
@@ -172,13 +176,10 @@ class Child:
             closing.drain_later(self)
             return
         self._launcher.watch(self.number, self._exited)
-        if self._cause is not None or self.terminated:
-            self._ending = self._loop.create_task(grace.end_quietly(self, grace.rest(self)))
-        elif self.spec.timeout is not None:
-            left = max(0.0, self.spec.timeout - self.age)
-            self._timer = self._loop.call_later(
-                left, self._end_for, ExitKind.TIMED_OUT, grace.TIMEOUT_GRACE
-            )
+        if self._cause is not None or (self.terminated and not self.asked):
+            # One that was to be killed at once; or how much grace it had is not known.
+            left = grace.TIMEOUT_GRACE if self._cause is None else 0.0
+            self._ending = self._loop.create_task(grace.end_quietly(self, left))
 
     # --- state ---------------------------------------------------------------------------
 
@@ -303,20 +304,38 @@ class Child:
             record.note_terminated(self)
         custody.kill(self)
 
+    @property
+    def due(self) -> grace.Due | None:
+        """When it is to end, as far as that is known."""
+        return grace.timeout(self) if self._due is None else self._due
+
+    def ask_to_end(self, seconds: float) -> None:
+        """HUP for a terminal, TERM, and after that grace KILL, whatever becomes of us."""
+        log.info("process %r: asked to end, with %g s of grace", self.key[:80], seconds)
+        self._due = grace.asked(seconds)
+        self._launcher.end_by(self.number, self._due)
+        if self.running:
+            record.note_terminated(self)
+
     async def end(self, seconds: float) -> None:
-        """HUP for a terminal, TERM, and after that grace KILL; returns when it is sent."""
+        """The same; returns when all have ended or the KILL is sent."""
         if seconds > 0:
-            if self.running:
-                record.note_terminated(self)
-            await grace.ask(self, seconds)
+            self.ask_to_end(seconds)
+            await self.see_out(seconds)
+        else:
+            await self.kill()
+
+    async def see_out(self, seconds: float) -> None:
+        """Wait for one that was asked to end, and kill it when its grace is over."""
+        await grace.see_out(self, seconds)
         await self.kill()
 
-    def _end_for(self, cause: ExitKind, seconds: float) -> None:
-        """End it for a reason of our own, which its exit will tell."""
+    def _evict(self) -> None:
+        """It has written more than it may."""
         if self.running and self._cause is None:
-            self._cause = cause
-            record.mark(self, TIMED_OUT if cause is ExitKind.TIMED_OUT else EVICTED)
-            self._ending = self._loop.create_task(grace.end_quietly(self, seconds))
+            self._cause = ExitKind.EVICTED
+            record.mark(self, EVICTED)
+            self._ending = self._loop.create_task(grace.end_quietly(self, 0.0))
 
     # --- output ------------------------------------------------------------------------------
 
@@ -397,7 +416,7 @@ class Child:
         self._wake()
         most = self.spec.limits.output_bytes
         if most is not None and self.log.bytes_total > most:
-            self._end_for(ExitKind.EVICTED, 0.0)
+            self._evict()
 
     @property
     def _is_behind(self) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
+from handrail.keeper.ending import CAUSE_TIME, TIMED_OUT
 from handrail.process import closing, family, pidfd, record
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.process.stream import STREAM_NAMES
@@ -56,6 +58,9 @@ def holdings(child: Child) -> dict[bytes, int]:
         held[b"events"] = child._index.own_fd
     if child._pump is not None:
         held |= child._pump.holdings(tty=child.spec.tty)
+    if child.spec.containment is not None:
+        listener, calls = child.spec.containment.holdings
+        held |= {name: fd for name, fd in ((LISTENER, listener), (CALLS, calls)) if fd >= 0}
     return held
 
 
@@ -73,7 +78,12 @@ def _ended(child: Child, tries: int) -> None:
         status = pidfd.exit_status(child._pidfd)
     except OSError:
         status, tries = None, 0
+    if status is not None or not tries:
+        _end_sandbox(child)
     if status is not None:
+        due = child.due
+        if due is not None and due.cause == CAUSE_TIME and due.at <= time.monotonic() * 1000:
+            status |= TIMED_OUT
         record.open_index(child)  # the keeper does not hear of it, so it is noted there
         child._exited(status, 0, 0, 0)
     elif tries:  # whoever has inherited it may take its status any moment
@@ -81,6 +91,13 @@ def _ended(child: Child, tries: int) -> None:
     else:
         closing.take_last(child)
         closing.note_exit(child, ExitInfo(ExitKind.LOST, None))
+
+
+def _end_sandbox(child: Child) -> None:
+    """A sandbox ends with its leader, and there is no keeper to see to it."""
+    mark = child._launcher.marks.get(child.number)
+    if child.spec.containment is not None and mark is not None:
+        family.end({mark})
 
 
 def kill(*children: Child) -> None:

@@ -28,7 +28,6 @@ assert _RING > RETENTION_CHUNKS  # noqa: S101 (of two constants)
 
 TERMINATED = 1
 HELD_OPEN = 2  # closed while a descendant still had a stream
-TIMED_OUT = 4
 EVICTED = 8
 #: Stands for the status of an exit nobody could learn.
 LOST = 1 << 40

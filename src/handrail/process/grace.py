@@ -1,6 +1,8 @@
 """How a child is asked to end: a terminal hangs up, everybody gets TERM, then KILL.
 
-The whole tree is asked each time.  The grace is over early when nobody is left who could use it.
+The keeper does it (``keeper/ending.py``), so that it happens once and in time also when we are
+killed meanwhile.  Here it is watched: the grace is over early when nobody is left who could use
+it.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from handrail.errors import KeeperLost
-from handrail.process.spec import ExitKind
+from handrail.keeper.ending import CAUSE_ASKED, CAUSE_TIME
 
 if TYPE_CHECKING:
     from handrail.process.child import Child
@@ -21,9 +24,6 @@ log = logging.getLogger(__name__)
 
 #: What a process that ran out of time gets between TERM and KILL.
 TIMEOUT_GRACE = 2.0
-#: A terminal hangs up this long before its processes are asked to end, within a quarter of
-#: the grace.
-HANGUP_SECONDS = 0.2
 #: How much of the grace descendants still get once their leader has used its own.
 STRAGGLER_SECONDS = 1.0
 #: First and longest pause between two looks whether descendants have ended.
@@ -31,16 +31,34 @@ _LOOK_SECONDS = 0.005
 _LOOK_SECONDS_MOST = 0.1
 
 
-async def ask(child: Child, grace: float) -> None:
-    """HUP for a terminal, then TERM; returns when all have ended or the grace is over."""
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a keeper is told of an end that is to come."""
+
+    cause: bytes
+    at: int  # on the monotonic clock, in milliseconds
+    grace: int  # in milliseconds
+
+
+def asked(seconds: float) -> Due:
+    """From now on."""
+    return Due(CAUSE_ASKED, int(time.monotonic() * 1000), int(seconds * 1000))
+
+
+def timeout(child: Child) -> Due | None:
+    """When its time is over, if it has a limit."""
+    if child.spec.timeout is None:
+        return None
+    at = int((child.started[1] + child.spec.timeout) * 1000)
+    return Due(CAUSE_TIME, at, int(TIMEOUT_GRACE * 1000))
+
+
+async def see_out(child: Child, seconds: float) -> None:
+    """Return when all have ended or the grace is over."""
     loop = child._loop
-    log.info("process %r: asked to end, with %g s of grace", child.key[:80], grace)
-    deadline = loop.time() + grace
-    if child.spec.tty and child.running:
-        await child.signal(signal.SIGHUP, tree=True)
-        await _until_exit(child, loop.time() + min(HANGUP_SECONDS, grace / 4))
-    await child.signal(signal.SIGTERM, tree=True)
-    await _until_exit(child, deadline)
+    deadline = loop.time() + seconds
+    while child.running and (left := deadline - loop.time()) > 0:
+        await child.changed(left)
     deadline = min(deadline, loop.time() + STRAGGLER_SECONDS)
     pause = _LOOK_SECONDS
     while (left := deadline - loop.time()) > 0:
@@ -52,20 +70,7 @@ async def ask(child: Child, grace: float) -> None:
         log.info("process %r: did not end within its grace, killed", child.key[:80])
 
 
-async def _until_exit(child: Child, deadline: float) -> None:
-    while child.running and (left := deadline - child._loop.time()) > 0:
-        await child.changed(left)
-
-
-def rest(child: Child) -> float:
-    """For one that a server before us was about to end when it died."""
-    if child._cause is ExitKind.TIMED_OUT and child.spec.timeout is not None:
-        return max(0.0, child.spec.timeout + TIMEOUT_GRACE - child.age)
-    # How much it had is not known; one that was to be killed at once is dead already.
-    return TIMEOUT_GRACE if child._cause is None else 0.0
-
-
-async def end_quietly(child: Child, grace: float) -> None:
+async def end_quietly(child: Child, seconds: float) -> None:
     """End it for nobody who waits."""
     with contextlib.suppress(KeeperLost):  # then its exit is reported as lost
-        await child.end(grace)
+        await child.end(seconds)

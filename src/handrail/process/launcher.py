@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import resource
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
-from handrail.process import lookup
+from handrail.process import grace, lookup
 from handrail.process.keeper_link import KeeperLink
 from handrail.process.keeper_program import PROGRAM, KeeperHandle
 from handrail.process.spec import ProcessSpec, Usage
@@ -46,6 +47,7 @@ class Found:
     fds: dict[bytes, int]
     ended: float | None = None  # when, on the monotonic clock
     killed: bool = False  # with its whole tree, on somebody's wish
+    asked: bool = False  # to end, and the keeper sees to it
     cut: bool = False  # there was no descriptor free for them
 
 
@@ -78,8 +80,8 @@ class Launcher(KeeperLink):
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, int, int, int] | None] = {}
-        #: While we list: when a child ended, and whether it was killed.
-        self._ends: dict[int, tuple[float | None, bool]] = {}
+        #: While we list: when a child ended, whether it was killed, and whether asked to end.
+        self._ends: dict[int, tuple[float | None, bool, bool]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._starts: set[int] = set()  # serials of starts under way
         self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
@@ -132,6 +134,7 @@ class Launcher(KeeperLink):
         self,
         child: int,
         pid: int,
+        inside: bool,
         end: tuple[int, Usage | None] | None,
         started: float,
         note: bytes,
@@ -146,7 +149,7 @@ class Launcher(KeeperLink):
                 used = b"%d %d %d" % (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
                 ended = int(started * 1000) + usage.wall_ms
         mark = self.marks.get(child, 0)
-        numbers = [b"%d" % child, b"%d" % pid, b"%d" % mark]
+        numbers = [b"%d" % child, b"%d" % pid, b"%d" % mark, b"%d" % inside]
         fields = [*numbers, known, used, b"%d" % ended, note, *fds]
         self._tell(link.ADOPT, 0, fields, list(fds.values()))
 
@@ -174,11 +177,16 @@ class Launcher(KeeperLink):
                 if spec.pipe_stdin
                 else link.MODE_PIPES
             )
-            limits = spec.limits.for_keeper()
+            words = spec.limits.for_keeper()
+            if spec.timeout is not None:
+                words["end"] = int((time.monotonic() + spec.timeout) * 1000)
+                words["grace"] = int(grace.TIMEOUT_GRACE * 1000)
+            if spec.containment is not None:
+                words["inside"] = 1
             argv = spec.argv if spec.arg0 is None else (spec.arg0, *spec.argv[1:])
             fields = [
                 b"%d" % child,
-                b" ".join((mode, *(b"%b=%d" % (n.encode(), v) for n, v in limits.items()))),
+                b" ".join((mode, *(b"%b=%d" % (n.encode(), v) for n, v in words.items()))),
                 b"%d" % spec.rows,
                 b"%d" % spec.cols,
                 b",".join(b"%d" % number for number, _ in spec.passed),
@@ -234,6 +242,15 @@ class Launcher(KeeperLink):
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[link.Message]:
         """Signal the leader, its group or its whole tree."""
         return self._ask_of_children(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
+
+    def end_by(self, child: int, due: grace.Due, *, begun: bool = False) -> None:
+        """Have the keeper end a whole tree with grace, whatever becomes of us.
+
+        ``begun``: a keeper that is gone has done what was due.
+        """
+        if not self.bereft:  # else the next one is told of it with all the others
+            fields = [b"%d" % child, due.cause, b"%d" % due.at, b"%d" % due.grace]
+            self._tell(link.DUE, 0, [*fields, b"%d" % begun], [])
 
     def kill(self, child: int) -> None:
         """SIGKILL to the whole tree, without waiting for the answer."""
@@ -376,9 +393,9 @@ class Launcher(KeeperLink):
             self._tell(link.ALIVE, 0, [], [])
         elif message.op == link.NOTED and fields[0] == b"families":
             words = map(int, fields[1].split())
-            for child, mark, ended, killed in zip(words, words, words, words, strict=True):
+            for child, mark, ended, fate in zip(words, words, words, words, strict=True):
                 self.marks[child] = mark
-                self._ends[child] = (ended / 1000 or None, bool(killed))
+                self._ends[child] = (ended / 1000 or None, bool(fate & 1), bool(fate & 2))
         elif message.op == link.NOTED:
             self._listing[0][fields[0]] = fields[1]
             if fields[0].startswith(b"child/"):
@@ -396,7 +413,7 @@ class Launcher(KeeperLink):
                     known,  # type: ignore[arg-type]
                     note,
                     fds,
-                    *self._ends.get(int(fields[0]), (None, False)),
+                    *self._ends.get(int(fields[0]), (None, False, False)),
                     message.cut,
                 )
             )

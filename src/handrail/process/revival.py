@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from handrail.process import closing, custody
 from handrail.process.child import Child
-from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, TIMED_OUT, EventIndex
+from handrail.process.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED, EventIndex
 from handrail.process.launcher import Found, Launcher, Spawned
 from handrail.process.notes import Note
 from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage, exit_from_status
@@ -47,7 +47,8 @@ def revive(
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
     child.started = (note.started_at, note.started)
-    child.ended_at, child.terminated = found.ended, found.killed
+    child.ended_at, child.asked = found.ended, found.asked
+    child.terminated = found.killed or found.asked
     for stream in child.streams:
         stream.ended = stream.fd < 0
         _attach(stream, held)
@@ -99,9 +100,7 @@ def _recall(child: Child, index: EventIndex, found: Found) -> dict[int, int]:
     child.log.restore(events, ends.exit_seq or None, ends.closed_seq or None)
     child.terminated |= bool(ends.flags & TERMINATED)
     child.held_open = bool(ends.flags & HELD_OPEN)
-    if ends.flags & TIMED_OUT:
-        child._cause = ExitKind.TIMED_OUT
-    elif ends.flags & EVICTED:
+    if ends.flags & EVICTED:
         child._cause = ExitKind.EVICTED
     if ends.exit_seq:
         child.exit = _exit(child, ends.status, ends.wall_ms, found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from handrail.keeper import announce
+from handrail.keeper.ending import TIMED_OUT
 from handrail.keeper.groups import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Containment(Protocol):
     @property
     def denials(self) -> Sequence[Any]:
         """What is known to have been refused inside."""
+
+    @property
+    def holdings(self) -> tuple[int, int]:
+        """Where calls are announced and those that are being answered; -1: none."""
 
     def park(self) -> None:
         """Another server goes on with it."""
@@ -209,11 +214,13 @@ def exit_from_status(
     ``cause`` is why we ended it, if it was not on request.  ``contained``: what holds a command
     in a sandbox exits with 128+N for a command that was killed by N, so that is read back.
     """
-    starved = status & OUT_OF_MEMORY
+    starved, late = status & OUT_OF_MEMORY, status & TIMED_OUT
     status &= 0xFFFF
     if contained and os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in _SIGNALS:
         status = os.WEXITSTATUS(status) - 128
-    if cause is None and terminated:
+    if cause is None and late:
+        cause = ExitKind.TIMED_OUT
+    elif cause is None and terminated:
         cause = ExitKind.TERMINATED
     elif cause is None and starved and status:
         cause = ExitKind.OUT_OF_MEMORY

@@ -53,6 +53,14 @@ class Attendance:
         _thread.start_new_thread(self._wait, (os.dup(self._listener),))
 
     @property
+    def holdings(self) -> tuple[int, int]:
+        """The listener and the ledger, for another keeper; -1: none."""
+        if self._listener < 0:
+            return -1, -1
+        ledger = self._ledger if self._attendant is None else self._attendant.ledger_fd
+        return self._listener, ledger
+
+    @property
     def denials(self) -> list[Denial]:
         """What is known to have been refused."""
         return [] if self._attendant is None else self._attendant.denials

@@ -79,6 +79,11 @@ class Attendant:
         self._thread.start()
 
     @property
+    def ledger_fd(self) -> int:
+        """Of what is being answered; -1: nobody keeps it."""
+        return -1 if self._ledger is None else self._ledger.fd
+
+    @property
     def denials(self) -> list[Denial]:
         """What was noted so far."""
         return list(self._found)

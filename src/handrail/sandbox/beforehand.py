@@ -30,10 +30,14 @@ def request(places: Iterable[Place]) -> bytes:
     return b"".join(b"%b %d %d %b\0" % place for place in places)
 
 
-def words(number: int) -> tuple[bytes, ...]:
-    """What to run before another program, with the request under a number."""
+def words(number: int, *, lasting: bool = False) -> tuple[bytes, ...]:
+    """What to run before another program, with the request under a number.
+
+    ``lasting``: it outlives whoever starts it.
+    """
     program = os.path.join(os.path.dirname(__file__), "mounter.py")
-    argv = (sys.executable, "-I", "-S", "-B", program, str(number))
+    end = "alone" if lasting else "with-parent"
+    argv = (sys.executable, "-I", "-S", "-B", program, str(number), end)
     return tuple(os.fsencode(word) for word in argv)
 
 

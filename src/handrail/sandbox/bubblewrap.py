@@ -123,19 +123,20 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
     return out
 
 
-def namespace_arguments(*, network: bool) -> list[bytes]:
-    """What is cut off besides files."""
+def namespace_arguments(*, network: bool, lasting: bool = False) -> list[bytes]:
+    """What is cut off besides files; ``lasting``: it outlives whoever starts it."""
     out = [
         b"--unshare-user",  # named, because bwrap leaves it out for root
         b"--unshare-pid",
         b"--unshare-ipc",
         b"--unshare-uts",
         b"--unshare-cgroup-try",
-        b"--die-with-parent",
         b"--new-session",
         b"--cap-drop",
         b"ALL",
     ]
+    if not lasting:
+        out.append(b"--die-with-parent")
     return out if network else [*out, b"--unshare-net"]
 
 

@@ -102,11 +102,12 @@ def become(
 
 
 def contain(
-    spec: ProcessSpec, profile: Profile, why: SandboxUnavailable
+    spec: ProcessSpec, profile: Profile, why: SandboxUnavailable, *, lasting: bool = False
 ) -> tuple[ProcessSpec, int]:
     """The spec to start instead, and a descriptor to close when it was sent.
 
-    ``why`` says what keeps bubblewrap from working.  Raises SandboxUnavailable.
+    ``why`` says what keeps bubblewrap from working; ``lasting``: it outlives whoever starts it.
+    Raises SandboxUnavailable.
     """
     abi = landlock.abi_version()
     if abi < landlock.LOWEST_ABI:
@@ -121,7 +122,9 @@ def contain(
         )
     machine = os.uname().machine
     filters = (seccomp.program(machine, unix_sockets=False), no_sockets(machine))
-    asked = helper.request(rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0)
+    asked = helper.request(
+        rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
+    )
     fd = os.memfd_create("handrail-landlock", os.MFD_CLOEXEC)
     view = memoryview(asked)
     while view:

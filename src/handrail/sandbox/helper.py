@@ -38,13 +38,16 @@ def request(
     cwd: bytes,
     env: Mapping[bytes, bytes],
     arg0: bytes | None = None,
+    *,
+    lasting: bool = False,
 ) -> bytes:
-    """What the program reads from its descriptor."""
+    """What the program reads from its descriptor; ``lasting``: it outlives whoever starts it."""
     return json.dumps(
         {
             "readable": [os.fsdecode(path) for path in rules.readable],
             "writable": [os.fsdecode(path) for path in rules.writable],
             "abi": abi,
+            "lasting": lasting,
             "filters": [base64.b64encode(code).decode() for code in filters],
             "argv": [os.fsdecode(word) for word in argv],
             "arg0": None if arg0 is None else os.fsdecode(arg0),
@@ -102,7 +105,8 @@ def confine(asked: Mapping[str, Any]) -> None:
     """Everything before the command."""
     from handrail.sandbox import landlock
 
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not asked["lasting"]:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     drop_privileges()
     rules = landlock.Rules(

@@ -109,6 +109,11 @@ class Inside:
         """What is known to have been refused in there."""
         return [] if self._attendance is None else self._attendance.denials
 
+    @property
+    def holdings(self) -> tuple[int, int]:
+        """The listener and the ledger of its calls; -1: none."""
+        return (-1, -1) if self._attendance is None else self._attendance.holdings
+
     def park(self) -> None:
         """Another server goes on with it."""
         _living.discard(self)

@@ -1,6 +1,7 @@
-"""Make many mounts, then become bwrap: ``python -I -S -B mounter.py FD PROGRAM WORD...``.
+"""Make many mounts, then become bwrap: ``python -I -S -B mounter.py FD END PROGRAM WORD...``.
 
-FD holds the request of ``beforehand.py``.  Nothing is mounted by name: a place is opened without
+FD holds the request of ``beforehand.py``.  END is ``with-parent`` for one that ends with whoever
+starts it.  Nothing is mounted by name: a place is opened without
 following any link, has to be the very inode that the plan was made for, and is mounted onto by its
 descriptor.  A place that has become another ends everything before bwrap has begun, and the plan is
 made anew.  Standard library only.
@@ -108,11 +109,12 @@ def _nothing() -> tuple[int, int]:
     return os.open("directory", flags, dir_fd=made), os.open("file", flags, dir_fd=made)
 
 
-def make(text: bytes) -> None:
+def make(text: bytes, *, lasting: bool) -> None:
     """All the mounts of a request; raises OSError with the place in ``filename``."""
     _apart()
-    # Now, for new rights take it away.  bwrap does the same, but until it runs a while may pass.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if not lasting:
+        # Now, for new rights take it away.  bwrap does the same, but a while may pass until then.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     nothing: dict[bytes, int] = {}
     for record in text.split(b"\0")[:-1]:
         what, device, inode, path = record.split(b" ", 3)
@@ -132,11 +134,11 @@ def main(arguments: list[str]) -> NoReturn:
     """Make the mounts and become the program."""
     number = int(arguments[0])
     try:
-        make(os.pread(number, os.fstat(number).st_size, 0))
+        make(os.pread(number, os.fstat(number).st_size, 0), lasting=arguments[1] != "with-parent")
         os.close(number)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by the interpreter
             signal.signal(ignored, signal.SIG_DFL)
-        os.execve(arguments[1], arguments[1:], _ENV)
+        os.execve(arguments[2], arguments[2:], _ENV)
     except OSError as error:
         where = os.fsdecode(error.filename or b"the mount namespace")
         sys.stderr.write(f"{where} cannot be protected: {error.strerror}\n")

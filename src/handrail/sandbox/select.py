@@ -61,19 +61,33 @@ class Sandbox:
         return self._ready().plan(profile)
 
     def contain(
-        self, spec: ProcessSpec, profile: Profile, *, watch: bool = False, again: bool = False
+        self,
+        spec: ProcessSpec,
+        profile: Profile,
+        *,
+        watch: bool = False,
+        lasting: bool = False,
+        again: bool = False,
     ) -> ProcessSpec:
         """The spec that runs the same command held by the profile.
 
-        ``watch``: what it tries in vain is noted.  ``again``: the file system moved under the plan
-        that was there.  Raises SandboxUnavailable, or Refused.  One that asks for nothing is given
-        back as it is.
+        ``watch``: what it tries in vain is noted.  ``lasting``: it outlives whoever starts it.
+        ``again``: the file system moved under the plan that was there.  Raises SandboxUnavailable,
+        or Refused.  One that asks for nothing is given back as it is.
         """
         if not profile.confined:
             return spec
 
         def hold(plan: Plan) -> ProcessSpec:
-            return wrap(spec, plan, self._bwrap, plan.registry, once_more, watcher(plan))
+            return wrap(
+                spec,
+                plan,
+                self._bwrap,
+                plan.registry,
+                once_more,
+                watcher(plan),
+                lasting=lasting,
+            )
 
         def watcher(plan: Plan) -> Watcher | None:
             if not watch:
@@ -88,7 +102,7 @@ class Sandbox:
             return watch_plan(plan)
 
         def once_more() -> ProcessSpec:
-            return self.contain(spec, profile, watch=watch, again=True)
+            return self.contain(spec, profile, watch=watch, lasting=lasting, again=True)
 
         if again:
             self._ready().forget(profile)

@@ -60,9 +60,12 @@ def wrap(
     registry: Registry,
     again: Callable[[], ProcessSpec] | None = None,
     watcher: Watcher | None = None,
+    *,
+    lasting: bool = False,
 ) -> ProcessSpec:
     """The spec to start instead; its ``containment`` says when its descriptors were sent.
 
+    ``lasting``: it outlives whoever starts it, and somebody else sees to its end.
     Raises Refused, or Stale when the plan has to be made anew.
     """
     from dataclasses import replace  # not for a single command on the command line
@@ -78,6 +81,7 @@ def wrap(
         tty=spec.tty,
         again=again,
         watcher=watcher,
+        lasting=lasting,
     )
     return replace(
         spec,
@@ -104,6 +108,7 @@ def wrap_command(
     tty: bool = False,
     again: Callable[[], ProcessSpec] | None = None,
     watcher: Watcher | None = None,
+    lasting: bool = False,
 ) -> Wrapped:
     """The same for words and an environment; raises Refused or Stale.
 
@@ -112,7 +117,7 @@ def wrap_command(
     """
     unix_sockets = plan.profile.sockets and bwrap.connects
     arguments = [
-        *namespace_arguments(network=plan.profile.network),
+        *namespace_arguments(network=plan.profile.network, lasting=lasting),
         *plan.arguments,
         b"--file",
         b"%d" % READY_FD,
@@ -166,7 +171,7 @@ def wrap_command(
 
             closing.append(_memory(plan.beforehand))
             passed.append((BEFORE_FD, closing[-1]))
-            program = (*beforehand.words(BEFORE_FD), *program)
+            program = (*beforehand.words(BEFORE_FD, lasting=lasting), *program)
         ours.send(b"\n")
         ours.shutdown(_socket.SHUT_WR)
         ready = ours.detach()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import RpcError
-from handrail.process import record
 from handrail.process.child import Child
 from handrail.process.spec import signal_number
 from handrail.process.table import Starting
@@ -77,8 +76,8 @@ async def _terminate(conn: Connection, params: TerminateParams) -> TerminateResu
             await child.kill()
         return TerminateResult(running=False)
     if grace:
-        record.note_terminated(child)  # before the answer: the next server would go on with it
-        conn.server.spawn_task(child.end(grace))
+        child.ask_to_end(grace)  # before the answer: it happens whatever becomes of us
+        conn.server.spawn_task(child.see_out(grace))
     else:
         await child.kill()
     return TerminateResult(running=True)

@@ -63,9 +63,9 @@ class KeeperLoss:
         self._dead.add(self._launcher.mark)
         for child in self._sessions.children():
             custody.watch(child)
-        self._task = asyncio.get_running_loop().create_task(self._replace())
+        self._task = asyncio.get_running_loop().create_task(self._replace(now))
 
-    async def _replace(self) -> None:
+    async def _replace(self, lost_at: float) -> None:
         try:
             handle = self._start()
             if not handle.found:  # else the one that dies still has its socket
@@ -86,10 +86,16 @@ class KeeperLoss:
             end = None
             if child.status is not None and child.exit is not None:
                 end = (child.status, child.exit.usage)
-            self._launcher.adopt(child.number, child.pid, end, child.started[1], note, held)
+            inside = child.spec.containment is not None
+            started = child.started[1]
+            self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
             if detached:
                 self._launcher.renote(child.number, notes.move(owner, child.key, detached=True))
         self._launcher.restored()
+        for child in self._sessions.children():
+            due = child.due
+            if due is not None and child.running:
+                self._launcher.end_by(child.number, due, begun=due.at <= lost_at * 1000)
         # Started, and nobody was told: whoever asked for it got an error.
         known = set(self._launcher.marks.values())
         dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not

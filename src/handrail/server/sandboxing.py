@@ -65,13 +65,13 @@ def contain(
 
 def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
     try:
-        held = sandbox.contain(spec, profile, watch=watch)
+        held = sandbox.contain(spec, profile, watch=watch, lasting=True)
     except SandboxUnavailable as why:
         from handrail.sandbox import fallback  # machines without user namespaces
 
         if watch:
             raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
-        held, fd = fallback.contain(spec, profile, why)
+        held, fd = fallback.contain(spec, profile, why, lasting=True)
         held = replace(held, judge=verdict.judge)
         return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
     held = replace(held, judge=verdict.judge_watched if watch else verdict.judge)

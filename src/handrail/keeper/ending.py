@@ -1,0 +1,128 @@
+"""Ends by the clock: a child is asked to end, and killed when its grace is over.
+
+A server says when, with the start of a child that has a time limit or by DUE, and the keeper does
+it: once and in time, whether or not a server is there by then.  A terminal hangs up, everybody of
+the tree gets TERM, then KILL.  Pure but for the clock that is handed in, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import signal
+from collections.abc import Callable
+
+#: In a status, beside the kernel's bits: the time the child was given was over.
+TIMED_OUT = 0x20000
+
+#: Why a child is ended.
+CAUSE_ASKED, CAUSE_TIME = b"asked", b"time"
+
+#: A terminal hangs up this long before its processes are asked to end, within a quarter of
+#: the grace.
+_HANGUP = 200
+#: How much of the grace descendants still get once their leader has used its own.
+_STRAGGLERS = 1000
+#: How soon one is looked for again whose sandbox is being set up.
+_PAUSE = 20
+
+
+class Ending:
+    """What is going to happen to one child, and why."""
+
+    __slots__ = ("begun", "cause", "steps")
+
+    def __init__(self, cause: bytes, steps: list[tuple[int, int]], begun: bool = False) -> None:
+        self.cause = cause
+        self.steps = steps  # when, and which signal; the last is KILL, and none is left after it
+        self.begun = begun
+
+    @classmethod
+    def plan(cls, cause: bytes, at: int, grace: int, *, terminal: bool) -> Ending:
+        """From that time on, with that grace."""
+        steps = [(at, int(signal.SIGHUP))] if terminal else []
+        asked = at + min(_HANGUP, grace // 4) if terminal else at
+        return cls(cause, [*steps, (asked, int(signal.SIGTERM)), (at + grace, int(signal.SIGKILL))])
+
+    @property
+    def timed_out(self) -> bool:
+        return self.begun and self.cause == CAUSE_TIME
+
+    def sooner(self, at: int) -> None:
+        """Have the KILL no later than that."""
+        if self.steps:
+            steps = [step for step in self.steps[:-1] if step[0] < at]
+            self.steps = [*steps, (min(at, self.steps[-1][0]), int(signal.SIGKILL))]
+
+    def go_on(self, now: int) -> None:
+        """Another keeper has done what was due."""
+        self.begun = True
+        self.steps = [step for step in self.steps[:-1] if step[0] > now] + self.steps[-1:]
+
+
+class Endings:
+    """Those of all children, by the time of their next step."""
+
+    def __init__(self, signal_tree: Callable[[bytes, int], bool]) -> None:
+        #: Sends a signal to a child's tree; False when somebody is to come whom it did not reach.
+        self._signal = signal_tree
+        self._of: dict[bytes, Ending] = {}
+        self._due: list[tuple[int, bytes]] = []
+
+    def get(self, child: bytes) -> Ending | None:
+        return self._of.get(child)
+
+    def set(self, child: bytes, ending: Ending) -> None:
+        """Instead of what was going to happen; one that was to be killed sooner still is."""
+        before = self._of.get(child)
+        if before is not None and before.steps:
+            ending.sooner(before.steps[-1][0])
+        self._of[child] = ending
+        self._await(child, ending)
+
+    def drop(self, child: bytes) -> None:
+        self._of.pop(child, None)
+        if not self._of:
+            self._due.clear()
+
+    def overtaken(self, child: bytes) -> None:
+        """It is killed for another reason."""
+        ending = self._of.get(child)
+        if ending is not None and not ending.begun:
+            self.drop(child)
+
+    def exited(self, child: bytes, now: int) -> int:
+        """Its leader has ended; what belongs into its status."""
+        ending = self._of.get(child)
+        if ending is None:
+            return 0
+        if not ending.begun:
+            self.drop(child)
+            return 0
+        ending.sooner(now + _STRAGGLERS)
+        self._await(child, ending)
+        return TIMED_OUT if ending.timed_out else 0
+
+    @property
+    def next(self) -> int | None:
+        """When there is something to do."""
+        return self._due[0][0] if self._due else None
+
+    def run(self, now: int) -> None:
+        """Everything that is due."""
+        while self._due and self._due[0][0] <= now:
+            _, child = heapq.heappop(self._due)
+            ending = self._of.get(child)
+            # Else it was changed since.
+            if ending is not None and ending.steps and ending.steps[0][0] <= now:
+                self._step(child, ending, now)
+
+    def _step(self, child: bytes, ending: Ending, now: int) -> None:
+        _, number = ending.steps.pop(0)
+        ending.begun = True
+        if not self._signal(child, number) and ending.steps and now + _PAUSE < ending.steps[0][0]:
+            ending.steps.insert(0, (now + _PAUSE, number))
+        self._await(child, ending)
+
+    def _await(self, child: bytes, ending: Ending) -> None:
+        if ending.steps:
+            heapq.heappush(self._due, (ending.steps[0][0], child))
