@@ -12,6 +12,7 @@ import ctypes
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,30 @@ def nothing_left() -> Iterator[None]:
                     os.waitpid(pid, 0)
         prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         assert not left, f"left behind: {left}"
+
+
+@contextmanager
+def reaping(ours: Callable[[], int]) -> Iterator[None]:
+    """As the first process of a machine does: take the status of orphans that come to us.
+
+    ``ours`` is the one child of our own that somebody else waits for.
+    """
+    over = threading.Event()
+    before = set(children(os.getpid()))
+
+    def reap() -> None:
+        while not over.wait(0.01):
+            for pid in set(children(os.getpid())) - before - {ours()}:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    thread = threading.Thread(target=reap)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def children(pid: int) -> list[int]:

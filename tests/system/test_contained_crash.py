@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from server.process_kit import reaping
 from websockets.exceptions import ConnectionClosed
 
 from .survival import LIMIT, Followed, Rig
@@ -172,6 +175,13 @@ def test_the_end_is_judged_after_a_crash(tmp_path: Path) -> None:
 # --- the keeper ----------------------------------------------------------------------------------
 
 
+@contextmanager
+def orphaned(state: Path) -> Iterator[Rig]:
+    """A rig whose keeper will be killed: its children get another parent, who reaps them."""
+    with rigged(state) as rig, reaping(lambda: 0 if rig.server is None else rig.server.pid):
+        yield rig
+
+
 def lose_keeper(rig: Rig) -> None:
     """Kill it; the next one is at work when this returns."""
     os.kill(keeper_of(rig), signal.SIGKILL)
@@ -181,7 +191,7 @@ def lose_keeper(rig: Rig) -> None:
 @pytest.mark.parametrize("then", ["go on", "crash"])
 def test_calls_and_output_go_on_without_the_keeper(tmp_path: Path, then: str) -> None:
     script = CALLS.replace("for n in range(20):", "for n in range(20):\n    n % 5 or input()")
-    with rigged(tmp_path / "state") as rig:
+    with orphaned(tmp_path / "state") as rig:
         rig.attach()
         argv = (sys.executable, "-I", "-c", "print('ready', flush=True)\n" + script)
         one = contained(rig, tmp_path / "w", *argv, pipeStdin=True)
@@ -209,7 +219,7 @@ def test_a_sandbox_without_its_keeper_is_reached_and_ended(
         "trap 'echo caught' INT; trap 'echo bye; exit 5' TERM HUP;"
         " setsid sleep 600 & echo ready; while :; do sleep 0.1; done"
     )
-    with rigged(tmp_path / "state") as rig:
+    with orphaned(tmp_path / "state") as rig:
         rig.attach()
         one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
         follow(rig, one, b"ready")
@@ -230,7 +240,7 @@ def test_a_sandbox_without_its_keeper_is_reached_and_ended(
 @pytest.mark.parametrize("keeper", ["there", "another"])
 def test_a_sandbox_ends_with_what_holds_it(tmp_path: Path, keeper: str) -> None:
     script = "setsid sleep 600 & echo ready; sleep 600"
-    with rigged(tmp_path / "state") as rig:
+    with orphaned(tmp_path / "state") as rig:
         rig.attach()
         one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script)
         follow(rig, one, b"ready")

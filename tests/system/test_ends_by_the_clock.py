@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .survival import LIMIT, Rig
-from .test_contained_crash import Said, contained, follow
+from .test_contained_crash import Said, contained, follow, orphaned
 from .test_server_rows import keeper_of, upgrade
 from .test_survival import rigged
 
@@ -54,7 +54,7 @@ def exit_of(rig: Rig, one: Said) -> tuple[str, int]:
 def test_a_time_limit_is_kept_while_no_server_runs(tmp_path: Path, inside: bool, tty: bool) -> None:
     with rigged(tmp_path / "state") as rig:
         rig.attach()
-        one = start(rig, tmp_path / "w", POLITE, inside=inside, tty=tty, timeout=1500)
+        one = start(rig, tmp_path / "w", POLITE, inside=inside, tty=tty, timeout=3000)
         follow(rig, one, b"ready")
         pidfd = gone(rig)
         rig.kill()
@@ -102,9 +102,9 @@ def test_the_next_server_leaves_a_grace_as_it_is(tmp_path: Path, inside: bool) -
 
 @pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
 def test_a_time_limit_outlives_the_keeper(tmp_path: Path, inside: bool) -> None:
-    with rigged(tmp_path / "state") as rig:
+    with orphaned(tmp_path / "state") as rig:
         rig.attach()
-        one = start(rig, tmp_path / "w", POLITE, inside=inside, tty=False, timeout=1500)
+        one = start(rig, tmp_path / "w", POLITE, inside=inside, tty=False, timeout=3000)
         follow(rig, one, b"ready")
         os.kill(keeper_of(rig), signal.SIGKILL)
         kind, code = exit_of(rig, one)
