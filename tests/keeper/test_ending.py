@@ -136,6 +136,17 @@ def test_another_keeper_goes_on_where_the_first_was() -> None:
     assert book.endings.exited(b"1", 151) == TIMED_OUT
 
 
+def test_those_that_end_in_time_do_not_pile_up() -> None:
+    book = Book()
+    book.endings.set(b"stays", plan(900, 50, cause=CAUSE_TIME))
+    for number in range(10_000):
+        book.endings.set(b"%d" % number, plan(1000 + number, 50, cause=CAUSE_TIME))
+        book.endings.exited(b"%d" % number, 5)
+    assert len(book.endings._due) < 100
+    book.endings.run(20_000)
+    assert book.sent == [(b"stays", TERM), (b"stays", KILL)]
+
+
 @given(
     st.lists(
         st.tuples(

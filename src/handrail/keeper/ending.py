@@ -24,6 +24,8 @@ _HANGUP = 200
 _STRAGGLERS = 1000
 #: How soon one is looked for again whose sandbox is being set up.
 _PAUSE = 20
+#: So many that have been dropped may stay in the queue.
+_SPARE = 64
 
 
 class Ending:
@@ -81,8 +83,10 @@ class Endings:
 
     def drop(self, child: bytes) -> None:
         self._of.pop(child, None)
-        if not self._of:
-            self._due.clear()
+        # Most end long before their time: what is left of them must not pile up.
+        if len(self._due) > 2 * len(self._of) + _SPARE:
+            self._due = [(one.steps[0][0], key) for key, one in self._of.items() if one.steps]
+            heapq.heapify(self._due)
 
     def overtaken(self, child: bytes) -> None:
         """It is killed for another reason."""
