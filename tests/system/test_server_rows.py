@@ -182,7 +182,7 @@ def test_an_end_that_was_under_way_is_carried_through(tmp_path: Path, how: str) 
         sh(rig, "p", script, **({"timeoutMs": 1000} if how == "timeout" else {}))
         pid = int(text(rig, "p").split()[0])
         if how == "terminate":
-            rig.call("process/terminate", processId="p", graceMs=600_000)
+            rig.call("process/terminate", processId="p", graceMs=3000)
         text(rig, "p", b"asked")
         rig.restart()
         assert ended(pid)
