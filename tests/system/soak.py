@@ -1,11 +1,11 @@
 """Ten minutes of everything at once: ``make soak`` (``ARGS="--minutes 1 --seed 7"``).
 
-Floods, echoes, short commands and families with daemons, on pipes and terminals, while the server
-is killed, stopped or upgraded, runs out of room or descriptors, and its keeper is killed.  Always:
-every stream is right by content, every exit is right or said to be lost, no number comes twice,
-a family that was terminated is gone.  Sometimes: each of the faults has struck, or the run has
-shown nothing.  In the end nothing is left: no process, no zombie, no descriptor, and the memory of
-server and keeper does not grow.
+Floods, echoes, short commands, families with daemons and commands that end by the clock, on pipes
+and terminals, contained and not, while the server is killed, stopped or upgraded, runs out of room
+or descriptors, and its keeper is killed.  Always: every stream is right by content, every exit is
+right or said to be lost, no number comes twice, a family that was terminated is gone.  Sometimes:
+each of the faults has struck, or the run has shown nothing.  In the end nothing is left: no
+process, no zombie, no descriptor, and the memory of server and keeper does not grow.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,6 +29,7 @@ from keeper.watching import descriptors
 from server.process_kit import children, ended, nothing_left
 from websockets.exceptions import ConnectionClosed
 
+from system.permissions import sandbox
 from system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
 
 MIB = 1024 * 1024
@@ -59,11 +61,30 @@ signal.pause()
 """
 
 
+#: Writes the beginning of the stream, and the rest when it is asked to end; asked twice, too much.
+LATE = """
+import os, signal, sys, time
+size, code = map(int, sys.argv[1:3])
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+period = b"".join(b"%07d\\n" % n for n in range(131071))
+os.write(1, period[:1])
+while not asked:
+    time.sleep(0.01)
+os.write(1, period[1:size])
+time.sleep(0.1)
+os.write(1, period[size:size + len(asked) - 1])
+os._exit(code)
+"""
+WAYS = ("open", "open", "contained")
+
+
 class Soak:
     """One run."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, ws: Path) -> None:
         self.rig = rig
+        self.ws = ws
         self.rng = rig.rng
         self.number = 0
         self.bytes = 0
@@ -84,7 +105,27 @@ class Soak:
         code = self.rng.randrange(1, 100)
         one = Followed(f"p{self.number}", size, code)
         argv = (sys.executable, "-I", "-S", "-c", WRITER, str(self.number), str(size), str(code))
-        self.rig.start(one, *argv, tty=tty)
+        self.rig.start(one, *argv, tty=tty, **self.way())
+
+    def way(self) -> dict[str, Any]:
+        """Contained or not."""
+        if self.rng.choice(WAYS) == "open":
+            return {}
+        self.rig.reached["contained"] += 1
+        return {"cwd": self.ws.as_uri(), "sandbox": sandbox(self.ws)}
+
+    def late(self) -> None:
+        """One that ends only when it is asked to, by its time limit or by us, and once."""
+        self.number += 1
+        one = Followed(f"p{self.number}", self.rng.choice((2, 900, 30_000)), 8)
+        argv = (sys.executable, "-I", "-S", "-c", LATE, str(one.size), str(one.code))
+        if self.rng.random() < 0.5:
+            self.rig.start(one, *argv, timeoutMs=3000, **self.way())
+            return
+        self.rig.start(one, *argv, **self.way())
+        while not one.at:
+            self.rig.receive()
+        self.rig.call("process/terminate", processId=one.name, graceMs=int(LIMIT * 1000))
 
     def echo(self) -> None:
         """Write to one, and have it all back."""
@@ -92,7 +133,7 @@ class Soak:
         sizes = [self.rng.choice((1, 700, 30_000)) for _ in range(3)]
         one = Followed(f"p{self.number}", sum(sizes), 9)
         argv = (sys.executable, "-I", "-S", "-c", ECHO, str(sum(sizes)))
-        self.rig.start(one, *argv, pipeStdin=True)
+        self.rig.start(one, *argv, pipeStdin=True, **self.way())
         at = 0
         for n, size in enumerate(sizes):
             write = self.rig.write(one.name, f"w{n}", expected(at, size))
@@ -214,7 +255,8 @@ class Soak:
             try:
                 self.settle()
                 if time.monotonic() < end and len(self.rig.followed) < 6:
-                    self.rng.choice((self.echo, self.begin, self.begin, self.family))()
+                    work = (self.echo, self.begin, self.begin, self.family, self.late)
+                    self.rng.choice(work[: 4 if self.troubled else 5])()
                 elif self.troubled and time.monotonic() > end:
                     self.replace("kill")
                 elif self.rig.followed:
@@ -322,7 +364,9 @@ def main() -> None:
     print(f"seed {args.seed}", flush=True)
     with tempfile.TemporaryDirectory() as state, nothing_left():
         rig = Rig(Path(state) / "state", seed=args.seed)
-        soak = Soak(rig)
+        ws = Path(state) / "ws"
+        ws.mkdir()
+        soak = Soak(rig, ws)
         try:
             rig.attach()
             soak.run(args.minutes * 60)
@@ -338,7 +382,7 @@ def main() -> None:
                 os.kill(soak.heir, signal.SIGTERM)
                 ended(soak.heir, LIMIT)
             rig.stop()
-    missing = {*FAULTS} - {*rig.reached}
+    missing = {*FAULTS, "contained"} - {*rig.reached}
     print(f"{soak.summary()}; KiB and descriptors at the end: {sizes}")
     if missing and args.minutes >= 5:
         raise SystemExit(f"never struck: {', '.join(sorted(missing))}; the run shows too little")

@@ -14,6 +14,7 @@ import pytest
 from server.process_kit import reaping
 from websockets.exceptions import ConnectionClosed
 
+from .permissions import sandbox
 from .survival import LIMIT, Followed, Rig
 from .test_server_rows import keeper_of
 from .test_survival import come_back, rigged
@@ -60,24 +61,6 @@ class Said(Followed):
 
     def _check(self, data: bytes) -> None:
         self.text += data
-
-
-def sandbox(ws: Path) -> dict[str, Any]:
-    def entry(kind: str, access: str) -> dict[str, Any]:
-        return {"path": {"type": "special", "value": {"kind": kind}}, "access": access}
-
-    return {
-        "permissions": {
-            "type": "managed",
-            "file_system": {
-                "type": "restricted",
-                "entries": [entry("root", "read"), entry("project_roots", "write")],
-            },
-            "network": "restricted",
-        },
-        "workspaceRoots": [ws.as_uri()],
-        "windowsSandboxLevel": "disabled",
-    }
 
 
 def contained(rig: Rig, ws: Path, *argv: str, **more: Any) -> Said:
@@ -253,3 +236,26 @@ def test_a_sandbox_ends_with_what_holds_it(tmp_path: Path, keeper: str) -> None:
         assert row["orphans"] == 0
         assert not row["heldOpen"]
     assert one.exit_code in (128 + signal.SIGKILL, -1)
+
+
+def test_whoever_has_ended_is_with_the_next_keeper_too(tmp_path: Path) -> None:
+    ws = tmp_path / "w"
+    ws.mkdir()
+    call = "import socket; socket.socket().connect_ex(('127.0.0.1', 1)); print('done')"
+    with orphaned(tmp_path / "state") as rig:
+        rig.attach()
+        for number in range(4):
+            one = Said(f"ended{number}", 0, 0)
+            argv = (sys.executable, "-I", "-c", call)
+            rig.start(one, *argv, cwd=ws.as_uri(), sandbox=sandbox(ws))
+            follow(rig, one)
+        runs = contained(rig, ws, "/bin/sh", "-c", "echo ready; read x; exit 6", pipeStdin=True)
+        follow(rig, runs, b"ready")
+        lose_keeper(rig)
+        lose_keeper(rig)
+        rig.restart()
+        names = {row["processId"] for row in rig.call("process/list")["processes"]}
+        assert names == {"p", "ended0", "ended1", "ended2", "ended3"}
+        rig.call("process/write", **rig.write("p", "w", b"\n"))
+        follow(rig, runs)
+    assert runs.exit_code in (6, -1)

@@ -175,28 +175,33 @@ class Children:
             self.entries[child] = entry
             fds.clear()  # ours now
 
-    def end_by(
-        self, entry: Entry, cause: bytes, at: int, grace: int, *, begun: bool = False
-    ) -> None:
-        """From ``at`` on it is asked to end, and after that grace killed; milliseconds."""
+    def end_by(self, entry: Entry, cause: bytes, at: int, grace: int, *, done: int = 0) -> None:
+        """From ``at`` on it is asked to end, and after that grace killed; milliseconds.
+
+        ``done``: up to that time a keeper before us has seen to it.
+        """
         terminal = b"pty" in entry.fds and entry.status is None
         ending = Ending.plan(cause, at, grace, terminal=terminal)
-        if begun:  # by a keeper before us
-            ending.go_on(time.monotonic_ns() // 1_000_000)
+        if done:
+            ending.go_on(done)
         self.endings.set(entry.child, ending)
 
     def due(self, fields: list[bytes]) -> None:
         """A server wants a child ended."""
-        child, cause, at, grace, begun = fields
+        child, cause, at, grace, done = fields
         entry = self.entries.get(child)
         if entry is not None:
-            self.end_by(entry, cause, int(at), int(grace), begun=begun == b"1")
+            self.end_by(entry, cause, int(at), int(grace), done=int(done))
 
     def signal_ending(self, child: bytes, number: int) -> bool:
         """One step of an end; False when somebody is to come whom it did not reach."""
         entry = self.entries.get(child)
         reached = self.signal(child, number, link.SCOPE_TREE)
-        return reached > 0 or entry is None or not entry.inside or entry.status is not None
+        if entry is not None and entry.inside and entry.status is None and not reached:
+            return False
+        if self.lease.holder is not None:
+            self.say(self.lease.holder, link.BEGUN, 0, [child])
+        return True
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
         entry = self.entries.get(child)
@@ -253,12 +258,14 @@ class Children:
 
     def families(self) -> bytes:
         """Each child with the mark of its family, which a server needs should we be killed, when
-        it ended, and whether it was to be killed (1), asked to end (2) or both."""
+        it ended, and whether it was to be killed (1) or asked to end (2), and whether an end by
+        the clock has begun (4)."""
         words = []
         for entry in self.entries.values():
             ending = self.endings.get(entry.child)
-            asked = ending is not None and ending.cause == CAUSE_ASKED
-            fate = entry.killed | asked << 1
+            fate = int(entry.killed)
+            if ending is not None:
+                fate |= (ending.cause == CAUSE_ASKED) << 1 | ending.begun << 2
             words.append(b"%b %d %d %d" % (entry.child, entry.mark, entry.ended, fate))
         return b" ".join(words)
 

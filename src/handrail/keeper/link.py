@@ -40,7 +40,8 @@ BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
 ADOPT = 16  # child, pid, mark, 1 if it is in a sandbox, status or -, "user system rss", when it
 # ended in ms, note, names...  fds: a child of a keeper that is gone
-DUE = 17  # child, cause, when (monotonic ms), grace in ms, 1 if that had begun: end it then
+DUE = 17  # child, cause, when (monotonic ms), grace in ms, until when another keeper has seen to
+# it or 0: end it then
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
@@ -56,6 +57,7 @@ REFUSED = 38  # reason
 NOTED = 39  # key, value: part of the list; "families": child, mark, when it ended, killed or
 # asked to end, ...
 ASKED = 40  # to the holder: are you there
+BEGUN = 41  # child: a signal was sent because its end was due
 
 # How a child is started; limits follow as " name=value", by the names in limits.py, and perhaps
 # "end" and "grace" (as in DUE, for want of time) and "inside" (a sandbox, whose leader is outside).

@@ -80,6 +80,7 @@ class Launcher(KeeperLink):
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, int, int, int] | None] = {}
+        self._begun: set[int] = set()  # ends by the clock, of children that are not forgotten
         #: While we list: when a child ended, whether it was killed, and whether asked to end.
         self._ends: dict[int, tuple[float | None, bool, bool]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
@@ -243,14 +244,15 @@ class Launcher(KeeperLink):
         """Signal the leader, its group or its whole tree."""
         return self._ask_of_children(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
-    def end_by(self, child: int, due: grace.Due, *, begun: bool = False) -> None:
+    def end_by(self, child: int, due: grace.Due, done: float = 0.0) -> None:
         """Have the keeper end a whole tree with grace, whatever becomes of us.
 
-        ``begun``: a keeper that is gone has done what was due.
+        ``done``: until when another keeper has seen to it, if it has begun.
         """
         if not self.bereft:  # else the next one is told of it with all the others
             fields = [b"%d" % child, due.cause, b"%d" % due.at, b"%d" % due.grace]
-            self._tell(link.DUE, 0, [*fields, b"%d" % begun], [])
+            until = int(done * 1000) if child in self._begun else 0
+            self._tell(link.DUE, 0, [*fields, b"%d" % until], [])
 
     def kill(self, child: int) -> None:
         """SIGKILL to the whole tree, without waiting for the answer."""
@@ -294,6 +296,7 @@ class Launcher(KeeperLink):
         self._watchers.pop(child, None)
         self._early.pop(child, None)
         self.marks.pop(child, None)
+        self._begun.discard(child)
         if child in self._renoted:
             self._renoted.discard(child)
             self.note(b"child/%d" % child, None)
@@ -363,6 +366,9 @@ class Launcher(KeeperLink):
         if message.op == link.EXITED:
             self._exited(message.fields)
             return
+        if message.op == link.BEGUN:
+            self._begun.add(int(message.fields[0]))
+            return
         if message.op in (link.CHILD, link.NOTED, link.ASKED):
             self._told(message)
             return
@@ -396,6 +402,8 @@ class Launcher(KeeperLink):
             for child, mark, ended, fate in zip(words, words, words, words, strict=True):
                 self.marks[child] = mark
                 self._ends[child] = (ended / 1000 or None, bool(fate & 1), bool(fate & 2))
+                if fate & 4:
+                    self._begun.add(child)
         elif message.op == link.NOTED:
             self._listing[0][fields[0]] = fields[1]
             if fields[0].startswith(b"child/"):

@@ -69,7 +69,8 @@ class Attendant:
         self._found: dict[Denial, None] = {}
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(MOST_CALLS)
-        self._users = 1  # of the listener and the ledger: us, and every errand with a thread
+        #: Of the listener and the ledger: our owner, our thread, and every errand with one.
+        self._users = 2
         self._errands: dict[int, _Errand] = {}  # by socket
         #: By socket: what a caller was to be told when a signal interrupted it.
         self._undelivered: dict[int, int] = {}
@@ -94,6 +95,7 @@ class Attendant:
         if fd >= 0:
             os.close(fd)
             self._thread.join(_LAST_SECONDS)
+            self._let_go()
 
     # --- taking calls -----------------------------------------------------------------------
 

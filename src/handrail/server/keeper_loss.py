@@ -88,14 +88,17 @@ class KeeperLoss:
                 end = (child.status, child.exit.usage)
             inside = child.spec.containment is not None
             started = child.started[1]
-            self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
+            try:
+                self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
+            except OSError as error:
+                log.error("process %r is lost with this server: %s", child.key[:80], error)
             if detached:
                 self._launcher.renote(child.number, notes.move(owner, child.key, detached=True))
         self._launcher.restored()
         for child in self._sessions.children():
             due = child.due
             if due is not None and child.running:
-                self._launcher.end_by(child.number, due, begun=due.at <= lost_at * 1000)
+                self._launcher.end_by(child.number, due, lost_at)
         # Started, and nobody was told: whoever asked for it got an error.
         known = set(self._launcher.marks.values())
         dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
