@@ -145,7 +145,8 @@ class Rig:
     def start_server(self, faults: str = "") -> None:
         if self.server is not None and self.server.stdout is not None:
             self.server.stdout.close()
-        argv = [sys.executable, "-m", "handrail", "serve", "--log-level", os.environ.get("RIG_LOG", "error"), *self.flags]
+        level = os.environ.get("RIG_LOG", "error")
+        argv = [sys.executable, "-m", "handrail", "serve", "--log-level", level, *self.flags]
         if self.state is not None:
             argv += ["--state-dir", str(self.state)]
         env = {**os.environ, "HANDRAIL_FAULTS": faults}

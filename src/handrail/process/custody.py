@@ -90,7 +90,7 @@ def _ended(child: Child, tries: int) -> None:
         child._loop.call_later(_STATUS_SECONDS, _ended, child, tries - 1)
     else:
         closing.take_last(child)
-        closing.note_exit(child, ExitInfo(ExitKind.LOST, None))
+        give_up(child)
 
 
 def _end_sandbox(child: Child) -> None:
@@ -114,7 +114,7 @@ def kill(*children: Child) -> None:
 
 
 def give_up(child: Child) -> None:
-    """It was killed, and nobody can tell us its status any more: say that it is not known."""
+    """It has ended, and nobody can tell us its status any more: say that it is not known."""
     if child.exit is not None:
         return
     inside = child.spec.containment
