@@ -67,8 +67,11 @@ class RemoteExecutor:
         on_lag: OnLag | None = "auto",
         **how: Any,
     ) -> RemoteExecutor:
-        """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
-        client = await ExecServerClient.connect(where, **how)
+        """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``.
+
+        ``request_timeout`` (seconds) bounds the connecting too.
+        """
+        client = await ExecServerClient.connect(where, request_timeout=request_timeout, **how)
         return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
