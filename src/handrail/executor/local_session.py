@@ -124,6 +124,7 @@ class LocalSession:
         child = self._child
         if child is None:
             return
+        self._history.release()  # the end is told behind the output
         try:
             await child.end(grace)
         except KeeperLost:
