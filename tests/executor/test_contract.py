@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from keeper.watching import eventually_so
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -82,6 +83,19 @@ def test_a_paced_subscriber_misses_nothing(everywhere: Everywhere) -> None:
         assert sum(event.omitted for event in rest) == 0
         assert b"".join(event.data for event in rest).endswith(b"end\n")
         assert (await session.wait()).code == 0
+
+    everywhere(main)
+
+
+def test_ending_does_not_wait_for_a_paced_subscriber(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        session = await room.start("yes")
+        paced = session.subscribe_output(paced=True)
+        await anext(paced)
+        await eventually_so(lambda: session._history._shut)  # type: ignore[attr-defined]
+        await session.terminate()  # raises when nothing is heard of the end
+        await session.wait_closed()
+        assert b"y\n" in b"".join([event.data async for event in paced])
 
     everywhere(main)
 
@@ -336,6 +350,72 @@ def test_waiting_for_a_pattern_or_idleness_or_the_end(everywhere: Everywhere) ->
         assert over.reason is WaitReason.EXIT
         with pytest.raises(UsageError, match="does not compile"):
             await session.wait_for("(")
+
+    everywhere(main)
+
+
+def test_a_pattern_over_the_borders_of_chunks_and_characters(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        script = (
+            r"printf 'na\303'; read a; printf '\257ve '; read a; printf '\303\251\303\251 x'; cat"
+        )
+        session = await room.sh(script)
+        waiting = asyncio.ensure_future(session.wait_for("naïve", timeout=20))
+        await said(session, b"na")
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.match.decode(), found.position) == ("naïve", 6)
+        waiting = asyncio.ensure_future(session.wait_for("é+ ", timeout=20, start=found.position))
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.match.decode(), found.position) == ("éé ", 12)
+        with pytest.raises(UsageError, match="class"):
+            await session.wait_for("[äö]")
+
+    everywhere(main)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "index", "match"),
+    [
+        (("never", r"value: \d+$"), 1, b"value: 42"),
+        ((r"\w+(?=: 42)",), 0, b"value"),  # no server looks around
+        ((r"(?i)VALUE", "value"), 0, b"value"),
+        ((r"(?i:VALUE): (4)2",), 0, b"value: 42"),
+        ((r"^\w+$", "42"), 0, b"second"),
+        ((b"\xff|lue",), 0, b"lue"),
+        ((r"> \Z",), 0, b"> "),
+        (("never",) * 40 + ("42",), 40, b"42"),
+    ],
+)
+def test_what_a_pattern_matches(
+    everywhere: Everywhere, patterns: tuple[str | bytes, ...], index: int, match: bytes
+) -> None:
+    async def main(room: Room) -> None:
+        session = await room.sh("read a; printf 'a value: 42\nsecond\n> '; cat")
+        waiting = asyncio.ensure_future(session.wait_for(*patterns, timeout=20))
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.reason, found.pattern, found.match) == (WaitReason.PATTERN, index, match)
+
+    everywhere(main)
+
+
+def test_waiting_longer_than_the_process_or_for_its_descendants(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        session = await room.sh("exit 5")
+        assert (await session.wait_for("never", timeout=20)).reason is WaitReason.EXIT
+        assert (await session.wait_for(exit=False)).reason is WaitReason.EXIT
+        status = session.try_exit_status()
+        assert status is not None
+        assert status.code == 5
+        gate = room.base / "gate"
+        os.mkfifo(gate)
+        session = await room.sh(f"(read x <{gate}; echo late) & echo early")
+        waiting = asyncio.ensure_future(session.wait_for("late", exit=False, timeout=20))
+        await session.wait()
+        await asyncio.to_thread(gate.write_text, "\n")
+        assert (await waiting).match == b"late"
 
     everywhere(main)
 

@@ -162,22 +162,34 @@ class ExecServerClient:
     ) -> Any:
         """One call.  With ``repeat`` it is made again after a resume that cut it.
 
-        ``timeout`` (seconds) includes the time in which there is no connection.  Raises
-        RpcError, CallTimedOut, or ExecutorTransportFailed when the line is gone for good, or
-        was cut and the call must not be repeated.
+        ``params`` may be a function that makes them, anew for each time.  ``timeout`` (seconds)
+        includes the time in which there is no connection.  Raises RpcError, CallTimedOut, or
+        ExecutorTransportFailed when the line is gone for good, or was cut and the call must not
+        be repeated.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
             rpc = await self._connection(method, deadline)
             left = None if deadline is None else max(0.0, deadline - loop.time())
+            given = params() if callable(params) else params
             try:
-                return await rpc.call(method, params, timeout=left, reserved=reserved)
+                return await rpc.call(method, given, timeout=left, reserved=reserved)
             except ConnectionLost as lost:
                 if not repeat or not self._dialer.reconnects:
                     raise ExecutorTransportFailed(
                         f"{lost}; whether {method} was carried out is not known"
                     ) from lost
+
+    def mention(self, method: str, params: Any) -> None:
+        """A call whose answer nobody waits for; nothing is sent while there is no connection."""
+        if self._rpc is not None:
+            self._rpc.mention(method, params)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many calls are under way that those which may last should not be made."""
+        return self._rpc is not None and self._rpc.crowded
 
     async def _connection(self, method: str, deadline: float | None) -> RpcConnection:
         while True:

@@ -24,12 +24,13 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import waiting
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.client import ExecServerClient
 from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
 from handrail.executor.history import Follower, History
+from handrail.executor.remote_waiting import wait_far
 from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.executor.waiting import Looking, Patience
 from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -335,6 +336,7 @@ class RemoteSession:
             raise ExecutorTransportFailed(str(error)) from error
 
     async def terminate(self, grace: float = 0.0) -> None:
+        self._history.release()  # the answer and the end come behind the output
         graceful = "terminateGrace" in self._client.extensions
         deadline = time.monotonic() + grace + _KILL_SECONDS
         self._asked_to_end = self._exit is None
@@ -386,15 +388,11 @@ class RemoteSession:
         timeout: float | None = None,
         start: int = 0,
     ) -> WaitOutcome:
-        return await waiting.wait_for(
-            self._history,
-            lambda: self._exit is not None,
-            patterns,
-            idle=idle,
-            exit=exit,
-            timeout=timeout,
-            start=start,
+        looking = Looking(
+            self._history, lambda: self._exit is not None, patterns, exit=exit, start=start
         )
+        patience = Patience(idle, timeout)
+        return await wait_far(self._client, self.process_id, looking, patience)
 
     async def denied(self) -> Denied:
         await self.wait()

@@ -156,6 +156,18 @@ class RpcConnection:
         if self._transport is not None:
             self._transport.send(codec.notification_message(method, params))
 
+    def mention(self, method: str, params: Any) -> None:
+        """A call whose answer nobody waits for."""
+        if self._transport is not None and self.gone is None:
+            number = self._peer.call(asyncio.get_running_loop().create_future())
+            self._peer.give_up(number)
+            self._transport.send(codec.request_message(number, method, params))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of the calls that may be under way are."""
+        return self._peer.pending >= MOST_CALLS // 2
+
     def close(self) -> None:
         """Say goodbye."""
         if self._transport is not None:

@@ -171,8 +171,9 @@ class AsyncProcess:
         """The same events for a reader that must not miss any: while it lags the process waits.
 
         On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
-        or the process may wait for ever.  Raises ExecutorTransportFailed when the way to it is
-        lost for good.
+        or the process may wait for ever.  Ending the process or the workspace waits for no reader;
+        one that lags then finds what is retained (``omitted`` tells the rest).  Raises
+        ExecutorTransportFailed when the way to it is lost for good.
         """
         outputs = self._outputs(paced=True)
         try:
@@ -341,10 +342,18 @@ def _shown(argv: tuple[str | bytes, ...]) -> str:
 
 
 def _source(pattern: re.Pattern[str]) -> str:
-    """The text of a compiled pattern, its flags written into it, for it may have to travel."""
+    """The text of a compiled pattern, its flags written into it, for it may have to travel.
+
+    For all of it: flags for a part are more than every server can do.
+    """
     flags = "".join(
         letter
-        for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))
+        for letter, flag in (
+            ("i", re.IGNORECASE),
+            ("m", re.MULTILINE),
+            ("s", re.DOTALL),
+            ("x", re.VERBOSE),
+        )
         if pattern.flags & flag
     )
-    return f"(?{flags}:{pattern.pattern})" if flags else pattern.pattern
+    return f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
