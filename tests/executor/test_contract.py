@@ -154,6 +154,26 @@ def test_the_end_of_input(everywhere: Everywhere) -> None:
     everywhere(main)
 
 
+@pytest.mark.parametrize("typed", [b"", b"words", b"words\n", b"two\nlines", b"word\x04s", b"w\r"])
+def test_the_end_of_input_in_a_terminal(everywhere: Everywhere, typed: bytes) -> None:
+    async def main(room: Room) -> None:
+        # The second program would read a key that was typed once too often.
+        script = "stty -echo; echo ready; cat >read; cat >again; echo end"
+        session = await room.sh(script, tty=True)
+        await said(session, b"ready")
+        for part in (typed, b"next"):
+            if part:
+                await session.write(part)
+            await session.close_stdin()
+        await session.wait()
+        assert (room.base / "read").read_bytes() == typed.replace(b"\x04", b"").replace(
+            b"\r", b"\n"
+        )
+        assert (room.base / "again").read_bytes() == b"next"
+
+    everywhere(main)
+
+
 def test_no_input_at_all(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         session = await room.sh("cat; sleep 60", pipe_stdin=False)

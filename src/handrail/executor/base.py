@@ -173,7 +173,11 @@ class ExecSession(Protocol):
         """
 
     async def close_stdin(self) -> None:
-        """End of file for the child; raises WriteFailed where that is not possible."""
+        """End of file for the child; raises WriteFailed where that is not possible.
+
+        In a terminal the end-of-file key is typed, twice behind a line that was begun.  A program
+        that has put its terminal into raw mode reads a character then, and no end.
+        """
 
     async def resize(self, rows: int, cols: int) -> None:
         """Set the terminal's size, in characters; raises ResizeFailed."""

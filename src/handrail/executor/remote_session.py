@@ -30,6 +30,7 @@ from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Out
 from handrail.executor.history import Follower, History
 from handrail.executor.remote_waiting import wait_far
 from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.executor.terminal_line import UnfinishedLine
 from handrail.executor.waiting import Looking, Patience
 from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
 from handrail.protocol import codec
@@ -72,6 +73,7 @@ class RemoteSession:
         self._failure: HandrailError | None = None
         self._asked_to_end = False
         self._writes = 0
+        self._line = UnfinishedLine()
         self._writing = asyncio.Lock()
         self._gap: asyncio.TimerHandle | None = None
         self._filling: asyncio.Task[None] | None = None
@@ -250,6 +252,7 @@ class RemoteSession:
             try:
                 for at in range(0, len(view) or 1, _WRITE_BYTES):
                     await self._write(bytes(view[at : at + _WRITE_BYTES]), deadline)
+                self._line.typed(data)
             finally:
                 self._writing.release()
         except TimeoutError:
@@ -297,12 +300,13 @@ class RemoteSession:
             params = {"processId": self.process_id}
             async with self._writing:
                 try:
-                    # An end-of-file key must not be typed twice.
-                    await self._call("process/closeStdin", params, repeat=not self._tty)
+                    for _ in range(self._line.ends() if self._tty else 1):
+                        # An end-of-file key must not be typed once more than it is meant.
+                        await self._call("process/closeStdin", params, repeat=not self._tty)
                 except (RpcError, TransportError) as error:
                     raise WriteFailed(_said(error)) from error
         elif self._tty:
-            await self.write(b"\x04")
+            await self.write(b"\x04" * self._line.ends())
         else:
             raise WriteFailed("this server cannot end the input of a process; use a terminal")
 
