@@ -109,6 +109,19 @@ class LocalExecutor:
             platform=sys.platform,
         )
 
+    async def end_left(self, prefix: str) -> None:
+        """End the descendants that exited processes with such ids have left; raises nothing."""
+        launcher, table = self._launcher, self._table
+        if launcher is None or table is None:
+            return
+        try:
+            left = await launcher.orphans()
+            for child in (*table, *table.left_behind()):
+                if child.number in left and not child.running and child.key.startswith(prefix):
+                    await child.kill()
+        except KeeperLost:
+            pass  # its children were killed with it
+
     async def close(self) -> None:
         """End every process with its tree, and the keeper."""
         async with self._lock:

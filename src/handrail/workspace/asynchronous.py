@@ -190,8 +190,12 @@ class AsyncWorkspace:
 
     @property
     def processes(self) -> list[AsyncProcess]:
-        """The processes that were started here and have not been seen to end."""
-        return sorted(self._processes, key=lambda process: int(process.id.rpartition("-")[2]))
+        """The processes that were started here and run, as far as is known, oldest first.
+
+        One that has exited is not among them, even if it has left descendants.
+        """
+        running = (process for process in self._processes if process.running)
+        return sorted(running, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def executor(self) -> Executor:
         """What runs the commands here; it ends with the workspace.
@@ -238,7 +242,8 @@ class AsyncWorkspace:
 
         ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the
         root.  ``timeout``: after so many seconds it is ended with its descendants.
-        ``on_output`` is called with every ``Output``.  Raises ExecutorSpawnFailed when it does
+        ``on_output`` is called with every ``Output``, and awaited if it is a coroutine function;
+        what it raises, ``result`` of the process raises.  Raises ExecutorSpawnFailed when it does
         not start, and UsageError.
         """
         limit = seconds(timeout, "timeout")
@@ -305,8 +310,9 @@ class AsyncWorkspace:
         result says so.  ``wait``: after so many seconds the result so far is returned and the
         command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
-        otherwise.  ``text=False`` gives bytes.  ``tty``, ``size``, ``cwd``, ``env``,
-        ``sandbox`` and ``on_output`` are those of ``start``.
+        otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) behind it, which
+        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
+        ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
         to its machine is lost for good, UsageError, and what ``on_output`` raised.
@@ -350,9 +356,7 @@ class AsyncWorkspace:
         try:
             process._collect()
             process._watch(timeout=limit, listener=on_output, stdin=stdin)
-            result = await process._outcome(pause, text)
-            if result.exit is not None:
-                await process._settle()
+            result = await process._result_and_all_told(pause, text)
         except BaseException:
             await to_the_end(process._end(0.0))
             self._processes.discard(process)
@@ -395,8 +399,8 @@ class AsyncWorkspace:
         started = time.monotonic()
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
-        # What was seen to end is its holder's alone, and its output with it.
-        self._processes = {one for one in self._processes if one._ended is None}
+        # What has ended is its holder's alone, and its output with it.
+        self._processes = {one for one in self._processes if one.running or one._held_open}
         self._processes.add(process)
         if ground.closed:  # by somebody else, meanwhile
             await to_the_end(process._end(0.0))

@@ -120,7 +120,7 @@ class Ground:
         if self.at is None:
             if self._token is not None:
                 raise UsageError("a token is for a server, and without at= there is none")
-            return await reach_local()
+            return await reach_local(f"{self._tag}-")
         session, secret = self.session or (None, None)
         return await reach_remote(
             self.at,

@@ -16,6 +16,7 @@ from handrail.executor.base import ExecSession, OutputKind, WaitReason
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.workspace.collecting import Collected
 from handrail.workspace.command import SHELL, seconds, to_bytes
+from handrail.workspace.listening import Listening
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
 #: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
@@ -46,6 +47,7 @@ class AsyncProcess:
         self._ended: float | None = None
         self._position = 0
         self._timed_out = False
+        self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._collected: Collected | None = None
         self.argv = argv
@@ -91,7 +93,12 @@ class AsyncProcess:
         await self._session.write(to_bytes(data), timeout)
 
     async def close_stdin(self) -> None:
-        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
+        """Tell it that no more input will come; raises WriteFailed where that is not possible.
+
+        In a terminal that is its end-of-file key (Ctrl-D), typed twice behind a line that was
+        begun.  A program that has put its terminal into raw mode reads a key like any other, and
+        cannot be told this way.
+        """
         await self._session.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -206,16 +213,22 @@ class AsyncProcess:
 
         With ``wait`` what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second.  Raises
-        ExecutorTransportFailed when the way to it is lost for good.
+        ExecutorTransportFailed when the way to it is lost for good, and what ``on_output`` raised.
         """
-        return await self._outcome(wait, text)
+        return await self._result_and_all_told(wait, text)
+
+    async def _result_and_all_told(self, wait: float | None, text: bool) -> Result[Any]:
+        result = await self._outcome(wait, text)
+        if result.exit is not None:
+            await self._settle()
+        return result
 
     async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
         collected = self._collect()
         info = await self.wait(wait)
         held = False
         if info is not None:
-            held = not await collected.drained()
+            held = self._held_open = not await collected.drained()
         return self._result(collected, info, held, await self._denials(info), text)
 
     def _result(
@@ -273,6 +286,7 @@ class AsyncProcess:
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(_noticed)
         self._tasks.add(task)
 
     async def _end_after(self, timeout: float) -> None:
@@ -284,10 +298,14 @@ class AsyncProcess:
             await self._session.terminate(GRACE_SECONDS)
 
     async def _tell(self, listener: Listener) -> None:
-        async for output in self._outputs():
-            said = listener(output)
-            if isinstance(said, Awaitable):
-                await said
+        try:
+            async for output in self._outputs():
+                said = listener(output)
+                if isinstance(said, Awaitable):
+                    await said
+        finally:
+            if isinstance(listener, Listening):
+                listener.end()  # or its thread would wait for ever
 
     async def _feed(self, data: bytes) -> None:
         try:
@@ -334,6 +352,12 @@ class AsyncProcess:
         from handrail.workspace.finish import to_the_end
 
         await to_the_end(self._end())
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Its error is raised by ``result``; who never asks for that does not want to know."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _shown(argv: tuple[str | bytes, ...]) -> str:

@@ -118,7 +118,7 @@ class Workspace:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that were started here and have not been seen to end."""
+        """The processes that were started here and run, as far as is known, oldest first."""
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     @property
@@ -148,23 +148,27 @@ class Workspace:
     ) -> Process:
         """Start a command and return while it runs; see ``AsyncWorkspace.start``.
 
-        ``on_output`` is called in a thread of its own.
+        ``on_output`` is called in a thread of its own; what it raises, ``result`` of the process
+        raises.
         """
         listening = None if on_output is None else Listening(on_output)
-        twin = self._call(
-            self._twin.start(
-                command,
-                tty=tty,
-                size=size,
-                cwd=cwd,
-                env=env,
-                timeout=timeout,
-                sandbox=sandbox,
-                on_output=None if listening is None else listening.put,
-                name=name,
-            )
+        starting = self._twin.start(
+            command,
+            tty=tty,
+            size=size,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            sandbox=sandbox,
+            on_output=listening,
+            name=name,
         )
-        return Process(twin, self._call)
+        try:
+            return Process(self._call(starting), self._call, listening)
+        except BaseException:
+            if listening is not None:
+                listening.end()
+            raise
 
     @overload
     def run(
@@ -239,7 +243,7 @@ class Workspace:
             cwd=cwd,
             env=env,
             sandbox=sandbox,
-            on_output=None if listening is None else listening.put,
+            on_output=listening,
             name=name,
         )
         try:
@@ -249,7 +253,7 @@ class Workspace:
                 listening.end()
             raise
         if result.process is not None:
-            result = replace(result, process=Process(result.process, self._call))
+            result = replace(result, process=Process(result.process, self._call, listening))
         elif listening is not None:
             listening.finish()
         return result.check() if check else result

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, overload
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.spec import ExitInfo
 from handrail.workspace.files import AsyncFiles
+from handrail.workspace.listening import Listening
 from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
 from handrail.workspace.result import Event, Result, Waited
 
@@ -22,9 +23,15 @@ class Process:
     context manager it ends the process.
     """
 
-    def __init__(self, twin: AsyncProcess, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self,
+        twin: AsyncProcess,
+        call: Callable[[Coroutine[Any, Any, Any]], Any],
+        listening: Listening | None = None,
+    ) -> None:
         self._twin = twin
         self._call = call
+        self._listening = listening
 
     def __repr__(self) -> str:
         return repr(self._twin).replace("AsyncProcess", "Process", 1)
@@ -106,8 +113,12 @@ class Process:
         self, *, wait: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
         """All its retained output and how it ended; see ``AsyncProcess.result``."""
-        found: Result[Any] = self._call(self._twin._outcome(wait, text))
-        return found if found.process is None else replace(found, process=self)
+        found: Result[Any] = self._call(self._twin._result_and_all_told(wait, text))
+        if found.process is not None:
+            return replace(found, process=self)
+        if self._listening is not None:
+            self._listening.finish()
+        return found
 
     def __iter__(self) -> Iterator[Event]:
         return self._iterate(self._twin.__aiter__())
