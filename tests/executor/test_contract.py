@@ -298,6 +298,33 @@ def test_environment_directory_and_arg0(everywhere: Everywhere) -> None:
     everywhere(main)
 
 
+def test_words_that_are_no_text(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        where = os.fsdecode(os.fsencode(room.base) + b"/d\xff")
+        os.mkdir(where)
+        program = os.fsdecode(os.fsencode(where) + b"/p\xfe")
+        os.symlink("/bin/sh", program)
+        cwd = await room.sh("pwd", cwd=where)
+        assert (await collect(cwd))[0] == os.fsencode(where) + b"\n"
+        script = b"""printf '%s|' "$@" "$X" \xe9"""
+        words = (program, "-c", script, "sh", b"100%41\xff", "\udc80", "na\u00efve")
+        if not room.ours:
+            with pytest.raises(UsageError, match="is not UTF-8"):
+                await room.start(*words)
+            return
+        session = await room.start(*words, env={"X": "v\udcfd"})
+        assert (await collect(session))[0] == b"100%41\xff|\x80|na\xc3\xafve|v\xfd|\xe9|"
+        policy = EnvPolicy(Inherit.NONE, True, (), {"Y\udcfb": "s\udcfa"}, ())
+        session = await room.start("/usr/bin/env", env={"\udcfc": "%"}, env_policy=policy)
+        assert sorted((await collect(session))[0].split()) == [b"Y\xfb=s\xfa", b"\xfc=%"]
+        named = await room.start("/bin/cat", "/proc/self/cmdline", arg0="a\udcff")
+        assert (await collect(named))[0].startswith(b"a\xff\0")
+        with pytest.raises(ExecutorSpawnFailed, match="cannot start"):
+            await room.start(b"/no/\xff")
+
+    everywhere(main)
+
+
 def test_an_environment_policy(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         policy = EnvPolicy(Inherit.CORE, False, ("LANG*",), {"SET": "1"}, ())

@@ -91,6 +91,9 @@ class StartParams(Wire):
     size: SizeParams | None = None
     #: Ours: note what the sandbox refuses while it happens (see ``docs/sandbox.md``).
     watch_denials: bool = False
+    #: Ours: ``percent`` says that ``argv``, ``arg0``, ``env`` and ``envPolicy`` are
+    #: percent-encoded, names and values, so that they can hold any bytes but NUL.
+    words: Literal["percent"] | None = None
 
 
 class StartResult(Wire):

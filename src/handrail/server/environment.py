@@ -37,6 +37,7 @@ EXTENSIONS = {
     "resumeSecret": True,
     "detachTtl": True,
     "processName": True,
+    "percentWords": True,
     "processSize": True,
     "processResize": True,
     "processCloseStdin": True,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import posixpath
 import secrets
 import time
-from collections.abc import Mapping
 from typing import Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.workspace import profile as profiles
 from handrail.workspace import records
-from handrail.workspace.command import Command, Environment, seconds, to_argv, to_bytes
+from handrail.workspace.command import (
+    AnyPath,
+    Command,
+    Env,
+    Environment,
+    seconds,
+    to_argv,
+    to_bytes,
+    to_path,
+)
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.finish import to_the_end
 from handrail.workspace.ground import Ground
@@ -22,8 +29,6 @@ from handrail.workspace.process import AsyncProcess, Listener
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.records import Claim, Record
 from handrail.workspace.result import Result
-
-Env = Mapping[str, "str | None"]
 
 
 class AsyncWorkspace:
@@ -46,7 +51,7 @@ class AsyncWorkspace:
 
     def __init__(
         self,
-        root: str | os.PathLike[str] = ".",
+        root: AnyPath = ".",
         *,
         at: str | None = None,
         token: str | None = None,
@@ -56,8 +61,8 @@ class AsyncWorkspace:
         detach_ttl: float | None = None,
         executor: Executor | None = None,
     ) -> None:
-        given = os.fspath(root)
-        if not isinstance(given, str) or not given:
+        given = to_path(root)
+        if not given:
             raise UsageError("the root of a workspace is a path; '.' is where the program runs")
         if executor is not None and at is not None:
             raise UsageError("at and executor both say where; give one of them")
@@ -231,7 +236,7 @@ class AsyncWorkspace:
         *,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
@@ -263,7 +268,7 @@ class AsyncWorkspace:
         text: Literal[True] = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -281,7 +286,7 @@ class AsyncWorkspace:
         input: str | bytes | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -298,7 +303,7 @@ class AsyncWorkspace:
         text: bool = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -344,7 +349,7 @@ class AsyncWorkspace:
         text: bool,
         tty: bool,
         size: tuple[int, int],
-        cwd: str | os.PathLike[str] | None,
+        cwd: AnyPath | None,
         env: Env | None,
         sandbox: Sandbox | None,
         on_output: Listener | None,
@@ -370,7 +375,7 @@ class AsyncWorkspace:
         command: Command,
         tty: bool,
         size: tuple[int, int],
-        cwd: str | os.PathLike[str] | None,
+        cwd: AnyPath | None,
         env: Env | None,
         sandbox: Sandbox | None,
         pipe_stdin: bool,
@@ -387,7 +392,7 @@ class AsyncWorkspace:
         request = SpawnRequest(
             process_id=f"{self._tag}-{self._count}",
             argv=argv,
-            cwd=ground.root if cwd is None else _below(ground.root, os.fspath(cwd)),
+            cwd=ground.root if cwd is None else _below(ground.root, to_path(cwd)),
             env=variables.overlay,
             env_policy=variables.policy,
             tty=tty,

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TypeVar, overload
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
 from handrail.workspace import bridge
-from handrail.workspace.asynchronous import AsyncWorkspace, Env
-from handrail.workspace.command import Command
+from handrail.workspace.asynchronous import AsyncWorkspace
+from handrail.workspace.command import AnyPath, Command, Env
 from handrail.workspace.listening import Listening
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Output, Result
@@ -33,7 +33,7 @@ class Workspace:
 
     def __init__(
         self,
-        root: str | os.PathLike[str] = ".",
+        root: AnyPath = ".",
         *,
         at: str | None = None,
         token: str | None = None,
@@ -139,7 +139,7 @@ class Workspace:
         *,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
@@ -182,7 +182,7 @@ class Workspace:
         text: Literal[True] = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,
@@ -200,7 +200,7 @@ class Workspace:
         input: str | bytes | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,
@@ -217,7 +217,7 @@ class Workspace:
         text: bool = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,

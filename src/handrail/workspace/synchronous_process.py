@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.spec import ExitInfo
+from handrail.workspace.command import AnyPath
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.listening import Listening
 from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
@@ -159,14 +160,14 @@ class WorkspaceFiles:
 
     @overload
     def read(
-        self, path: str, *, text: Literal[True] = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[True] = True, progress: Progress | None = None
     ) -> str: ...
     @overload
     def read(
-        self, path: str, *, text: Literal[False], progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[False], progress: Progress | None = None
     ) -> bytes: ...
     def read(
-        self, path: str, *, text: bool = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: bool = True, progress: Progress | None = None
     ) -> str | bytes:
         """The content of a file: UTF-8 text, or its bytes."""
         found: str | bytes = self._call(
@@ -176,7 +177,7 @@ class WorkspaceFiles:
 
     def write(
         self,
-        path: str,
+        path: AnyPath,
         data: str | bytes,
         *,
         parents: bool = False,
@@ -185,29 +186,29 @@ class WorkspaceFiles:
         """Make ``data`` the content of a file, all of it or nothing; text as UTF-8."""
         self._call(self._twin.write(path, data, parents=parents, progress=progress))
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: AnyPath) -> bool:
         """Whether the path leads to something."""
         found: bool = self._call(self._twin.exists(path))
         return found
 
-    def stat(self, path: str) -> FileMetadata:
+    def stat(self, path: AnyPath) -> FileMetadata:
         """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
         found: FileMetadata = self._call(self._twin.stat(path))
         return found
 
-    def list(self, path: str = ".") -> list[FileEntry]:
+    def list(self, path: AnyPath = ".") -> list[FileEntry]:
         """The names in a directory, sorted."""
         found: list[FileEntry] = self._call(self._twin.list(path))
         return found
 
-    def mkdir(self, path: str, *, parents: bool = True) -> None:
+    def mkdir(self, path: AnyPath, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
         self._call(self._twin.mkdir(path, parents=parents))
 
-    def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+    def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
         """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
         self._call(self._twin.remove(path, recursive=recursive, force=force))
 
-    def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+    def copy(self, source: AnyPath, destination: AnyPath, *, recursive: bool = False) -> None:
         """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
         self._call(self._twin.copy(source, destination, recursive=recursive))
