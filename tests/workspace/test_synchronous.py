@@ -230,3 +230,43 @@ def test_leaving_while_a_reader_is_held(tmp_path: Path, reading: str) -> None:
     assert process.exit is not None
     *_, last = events
     assert isinstance(last, handrail.Exited)
+
+
+# --- closing while somebody is at it ------------------------------------------------------------
+
+
+def test_who_waits_for_a_result_has_it_when_the_workspace_is_closed(tmp_path: Path) -> None:
+    ws = Workspace(tmp_path, sandbox="off")
+    with ThreadPoolExecutor(2) as pool:
+        script = "trap 'echo over; exit 3' TERM; echo begun; while :; do sleep 0.01; done"
+        running = pool.submit(ws.run, script)
+        started = pool.submit(lambda: ws.start("cat").wait_for("never"))
+        eventually(lambda: len(ws.processes) == 2)
+        for process in ws.processes:
+            if process.argv[-1] == script:
+                assert process.wait_for("begun", timeout=20)
+        ws.close()
+        result = running.result(20)
+        assert (result.stdout, result.exit_code) == ("begun\nover\n", 3)
+        assert started.result(20).reason is handrail.WaitReason.EXIT
+
+
+def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> None:
+    process = ws.start("yes")
+    events = process.follow()
+    next(events)
+    held: Any = process._twin._session
+    eventually(lambda: held._history._shut)
+    box = [events]
+    del events
+
+    async def collect() -> None:
+        box.clear()  # as the garbage collector might
+
+    bridge.call(collect())
+    eventually(lambda: not held._history._paced)
+
+
+def test_at_is_an_address(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ssh://box"):
+        Workspace(tmp_path, at=5)  # type: ignore[arg-type]

@@ -213,7 +213,7 @@ class Follower:
                 return event if not missed else replace(event, omitted=event.omitted + missed)
             if history.ended:
                 if history.failure is not None:
-                    raise history.failure
+                    raise history.failure.with_traceback(None)
                 raise StopAsyncIteration
             await history.changed()
 

@@ -82,7 +82,7 @@ class Looking:
             if found is not None:
                 return found
         if history.failure is not None:
-            raise history.failure
+            raise history.failure.with_traceback(None)
         if history.ended or (self.exit and self.exited()):
             return WaitOutcome(WaitReason.EXIT, history.total)
         return None

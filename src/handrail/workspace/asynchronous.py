@@ -66,6 +66,8 @@ class AsyncWorkspace:
             raise UsageError("the root of a workspace is a path; '.' is where the program runs")
         if executor is not None and at is not None:
             raise UsageError("at and executor both say where; give one of them")
+        if at is not None and not isinstance(at, str):
+            raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
         self._tag = secrets.token_hex(4)
         self._profile = profiles.find_profile(sandbox)
         self._env: Env = dict(env or {})
@@ -98,11 +100,14 @@ class AsyncWorkspace:
     async def close(self) -> None:
         """End every process of this workspace, and let go of its machine.
 
-        Can be repeated; raises nothing but a cancellation, when all is done.
+        Can be repeated; raises nothing but a cancellation, when all is done.  In another event
+        loop than the one it was used in it only stops being usable: what it had ends with that
+        loop, or on another machine when its server misses us.
         """
         if not self._ground.closed:
             self._ground.closed = True
-            await to_the_end(self._close())
+            elsewhere = self._ground.elsewhere
+            await to_the_end(self._ground.abandon() if elsewhere else self._close())
 
     async def _close(self) -> None:
         await asyncio.gather(*(process._end() for process in self._processes))

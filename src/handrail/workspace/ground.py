@@ -42,6 +42,7 @@ class Ground:
         self._detach_ttl = detach_ttl
         self._executor = executor
         self._release: Release | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
         self._root: str | None = None
@@ -60,10 +61,15 @@ class Ground:
         """The executor; raises UsageError, FilesError or ExecutorTransportFailed."""
         if self.closed:
             raise UsageError("the workspace is closed; open another")
+        if self.elsewhere:
+            raise UsageError(
+                "this workspace is used in another event loop; open one in each, or use Workspace"
+            )
         if self._executor is not None and self._root is not None:
             return self._executor
         async with self._opening:
             if self._executor is None:
+                self._loop = asyncio.get_running_loop()
                 self._executor, self._release = await self._reach()
             try:
                 if self._root is None:
@@ -74,6 +80,11 @@ class Ground:
                     await to_the_end(release())
                 raise
             return self._executor
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether what it stands on belongs to another event loop than the running one."""
+        return self._release is not None and self._loop is not asyncio.get_running_loop()
 
     @property
     def executor(self) -> Executor:
@@ -100,6 +111,12 @@ class Ground:
                 pass  # the machine is out of reach, or somebody was quicker
         self.temporary = self._own = None
         if self._release is not None:
+            release, self._release = self._release, None
+            await release()
+
+    async def abandon(self) -> None:
+        """Let go in another event loop, where nothing can be awaited of what it stands on."""
+        if self._release is not None and self.at is None:
             release, self._release = self._release, None
             await release()
 

@@ -335,13 +335,18 @@ class AsyncProcess:
             self._collected.stop()
 
     async def _end(self, grace: float = GRACE_SECONDS) -> None:
-        """End it and everything that was done beside it; never raises."""
-        self._let_go()
+        """End it and everything that was done beside it; never raises.
+
+        Somebody may be waiting for its result and has it then, to the last byte.
+        """
         try:
             await self._session.terminate(grace)
             await self._session.wait()
+            if self._collected is not None:
+                await self._collected.drained()
         except ExecutorError:
             pass  # the way to it is gone, and its server ends it
+        self._let_go()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 

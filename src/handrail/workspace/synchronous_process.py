@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -10,6 +11,7 @@ from typing import Any, Literal, Self, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.spec import ExitInfo
+from handrail.workspace import bridge
 from handrail.workspace.command import AnyPath
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.listening import Listening
@@ -129,13 +131,15 @@ class Process:
         return self._iterate(self._twin.follow())
 
     def _iterate(self, events: AsyncIterator[Event]) -> Generator[Event]:
+        owner = os.getpid()
         try:
             while (event := self._call(_next(events))) is not None:
                 yield event
         finally:
             # Not when it is only thrown away because the interpreter ends: no loop can be had.
-            if not sys.is_finalizing():
-                self._call(events.aclose())  # type: ignore[attr-defined]
+            # Nor in a child of ours, which has a copy of it and not what it reads.
+            if not sys.is_finalizing() and owner == os.getpid():
+                bridge.bridge().clean_up(events.aclose())  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self
