@@ -41,8 +41,9 @@ class AsyncWorkspace:
     unless it names another: ``workspace-write`` (writes only below the root, no network),
     ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
     None removes one.
-    ``request_timeout`` is how long the other side may take to answer, in seconds; ``detach_ttl``
-    how long it keeps the processes without a connection (None: as long as it likes).
+    ``request_timeout`` is how long the other side may take until it is connected to, and to answer,
+    in seconds; ``detach_ttl`` how long it keeps the processes without a connection (None: as long
+    as it likes).
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for arguments that make no sense, FilesError when the root is missing,
@@ -134,7 +135,11 @@ class AsyncWorkspace:
             secret=secret,
             profile=self._profile,
             temporary=self._ground.temporary,
-            processes={p.id: [_text(word) for word in p.argv] for p in self._processes},
+            processes={
+                process.id: [_text(word) for word in process.argv]
+                for process in self._processes
+                if process._worth_finding
+            },
             count=self._count,
         )
         if self._claim is not None:
@@ -189,6 +194,7 @@ class AsyncWorkspace:
                 tuple(argv),
                 sandboxed=record.profile is not None,
                 started=time.monotonic(),
+                returned_to=True,
             )
             workspace._processes.add(process)
         return workspace
@@ -202,10 +208,11 @@ class AsyncWorkspace:
     def processes(self) -> list[AsyncProcess]:
         """The processes that were started here and run, as far as is known, oldest first.
 
-        One that has exited is not among them, even if it has left descendants.
+        One that has exited is not among them, even if it has left descendants.  After ``attach``
+        everything that was left is, also what has ended since; ``exit`` tells.
         """
-        running = (process for process in self._processes if process.running)
-        return sorted(running, key=lambda process: int(process.id.rpartition("-")[2]))
+        shown = (process for process in self._processes if process._shown)
+        return sorted(shown, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def executor(self) -> Executor:
         """What runs the commands here; it ends with the workspace.
@@ -410,7 +417,7 @@ class AsyncWorkspace:
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
         # What has ended is its holder's alone, and its output with it.
-        self._processes = {one for one in self._processes if one.running or one._held_open}
+        self._processes = {one for one in self._processes if one._shown or one._held_open}
         self._processes.add(process)
         if ground.closed:  # by somebody else, meanwhile
             await to_the_end(process._end(0.0))

@@ -40,11 +40,13 @@ class AsyncProcess:
         *,
         sandboxed: bool,
         started: float,
+        returned_to: bool = False,
     ) -> None:
         self._session = session
         self._sandboxed = sandboxed
         self._started = started  # by time.monotonic, before it was asked for
-        self._ended: float | None = None
+        self._ended: float | None = None  # when it was seen to have
+        self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
         self._held_open = False  # seen after its end
@@ -54,7 +56,7 @@ class AsyncProcess:
 
     def __repr__(self) -> str:
         state = "running" if (info := self.exit) is None else f"{info.kind.value} {info.code}"
-        return f"<{type(self).__name__} {self.id} {_shown(self.argv)}: {state}>"
+        return f"<{type(self).__name__} {self.id} {_words(self.argv)}: {state}>"
 
     # --- state ---------------------------------------------------------------------------
 
@@ -73,6 +75,20 @@ class AsyncProcess:
     def running(self) -> bool:
         """Whether its end is not known yet."""
         return self._session.try_exit_status() is None
+
+    @property
+    def _shown(self) -> bool:
+        """Whether it is among the processes of its workspace.
+
+        One that was left and come back to stays there: it may have ended while nobody was there,
+        and its end and its output are what somebody has come back for.
+        """
+        return self.running or self._returned_to
+
+    @property
+    def _worth_finding(self) -> bool:
+        """Whether somebody may want to come back to it."""
+        return self._shown or self._ended is None
 
     def _seen(self, info: ExitInfo) -> ExitInfo:
         if self._ended is None:
@@ -365,7 +381,7 @@ def _noticed(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _shown(argv: tuple[str | bytes, ...]) -> str:
+def _words(argv: tuple[str | bytes, ...]) -> str:
     words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
     return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 

@@ -118,7 +118,8 @@ class Workspace:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that were started here and run, as far as is known, oldest first."""
+        """The processes that were started here and run, as far as is known, oldest first; after
+        ``attach`` also what was left and has ended since."""
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     @property
