@@ -180,8 +180,8 @@ def test_every_step_of_connecting_has_the_callers_time(
 ) -> None:
     async def main() -> None:
         async with server(tmp_path) as where:
-            with pytest.raises(ConnectionLost, match=rf"{missing} within 0\.3 s"):
-                await RemoteExecutor.connect(where, request_timeout=0.3)
+            with pytest.raises(ConnectionLost, match=rf"{missing} within 1 s"):
+                await RemoteExecutor.connect(where, request_timeout=1)
 
     asyncio.run(main())
 
@@ -189,8 +189,8 @@ def test_every_step_of_connecting_has_the_callers_time(
 def test_a_workspace_says_that_its_machine_is_out_of_reach(tmp_path: Path) -> None:
     async def main() -> None:
         async with silent_tcp(tmp_path) as url:
-            workspace = AsyncWorkspace(tmp_path, at=url, request_timeout=0.3)
-            with pytest.raises(ExecutorTransportFailed, match=r"cannot work at ws.*within 0\.3 s"):
+            workspace = AsyncWorkspace(tmp_path, at=url, request_timeout=1)
+            with pytest.raises(ExecutorTransportFailed, match=r"cannot work at ws.*within 1 s"):
                 async with workspace:
                     pass
 

@@ -216,6 +216,16 @@ def test_a_pattern_the_server_refuses_is_looked_for_here() -> None:
     assert waited(answers(refuse), "(?<=1);").position == 2
 
 
+def test_a_server_without_waits_has_its_output_followed() -> None:
+    def start(server: Script, params: Any) -> Any:
+        asyncio.get_running_loop().call_later(0.02, server.out, 1)
+        return {"processId": "p"}
+
+    stage = Stage(process_start=start)
+    assert waited(stage, "1;", timeout=15) == WaitOutcome(WaitReason.PATTERN, 2, 0, b"1;")
+    assert "process/wait" not in [method for method, _ in stage.heard]
+
+
 def test_no_connection_and_a_deadline() -> None:
     stage = answers(None)
 
