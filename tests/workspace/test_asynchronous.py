@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from handrail import (
     Output,
     UsageError,
 )
+from handrail.executor.base import Executor
+from handrail.executor.local import LocalExecutor
+from handrail.testing import memory_executor
 
 
 def open_at(root: Path) -> AsyncWorkspace:
@@ -274,3 +279,30 @@ async def test_a_listener_of_a_started_process(tmp_path: Path) -> None:
         # Nobody asks for this one, and nobody complains about it either.
         await (await ws.start("echo bad", on_output=listener)).wait()
     assert heard[:2] == ["good\n", "bad\n"]
+
+
+@asynccontextmanager
+async def _local() -> AsyncIterator[Executor]:
+    executor = LocalExecutor()
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@pytest.mark.parametrize("opened", [_local, memory_executor])
+@pytest.mark.parametrize("how", ["sleep 1000 &", "setsid sleep 1000 >/dev/null 2>&1 &"])
+async def test_an_executor_of_the_callers_own_goes_on_without_what_was_left(
+    opened: Any, how: str, tmp_path: Path
+) -> None:
+    async with opened() as executor:
+        other = AsyncWorkspace(tmp_path, executor=executor, sandbox="off")
+        stays = int((await other.run(f"{how} echo $!")).stdout)
+        async with AsyncWorkspace(tmp_path, executor=executor, sandbox="off") as ws:
+            pid = int((await ws.run(f"{how} echo $!")).stdout)
+            await ws.run("true")
+            assert alive(pid)
+        await until_ended(pid)
+        assert alive(stays)
+        await other.close()
+        await until_ended(stays)

@@ -163,6 +163,22 @@ class RemoteExecutor:
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
 
+    async def end_left(self, prefix: str) -> None:
+        """End the descendants that exited processes with such ids have left; raises nothing."""
+        if not {"processList", "terminateGrace"} <= self.client.extensions:
+            return  # they end with the session
+        try:
+            listed = await self.client.call("process/list", {}, timeout=self._timeout, repeat=True)
+            for process in listed["processes"]:
+                key = process["processId"]
+                if process["orphans"] and process["exit"] and key.startswith(prefix):
+                    params = {"processId": key, "tree": True}
+                    await self.client.call(
+                        "process/terminate", params, timeout=self._timeout, repeat=True
+                    )
+        except (RpcError, TransportError, ExecutorTransportFailed):
+            pass  # they end with the session
+
     async def place(self) -> Place:
         """The machine at the other end."""
         try:

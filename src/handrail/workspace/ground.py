@@ -113,6 +113,8 @@ class Ground:
         if self._release is not None:
             release, self._release = self._release, None
             await release()
+        elif (end_left := getattr(self._executor, "end_left", None)) is not None:
+            await end_left(f"{self._tag}-")  # an executor of the caller's own goes on
 
     async def abandon(self) -> None:
         """Let go in another event loop, where nothing can be awaited of what it stands on."""
