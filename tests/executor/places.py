@@ -156,7 +156,7 @@ class Room:
         """Whether the other side knows our extensions."""
         return self.kind != "codex"
 
-    async def start(self, *argv: str, **how: Any) -> ExecSession:
+    async def start(self, *argv: str | bytes, **how: Any) -> ExecSession:
         self._count += 1
         key = how.pop("process_id", f"p{self._count}")
         env = how.pop("env", ENV)

@@ -15,6 +15,7 @@ from handrail.errors import (
     ExecutorSpawnFailed,
     ExecutorTransportFailed,
     RemoteProtocolError,
+    UsageError,
     WriteFailed,
 )
 from handrail.executor.base import SpawnRequest
@@ -305,3 +306,27 @@ def test_a_server_that_refuses_extensions_is_asked_for_none() -> None:
         assert set(params) == {"processId", "argv", "cwd", "env", "tty", "pipeStdin"}
 
     run(stage, main)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        SpawnRequest("p", ("program", b"\xff"), "/", {}),
+        SpawnRequest("p", ("program", "\udcff"), "/", {}),
+        SpawnRequest("p", ("program",), "/", {"A": "\udcff"}),
+        SpawnRequest("p", ("program",), "/", {"\udcff": "a"}),
+        SpawnRequest("p", ("program",), "/", {}, arg0="\udcff"),
+        SpawnRequest("p", ("program",), "/", {}, sandbox={"pattern": "\udcff"}),
+    ],
+)
+def test_words_that_are_no_text_are_refused_before_anything_is_sent(request_: SpawnRequest) -> None:
+    stage = Stage()
+
+    async def main(executor: RemoteExecutor) -> None:
+        with pytest.raises(UsageError, match="not UTF-8"):
+            await executor.spawn(request_)
+        assert executor.client.routes() == []
+        await executor.spawn(REQUEST)
+
+    run(stage, main)
+    assert [method for method, _ in stage.heard] == ["initialize", "initialized", "process/start"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from keeper.watching import eventually_so
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -86,6 +87,19 @@ def test_a_paced_subscriber_misses_nothing(everywhere: Everywhere) -> None:
     everywhere(main)
 
 
+def test_ending_does_not_wait_for_a_paced_subscriber(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        session = await room.start("yes")
+        paced = session.subscribe_output(paced=True)
+        await anext(paced)
+        await eventually_so(lambda: session._history._shut)  # type: ignore[attr-defined]
+        await session.terminate()  # raises when nothing is heard of the end
+        await session.wait_closed()
+        assert b"y\n" in b"".join([event.data async for event in paced])
+
+    everywhere(main)
+
+
 def test_input_arrives_in_order(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         session = await room.sh("head -c 200000 | cksum")
@@ -136,6 +150,26 @@ def test_the_end_of_input(everywhere: Everywhere) -> None:
         assert (await collect(session))[0] == b"words\nend\n"
         with pytest.raises(WriteFailed, match="failed to write to process: "):
             await session.write(b"more")
+
+    everywhere(main)
+
+
+@pytest.mark.parametrize("typed", [b"", b"words", b"words\n", b"two\nlines", b"word\x04s", b"w\r"])
+def test_the_end_of_input_in_a_terminal(everywhere: Everywhere, typed: bytes) -> None:
+    async def main(room: Room) -> None:
+        # The second program would read a key that was typed once too often.
+        script = "stty -echo; echo ready; cat >read; cat >again; echo end"
+        session = await room.sh(script, tty=True)
+        await said(session, b"ready")
+        for part in (typed, b"next"):
+            if part:
+                await session.write(part)
+            await session.close_stdin()
+        await session.wait()
+        assert (room.base / "read").read_bytes() == typed.replace(b"\x04", b"").replace(
+            b"\r", b"\n"
+        )
+        assert (room.base / "again").read_bytes() == b"next"
 
     everywhere(main)
 
@@ -264,6 +298,33 @@ def test_environment_directory_and_arg0(everywhere: Everywhere) -> None:
     everywhere(main)
 
 
+def test_words_that_are_no_text(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        where = os.fsdecode(os.fsencode(room.base) + b"/d\xff")
+        os.mkdir(where)
+        program = os.fsdecode(os.fsencode(where) + b"/p\xfe")
+        os.symlink("/bin/sh", program)
+        cwd = await room.sh("pwd", cwd=where)
+        assert (await collect(cwd))[0] == os.fsencode(where) + b"\n"
+        script = b"""printf '%s|' "$@" "$X" \xe9"""
+        words = (program, "-c", script, "sh", b"100%41\xff", "\udc80", "na\u00efve")
+        if not room.ours:
+            with pytest.raises(UsageError, match="is not UTF-8"):
+                await room.start(*words)
+            return
+        session = await room.start(*words, env={"X": "v\udcfd"})
+        assert (await collect(session))[0] == b"100%41\xff|\x80|na\xc3\xafve|v\xfd|\xe9|"
+        policy = EnvPolicy(Inherit.NONE, True, (), {"Y\udcfb": "s\udcfa"}, ())
+        session = await room.start("/usr/bin/env", env={"\udcfc": "%"}, env_policy=policy)
+        assert sorted((await collect(session))[0].split()) == [b"Y\xfb=s\xfa", b"\xfc=%"]
+        named = await room.start("/bin/cat", "/proc/self/cmdline", arg0="a\udcff")
+        assert (await collect(named))[0].startswith(b"a\xff\0")
+        with pytest.raises(ExecutorSpawnFailed, match="cannot start"):
+            await room.start(b"/no/\xff")
+
+    everywhere(main)
+
+
 def test_an_environment_policy(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         policy = EnvPolicy(Inherit.CORE, False, ("LANG*",), {"SET": "1"}, ())
@@ -336,6 +397,72 @@ def test_waiting_for_a_pattern_or_idleness_or_the_end(everywhere: Everywhere) ->
         assert over.reason is WaitReason.EXIT
         with pytest.raises(UsageError, match="does not compile"):
             await session.wait_for("(")
+
+    everywhere(main)
+
+
+def test_a_pattern_over_the_borders_of_chunks_and_characters(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        script = (
+            r"printf 'na\303'; read a; printf '\257ve '; read a; printf '\303\251\303\251 x'; cat"
+        )
+        session = await room.sh(script)
+        waiting = asyncio.ensure_future(session.wait_for("naïve", timeout=20))
+        await said(session, b"na")
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.match.decode(), found.position) == ("naïve", 6)
+        waiting = asyncio.ensure_future(session.wait_for("é+ ", timeout=20, start=found.position))
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.match.decode(), found.position) == ("éé ", 12)
+        with pytest.raises(UsageError, match="class"):
+            await session.wait_for("[äö]")
+
+    everywhere(main)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "index", "match"),
+    [
+        (("never", r"value: \d+$"), 1, b"value: 42"),
+        ((r"\w+(?=: 42)",), 0, b"value"),  # no server looks around
+        ((r"(?i)VALUE", "value"), 0, b"value"),
+        ((r"(?i:VALUE): (4)2",), 0, b"value: 42"),
+        ((r"^\w+$", "42"), 0, b"second"),
+        ((b"\xff|lue",), 0, b"lue"),
+        ((r"> \Z",), 0, b"> "),
+        (("never",) * 40 + ("42",), 40, b"42"),
+    ],
+)
+def test_what_a_pattern_matches(
+    everywhere: Everywhere, patterns: tuple[str | bytes, ...], index: int, match: bytes
+) -> None:
+    async def main(room: Room) -> None:
+        session = await room.sh("read a; printf 'a value: 42\nsecond\n> '; cat")
+        waiting = asyncio.ensure_future(session.wait_for(*patterns, timeout=20))
+        await session.write(b"\n")
+        found = await waiting
+        assert (found.reason, found.pattern, found.match) == (WaitReason.PATTERN, index, match)
+
+    everywhere(main)
+
+
+def test_waiting_longer_than_the_process_or_for_its_descendants(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        session = await room.sh("exit 5")
+        assert (await session.wait_for("never", timeout=20)).reason is WaitReason.EXIT
+        assert (await session.wait_for(exit=False)).reason is WaitReason.EXIT
+        status = session.try_exit_status()
+        assert status is not None
+        assert status.code == 5
+        gate = room.base / "gate"
+        os.mkfifo(gate)
+        session = await room.sh(f"(read x <{gate}; echo late) & echo early")
+        waiting = asyncio.ensure_future(session.wait_for("late", exit=False, timeout=20))
+        await session.wait()
+        await asyncio.to_thread(gate.write_text, "\n")
+        assert (await waiting).match == b"late"
 
     everywhere(main)
 

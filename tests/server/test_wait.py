@@ -106,6 +106,43 @@ def test_others_are_served_while_a_hard_pattern_is_looked_for() -> None:
     run(main)
 
 
+def test_a_wait_of_the_same_name_takes_the_place_of_the_first() -> None:
+    async def main(executor: RemoteExecutor) -> None:
+        client = executor.client
+        session = await sh(executor, "printf abc; cat")
+        await wait(client, patterns=["c"], fromByte=0)
+        first = asyncio.ensure_future(wait(client, patterns=["x"], fromByte=0, waitId="w"))
+        other = asyncio.ensure_future(wait(client, patterns=["x"], fromByte=0, waitId="v"))
+        await client.status()  # both have arrived
+        last = await wait(client, timeoutMs=0, waitId="w")
+        assert last["reason"] == "deadline"
+        replaced = await first
+        assert (replaced["reason"], replaced["outputBytes"]) == ("replaced", 3)
+        assert not other.done()
+        # Two at once: the first is replaced before it has taken its first step.
+        both = [wait(client, waitId="u"), wait(client, waitId="u", timeoutMs=0)]
+        assert [r["reason"] for r in await asyncio.gather(*both)] == ["replaced", "deadline"]
+        await session.terminate()
+        assert (await other)["reason"] == "exit"
+
+    run(main)
+
+
+def test_a_server_that_counts_strictly_does_not_offer_waits() -> None:
+    async def main() -> None:
+        async with memory_executor(concurrent_requests=1, strict_lanes=True) as executor:
+            assert "processWait" not in executor.client.extensions
+            session = await sh(executor, "read a; echo got $a")
+            # A wait that held the only permit would keep the write out.
+            waiting = asyncio.ensure_future(session.wait_for("got it", timeout=20))
+            await asyncio.sleep(0)
+            await session.write(b"it\n")
+            assert (await waiting).match == b"got it"
+
+    with nothing_left():
+        uvloop.run(main())
+
+
 @pytest.mark.parametrize(
     ("params", "text"),
     [
@@ -114,6 +151,7 @@ def test_others_are_served_while_a_hard_pattern_is_looked_for() -> None:
         ({"patterns": ["a"] * 33}, "more than 32"),
         ({"patterns": "a"}, "patterns"),
         ({"idleMs": -1}, "idleMs"),
+        ({"waitId": "w" * 100_000}, "longer than"),
     ],
 )
 def test_what_is_refused(params: dict[str, Any], text: str) -> None:

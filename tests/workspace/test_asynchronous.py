@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
+from keeper.watching import eventually_so
 from server.process_kit import alive, children, until_ended
 
 from handrail import (
@@ -18,6 +23,9 @@ from handrail import (
     Output,
     UsageError,
 )
+from handrail.executor.base import Executor
+from handrail.executor.local import LocalExecutor
+from handrail.testing import memory_executor
 
 
 def open_at(root: Path) -> AsyncWorkspace:
@@ -222,3 +230,79 @@ async def test_a_root_that_is_missing_or_a_file_is_refused(tmp_path: Path) -> No
             async with open_at(tmp_path / name):
                 pass
         assert info.value.kind == kind
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_another_event_loop_is_refused_and_nothing_is_left(tmp_path: Path, run: Any) -> None:
+    workspace = open_at(tmp_path)
+
+    async def main() -> str:
+        await workspace.start("sleep 1000")
+        return (await workspace.run("echo here")).stdout
+
+    assert run(main()) == "here\n"
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(main())
+    asyncio.run(workspace.close())
+    with pytest.raises(UsageError, match="closed"):
+        asyncio.run(main())
+
+
+async def test_closing_does_not_cancel_who_waits(tmp_path: Path) -> None:
+    workspace = open_at(tmp_path)
+    running = asyncio.ensure_future(workspace.run("echo begun; sleep 1000"))
+    await eventually_so(lambda: workspace.processes)
+    await workspace.processes[0].wait_for("begun", timeout=20)
+    await workspace.close()
+    result = await running
+    assert result.stdout == "begun\n"
+    assert result.exit is not None
+    assert result.exit.kind is ExitKind.TERMINATED
+
+
+async def test_a_listener_of_a_started_process(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def listener(output: Output) -> None:
+        await asyncio.sleep(0)
+        heard.append(output.text)
+        if output.text == "bad\n":
+            raise LookupError("bad")
+
+    async with open_at(tmp_path) as ws:
+        process = await ws.start("echo good", on_output=listener)
+        assert (await process.result()).stdout == "good\n"
+        process = await ws.start("echo bad", on_output=listener)
+        await process.wait()
+        with pytest.raises(LookupError, match="bad"):
+            await process.result()
+        # Nobody asks for this one, and nobody complains about it either.
+        await (await ws.start("echo bad", on_output=listener)).wait()
+    assert heard[:2] == ["good\n", "bad\n"]
+
+
+@asynccontextmanager
+async def _local() -> AsyncIterator[Executor]:
+    executor = LocalExecutor()
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@pytest.mark.parametrize("opened", [_local, memory_executor])
+@pytest.mark.parametrize("how", ["sleep 1000 &", "setsid sleep 1000 >/dev/null 2>&1 &"])
+async def test_an_executor_of_the_callers_own_goes_on_without_what_was_left(
+    opened: Any, how: str, tmp_path: Path
+) -> None:
+    async with opened() as executor:
+        other = AsyncWorkspace(tmp_path, executor=executor, sandbox="off")
+        stays = int((await other.run(f"{how} echo $!")).stdout)
+        async with AsyncWorkspace(tmp_path, executor=executor, sandbox="off") as ws:
+            pid = int((await ws.run(f"{how} echo $!")).stdout)
+            await ws.run("true")
+            assert alive(pid)
+        await until_ended(pid)
+        assert alive(stays)
+        await other.close()
+        await until_ended(stays)

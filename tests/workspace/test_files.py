@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from handrail import FilesError, Workspace
+from handrail import FilesError, UsageError, Workspace
 
 
 def test_text_and_bytes(ws: Workspace, tmp_path: Path) -> None:
@@ -16,6 +17,34 @@ def test_text_and_bytes(ws: Workspace, tmp_path: Path) -> None:
     ws.files.write("raw", b"\xff\0")
     assert ws.files.read("raw", text=False) == b"\xff\0"
     assert ws.files.read("raw") == "\ufffd\0"
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    raw = os.fsencode(tmp_path) + b"/r\xff"
+    os.mkdir(raw)
+    with Workspace(raw, sandbox="off") as ws:
+        ws.files.write(b"d/\xfe", "x", parents=True)
+        assert [entry.name for entry in ws.files.list("d")] == ["\udcfe"]
+        assert ws.files.read("d/\udcfe") == "x"
+        shown = ws.run(["ls"], cwd=b"d", env={"LC_ALL": b"C"}, text=False)
+        assert shown.stdout == b"\xfe\n"
+        assert ws.run('printf %s "$A"', env={"A": b"\xfd"}, text=False).stdout == b"\xfd"
+        assert os.fsencode(ws.root) == raw
+
+
+def test_what_is_neither_text_nor_bytes_is_refused(ws: Workspace) -> None:
+    for call in (
+        lambda: ws.files.write("f", "\udcff"),
+        lambda: ws.files.read("\ud800"),
+        lambda: ws.files.read(5),  # type: ignore[call-overload]
+        lambda: ws.run(["echo", "\ud800"]),
+        lambda: ws.run("true", env={"A": "\ud800"}),
+        lambda: ws.run("true", env={"A": 5}),  # type: ignore[dict-item]
+        lambda: ws.run("cat", input="\udcff"),
+        lambda: ws.run("true", cwd=5),  # type: ignore[call-overload]
+    ):
+        with pytest.raises(UsageError):
+            call()
 
 
 def test_directories(ws: Workspace) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from keeper.watching import alive, eventually
 from server.server_kit import server_process
 
 from handrail import (
@@ -92,6 +94,29 @@ def test_leaving_and_coming_back(url: str, root: Path) -> None:
         assert back.run("echo more").stdout == "more\n"
     with pytest.raises(UsageError, match="no workspace"):
         Workspace.attach(left)
+
+
+def test_what_ended_while_nobody_was_there(url: str, root: Path) -> None:
+    gate = root / "gate"
+    os.mkfifo(gate)
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
+        seen = ws.start("exit 2")
+        assert seen.wait() is not None
+        process = ws.start(f"echo $$; read x < {gate}; echo done; exit 3")
+        pid = int(process.wait_for(r"^\d+$", timeout=20).match)
+        left = ws.detach()
+    gate.write_text("\n")
+    eventually(lambda: not alive(pid))
+    for _ in range(2):  # to have looked is not to have taken it away
+        back = Workspace.attach(left)
+        (again,) = back.processes
+        assert again.id == process.id
+        result = again.result()
+        assert (result.stdout, result.exit_code) == (f"{pid}\ndone\n", 3)
+        assert back.run("true").ok
+        assert [one.running for one in back.processes] == [False]
+        left = back.detach()
+    Workspace.attach(left).close()
 
 
 def test_what_cannot_be_left_or_found_is_refused(url: str, root: Path) -> None:

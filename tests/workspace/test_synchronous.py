@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from keeper.watching import alive, eventually
 from server.process_kit import children, descriptors
 
 import handrail
-from handrail import CommandFailed, Output, Workspace
+from handrail import CommandFailed, Output, UsageError, Workspace
 from handrail.testing import Exit, Expect, FakeExecutor, Say
 from handrail.workspace import bridge
 
@@ -113,3 +117,156 @@ def test_what_was_seen_to_end_is_kept_by_its_holder_alone(tmp_path: Path) -> Non
         assert ended.result().stdout == "one\n"
         running = ws.start("sleep 600")
         assert [process.id for process in ws.processes] == [running.id]
+
+
+# --- listeners --------------------------------------------------------------------------------
+
+
+async def _told(output: Output) -> None: ...
+
+
+class _Told:
+    async def __call__(self, output: Output) -> None: ...
+
+
+@pytest.mark.parametrize("listener", [_told, functools.partial(_told), _Told()])
+def test_a_listener_nobody_would_await_is_refused(
+    ws: Workspace, listener: Callable[[Output], object], tmp_path: Path
+) -> None:
+    before = threading.active_count()
+    for call in (ws.run, ws.start):
+        with pytest.raises(UsageError, match="AsyncWorkspace"):
+            call("echo > started", on_output=listener)
+    with pytest.raises(UsageError, match="AsyncWorkspace"):
+        handrail.run("echo > started", cwd=tmp_path, sandbox="off", on_output=listener)
+    assert not (tmp_path / "started").exists()
+    assert threading.active_count() == before
+
+
+def test_a_listener_that_turns_out_to_need_awaiting(ws: Workspace) -> None:
+    def hides(output: Output) -> object:
+        return _told(output)
+
+    with pytest.raises(UsageError, match="AsyncWorkspace"):
+        ws.run("echo x", on_output=hides)
+
+
+def test_what_a_listener_of_a_started_process_raises(ws: Workspace) -> None:
+    def refuses(output: Output) -> None:
+        raise LookupError(output.text)
+
+    process = ws.start("echo x", on_output=refuses)
+    assert process.wait() is not None
+    with pytest.raises(LookupError, match="x"):
+        process.result()
+
+
+def test_no_thread_of_a_listener_is_left(ws: Workspace) -> None:
+    before = set(threading.enumerate())
+    heard: list[str] = []
+
+    def hears(output: Output) -> None:
+        heard.append(output.text)
+
+    ws.start("echo started", on_output=hears).wait()
+    result = ws.run("read x; echo later", wait=0.01, input=None, on_output=hears)
+    late = ws.run("cat", wait=0.01, input="fed\n", on_output=hears)
+    for process in (result.process, late.process):
+        if process is not None:
+            process.result()
+    with pytest.raises(handrail.ExecutorSpawnFailed):
+        ws.start(["/there/is/no/program"], on_output=hears)
+    eventually(lambda: set(threading.enumerate()) == before)
+    assert sorted(heard) == ["fed\n", "later\n", "started\n"]
+
+
+# --- ends -------------------------------------------------------------------------------------
+
+
+def test_processes_are_those_that_run(ws: Workspace) -> None:
+    first, second = ws.start("cat"), ws.start("cat")
+    third = ws.start("sleep 1000 & read x")
+    assert [process.id for process in ws.processes] == [first.id, second.id, third.id]
+    first.close_stdin()
+    first.wait()
+    third.send("\n")
+    third.wait()
+    assert [process.id for process in ws.processes] == [second.id]
+    second.terminate()
+    assert ws.processes == []
+
+
+@pytest.mark.parametrize("how", ["sleep 1000 &", "setsid sleep 1000 >/dev/null 2>&1 &"])
+def test_leaving_ends_what_exited_commands_have_left(
+    ws: Workspace, tmp_path: Path, how: str
+) -> None:
+    ws.run("true")  # a neighbour that keeps the keeper
+    with Workspace(tmp_path, sandbox="off") as leaving:
+        pid = int(leaving.run(f"{how} echo $!").stdout)
+        stays = int(ws.run(f"{how} echo $!").stdout)
+        leaving.run("true")
+        assert alive(pid)
+    eventually(lambda: not alive(pid))
+    assert alive(stays)
+
+
+@pytest.mark.parametrize("input", ["abc", "abc\n", "", "a\nb"])
+def test_input_of_a_terminal_ends(ws: Workspace, input: str) -> None:  # noqa: A002
+    result = ws.run("stty -echo; cat", tty=True, input=input)
+    assert result.exit_code == 0
+    assert result.stdout.replace("\r", "").endswith(input)
+
+
+@pytest.mark.parametrize("reading", ["follow", "__iter__"])
+def test_leaving_while_a_reader_is_held(tmp_path: Path, reading: str) -> None:
+    with Workspace(tmp_path, sandbox="off") as ws:
+        process = ws.start("yes")
+        events = getattr(process, reading)()
+        assert isinstance(next(events), Output)
+        session: Any = process._twin._session
+        if reading == "follow":
+            eventually(lambda: session._history._shut)
+    # It was told how the process ended, so leaving did not give up waiting for that.
+    assert process.exit is not None
+    *_, last = events
+    assert isinstance(last, handrail.Exited)
+
+
+# --- closing while somebody is at it ------------------------------------------------------------
+
+
+def test_who_waits_for_a_result_has_it_when_the_workspace_is_closed(tmp_path: Path) -> None:
+    ws = Workspace(tmp_path, sandbox="off")
+    with ThreadPoolExecutor(2) as pool:
+        script = "trap 'echo over; exit 3' TERM; echo begun; while :; do sleep 0.01; done"
+        running = pool.submit(ws.run, script)
+        started = pool.submit(lambda: ws.start("cat").wait_for("never"))
+        eventually(lambda: len(ws.processes) == 2)
+        for process in ws.processes:
+            if process.argv[-1] == script:
+                assert process.wait_for("begun", timeout=20)
+        ws.close()
+        result = running.result(20)
+        assert (result.stdout, result.exit_code) == ("begun\nover\n", 3)
+        assert started.result(20).reason is handrail.WaitReason.EXIT
+
+
+def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> None:
+    process = ws.start("yes")
+    events = process.follow()
+    next(events)
+    held: Any = process._twin._session
+    eventually(lambda: held._history._shut)
+    box = [events]
+    del events
+
+    async def collect() -> None:
+        box.clear()  # as the garbage collector might
+
+    bridge.call(collect())
+    eventually(lambda: not held._history._paced)
+
+
+def test_at_is_an_address(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ssh://box"):
+        Workspace(tmp_path, at=5)  # type: ignore[arg-type]

@@ -160,7 +160,8 @@ class ExecSession(Protocol):
         Each call is a subscriber of its own.  One that lags loses nothing within the retention
         and is told by ``omitted`` beyond it; it never holds up another.  A ``paced`` one loses
         nothing at all: while it lags the process waits, and far away everything else of its
-        session too.  Close it when it is not iterated to the end.  Iterating raises
+        session too.  Close it when it is not iterated to the end.  From ``terminate`` on nothing
+        waits any more, and a paced one is like the others.  Iterating raises
         ExecutorTransportFailed when there may be more that will never come.
         """
 
@@ -172,7 +173,11 @@ class ExecSession(Protocol):
         """
 
     async def close_stdin(self) -> None:
-        """End of file for the child; raises WriteFailed where that is not possible."""
+        """End of file for the child; raises WriteFailed where that is not possible.
+
+        In a terminal the end-of-file key is typed, twice behind a line that was begun.  A program
+        that has put its terminal into raw mode reads a character then, and no end.
+        """
 
     async def resize(self, rows: int, cols: int) -> None:
         """Set the terminal's size, in characters; raises ResizeFailed."""

@@ -31,9 +31,12 @@ from handrail.transport.handshake import HandshakeError
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT = 10.0
-INITIALIZE_TIMEOUT = 10.0
-INFO_TIMEOUT = 30.0
+#: How long a server may take to be ready, and to answer, unless somebody says otherwise.
+REQUEST_TIMEOUT = 30.0
+#: One attempt among several to find a session again.
+_ATTEMPT_TIMEOUT = 10.0
+_CLOSE_TIMEOUT = 10.0
+CLEAN_UP_TIMEOUT = 30.0
 STATUS_TIMEOUT = 10.0
 #: Inside the 30 s for which a server keeps a session without a connection.
 RECOVERY_WINDOW = 25.0
@@ -61,7 +64,9 @@ class Route(Protocol):
 class ExecServerClient:
     """One session of one server.
 
-    Times (``detach_ttl``, ``recovery_window``) are in seconds.  Nothing raises but ``connect``, and
+    Times are in seconds: ``request_timeout`` (None: no limit) is how long the server may take until
+    it is connected to, from the first packet to the answer to ``initialize``; ``detach_ttl`` and
+    ``recovery_window`` are for the time without a connection.  Nothing raises but ``connect``, and
     what makes a call: RpcError, CallTimedOut and ExecutorTransportFailed.
     """
 
@@ -74,11 +79,13 @@ class ExecServerClient:
         resume_secret: str | None = None,
         detach_ttl: float | None = None,
         recovery_window: float = RECOVERY_WINDOW,
+        request_timeout: float | None = REQUEST_TIMEOUT,
     ) -> None:
         self._dialer = dialer
         self._client_name = client_name
         self.detach_ttl = detach_ttl
         self._window = recovery_window
+        self._timeout = request_timeout
         self._rpc: RpcConnection | None = None
         self._opening: RpcConnection | None = None
         self._routes: dict[str, Route] = {}
@@ -110,12 +117,14 @@ class ExecServerClient:
         resume_secret: str | None = None,
         detach_ttl: float | None = None,
         recovery_window: float = RECOVERY_WINDOW,
+        request_timeout: float | None = REQUEST_TIMEOUT,
         **how: Any,
     ) -> ExecServerClient:
         """Connect and begin a session, or resume ``session_id``.
 
         ``how`` are the options of ``dialer_for`` (token, ssl, ssh, ssh_command).  Times are in
-        seconds.  Raises ConnectionLost, HandshakeError, RpcError or UsageError.
+        seconds.  Raises ConnectionLost, also when it takes longer than ``request_timeout`` in all,
+        HandshakeError, RpcError or UsageError.
         """
         dialer = dialer_for(where, **how) if isinstance(where, str | list | tuple) else where
         client = cls(
@@ -125,6 +134,7 @@ class ExecServerClient:
             resume_secret=resume_secret,
             detach_ttl=detach_ttl,
             recovery_window=recovery_window,
+            request_timeout=request_timeout,
         )
         try:
             await client._begin()
@@ -152,22 +162,34 @@ class ExecServerClient:
     ) -> Any:
         """One call.  With ``repeat`` it is made again after a resume that cut it.
 
-        ``timeout`` (seconds) includes the time in which there is no connection.  Raises
-        RpcError, CallTimedOut, or ExecutorTransportFailed when the line is gone for good, or
-        was cut and the call must not be repeated.
+        ``params`` may be a function that makes them, anew for each time.  ``timeout`` (seconds)
+        includes the time in which there is no connection.  Raises RpcError, CallTimedOut, or
+        ExecutorTransportFailed when the line is gone for good, or was cut and the call must not
+        be repeated.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
             rpc = await self._connection(method, deadline)
             left = None if deadline is None else max(0.0, deadline - loop.time())
+            given = params() if callable(params) else params
             try:
-                return await rpc.call(method, params, timeout=left, reserved=reserved)
+                return await rpc.call(method, given, timeout=left, reserved=reserved)
             except ConnectionLost as lost:
                 if not repeat or not self._dialer.reconnects:
                     raise ExecutorTransportFailed(
                         f"{lost}; whether {method} was carried out is not known"
                     ) from lost
+
+    def mention(self, method: str, params: Any) -> None:
+        """A call whose answer nobody waits for; nothing is sent while there is no connection."""
+        if self._rpc is not None:
+            self._rpc.mention(method, params)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many calls are under way that those which may last should not be made."""
+        return self._rpc is not None and self._rpc.crowded
 
     async def _connection(self, method: str, deadline: float | None) -> RpcConnection:
         while True:
@@ -191,7 +213,7 @@ class ExecServerClient:
     async def environment(self) -> dict[str, Any]:
         """What kind of place the server is."""
         if not self.info:
-            self._informed(await self.call("environment/info", {}, timeout=INFO_TIMEOUT))
+            self._informed(await self.call("environment/info", {}, timeout=self._timeout))
         return self.info
 
     # --- processes ---------------------------------------------------------------------------
@@ -216,7 +238,11 @@ class ExecServerClient:
             params = {"processId": process_id}
             try:
                 await self.call(
-                    "process/terminate", params, timeout=INFO_TIMEOUT, repeat=True, reserved=True
+                    "process/terminate",
+                    params,
+                    timeout=CLEAN_UP_TIMEOUT,
+                    repeat=True,
+                    reserved=True,
                 )
             except HandrailError:
                 pass  # the session's end takes it along
@@ -257,7 +283,7 @@ class ExecServerClient:
             rpc.hold(False)
         if end and rpc is not None and rpc.gone is None and "sessionClose" in self.extensions:
             try:
-                await rpc.call("session/close", {}, timeout=CONNECT_TIMEOUT)
+                await rpc.call("session/close", {}, timeout=_CLOSE_TIMEOUT)
             except (HandrailError, OSError):
                 log.info("the session at %s was not closed in order; it expires", self.where)
         self._closing = True
@@ -277,40 +303,53 @@ class ExecServerClient:
 
     async def _begin(self) -> None:
         """The first connection; a secret that somebody left may be outdated by now."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            await self._open(CONNECT_TIMEOUT)
+            await self._open(self._timeout)
         except RpcError as error:
             if not self.resume_secret or error.code == ALREADY_ATTACHED:
                 raise
-            await self._open(CONNECT_TIMEOUT, present=False)
+            left = None if self._timeout is None else max(0.0, began + self._timeout - loop.time())
+            await self._open(left, present=False)
 
-    async def _open(self, timeout: float, *, present: bool = True) -> None:
+    async def _open(self, timeout: float | None, *, present: bool = True) -> None:
         """One connection with its handshake; resumes the session if there is one.
 
-        ``present``: show the secret we have.  It may be outdated, if the answer that brought
-        its successor was lost.
+        ``timeout`` (seconds) is for all of it.  ``present``: show the secret we have.  It may be
+        outdated, if the answer that brought its successor was lost.
         """
         rpc = RpcConnection(self._notified, self._lost)
         self._opening = rpc
+        missing = "a connection"
         try:
-            await self._dialer.dial(rpc, timeout)
-            params: dict[str, Any] = {
-                "clientName": self._client_name,
-                "resumeSecret": self.resume_secret if present else None,
-            }
-            if self.session_id is not None:
-                params["resumeSessionId"] = self.session_id
-            if self.detach_ttl is not None:
-                params["detachTtlMs"] = int(self.detach_ttl * 1000)
-            result = await rpc.call("initialize", params, timeout=INITIALIZE_TIMEOUT)
-            self._began(result)
+            async with asyncio.timeout(timeout):
+                await self._dialer.dial(rpc, timeout)
+                missing = "an answer to initialize"
+                self._began(await rpc.call("initialize", self._introduction(present)))
             rpc.notify("initialized", {})
             if rpc.gone is not None:
                 raise ConnectionLost(f"the connection ended: {rpc.gone}")
+        except TimeoutError:
+            rpc.abort()
+            raise ConnectionLost(
+                f"{self.where} did not give {missing} within {timeout:g} s"
+            ) from None
         except BaseException:
             rpc.abort()
             raise
         self._rpc, self._opening = rpc, None
+
+    def _introduction(self, present: bool) -> dict[str, Any]:
+        params: dict[str, Any] = {
+            "clientName": self._client_name,
+            "resumeSecret": self.resume_secret if present else None,
+        }
+        if self.session_id is not None:
+            params["resumeSessionId"] = self.session_id
+        if self.detach_ttl is not None:
+            params["detachTtlMs"] = int(self.detach_ttl * 1000)
+        return params
 
     def _began(self, result: Any) -> None:
         session_id = result.get("sessionId") if isinstance(result, dict) else None
@@ -387,10 +426,11 @@ class ExecServerClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._window
         present = True
+        most = _ATTEMPT_TIMEOUT if self._timeout is None else min(_ATTEMPT_TIMEOUT, self._timeout)
         while True:
             left = deadline - loop.time()
             try:
-                await self._open(min(CONNECT_TIMEOUT, max(left, _RETRY_SECONDS)), present=present)
+                await self._open(min(most, max(left, _RETRY_SECONDS)), present=present)
                 return
             except (HandrailError, OSError) as error:
                 late = loop.time() + _RETRY_SECONDS > deadline

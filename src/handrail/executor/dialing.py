@@ -7,8 +7,10 @@ sessions: a listening server keeps them, a program that is its own server takes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 #: How long a program may take to end by itself when its stdin has ended.
 _END_SECONDS = 5.0
+#: The same for one that never said a word and was told to end.
+_SILENT_SECONDS = 0.5
 
 
 class Dialer(Protocol):
@@ -32,8 +36,12 @@ class Dialer(Protocol):
     #: Whether a session can be found again by dialing again.
     reconnects: bool
 
-    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
-        """One connection; raises ConnectionLost when trying again may help, else others."""
+    async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
+        """One connection; raises ConnectionLost when trying again may help, else others.
+
+        ``timeout`` is in seconds, None for no limit.  Who calls keeps to it as well, by a
+        cancellation.
+        """
 
     async def close(self) -> None:
         """Nothing will be dialed any more."""
@@ -51,7 +59,7 @@ class WebSocketDialer:
         self._headers = [("Authorization", f"Bearer {token}")] if token is not None else []
         self._ssl = ssl
 
-    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+    async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
         from handrail.transport import websocket
 
         return await websocket.connect(
@@ -71,7 +79,7 @@ class UnixDialer:
         self.where = f"unix:{path}"
         self._path = path
 
-    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+    async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
         from handrail.transport import unix_socket
 
         try:
@@ -105,7 +113,7 @@ class ProgramDialer:
         self._keep_stderr = keep_stderr
         self._started: list[_Program] = []
 
-    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+    async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
         from handrail.transport import stdio
 
         await self._tidy()
@@ -121,10 +129,10 @@ class ProgramDialer:
         )
 
     async def _tidy(self) -> None:
-        """End what an earlier connection has left."""
-        started, self._started = self._started, []
-        for program in started:
-            await program.end()
+        """End what an earlier connection has left; cut short, it can be done again."""
+        while self._started:
+            await self._started[-1].end()
+            self._started.pop()
 
     async def close(self) -> None:
         await self._tidy()
@@ -134,6 +142,8 @@ class _Program:
     """One run of the program."""
 
     def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
+        #: Whether it has said anything: one that has not holds no session of ours.
+        self.spoke = False
         self.stderr = os.memfd_create("stderr", os.MFD_CLOEXEC) if keep_stderr else -1
         try:
             self.process = subprocess.Popen(
@@ -158,19 +168,32 @@ class _Program:
         return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
     async def end(self) -> None:
-        """Close its stdin and wait; one that does not end is killed."""
+        """Close its stdin and wait; one that does not end is killed.
+
+        One that never spoke is told to end as well: an ssh that waits for a host does not look
+        at its stdin, and whoever gave up waiting for it has waited long enough.
+        """
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 try:
                     stream.close()
                 except OSError:
                     pass  # nothing is buffered, so nothing is lost
+        if not self.spoke:
+            self._signal(signal.SIGTERM)
         try:
-            await asyncio.to_thread(self.process.wait, _END_SECONDS)
+            patience = _END_SECONDS if self.spoke else _SILENT_SECONDS
+            await asyncio.to_thread(self.process.wait, patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self._signal(signal.SIGKILL)
             await asyncio.to_thread(self.process.wait)
         self._close_stderr()
+
+    def _signal(self, number: int) -> None:
+        """To it and what it started in its session; it was not reaped, so the id is its own."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
     def _close_stderr(self) -> None:
         if self.stderr >= 0:
@@ -185,9 +208,12 @@ class _Watched:
         self._program = program
         self._receiver = receiver
         self.connected = receiver.connected
-        self.message = receiver.message
         self.pause_writing = receiver.pause_writing
         self.resume_writing = receiver.resume_writing
+
+    def message(self, data: str | bytes | bytearray) -> None:
+        self._program.spoke = True
+        self._receiver.message(data)
 
     def disconnected(self, why: str) -> None:
         words = self._program.words()
@@ -203,7 +229,7 @@ class MemoryDialer:
     def __init__(self, accept: Callable[[], Receiver]) -> None:
         self._accept = accept
 
-    async def dial(self, receiver: Receiver, timeout: float) -> Transport:
+    async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
         from handrail.transport.memory import memory_pair
 
         return memory_pair(receiver, self._accept())[0]

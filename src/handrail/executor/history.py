@@ -5,7 +5,8 @@ one that lags finds what is left and is told how many bytes it missed, and it ne
 another.  Positions count bytes of all output in the order of the numbers.
 
 A *paced* reader is the other way round: nothing it has not taken is dropped, and while half of the
-retention waits for it, ``gate`` is told to let nothing in.
+retention waits for it, ``gate`` is told to let nothing in.  That ends with ``release``: the news of
+the end comes behind the output, so who ends a process must not wait for a reader.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class History:
         "_gate",
         "_limit",
         "_paced",
+        "_released",
         "_shut",
         "_waiters",
         "dropped",
@@ -47,6 +49,7 @@ class History:
         self._limit = limit
         self._gate = gate
         self._paced: set[Follower] = set()
+        self._released = False
         self._shut = False
         self._waiters: list[asyncio.Future[None]] = []
         self.total = 0  # bytes, also those that are gone
@@ -123,7 +126,7 @@ class History:
     def follow(self, *, paced: bool = False) -> Follower:
         """A reader from the first retained byte on; close one that is ``paced``."""
         follower = Follower(self)
-        if paced:
+        if paced and not self._released:
             self._paced.add(follower)
             self._settle()
         return follower
@@ -133,6 +136,15 @@ class History:
         if follower in self._paced:
             self._paced.discard(follower)
             self._settle()
+
+    def release(self) -> None:
+        """Wait for no reader from now on: the process is being ended.
+
+        Those who lag find what is retained, and are told what is not.
+        """
+        self._released = True
+        self._paced.clear()
+        self._settle()
 
     def since(self, position: int) -> tuple[int, bytes]:
         """Retained output from ``position`` on, and where it begins (later, if some is gone)."""
@@ -201,7 +213,7 @@ class Follower:
                 return event if not missed else replace(event, omitted=event.omitted + missed)
             if history.ended:
                 if history.failure is not None:
-                    raise history.failure
+                    raise history.failure.with_traceback(None)
                 raise StopAsyncIteration
             await history.changed()
 

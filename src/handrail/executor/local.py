@@ -7,6 +7,7 @@ the executor, also when this program dies, and takes every process along.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import weakref
@@ -109,6 +110,19 @@ class LocalExecutor:
             platform=sys.platform,
         )
 
+    async def end_left(self, prefix: str) -> None:
+        """End the descendants that exited processes with such ids have left; raises nothing."""
+        launcher, table = self._launcher, self._table
+        if launcher is None or table is None or self._loop is not asyncio.get_running_loop():
+            return
+        try:
+            left = await launcher.orphans()
+            for child in (*table, *table.left_behind()):
+                if child.number in left and not child.running and child.key.startswith(prefix):
+                    await child.kill()
+        except KeeperLost:
+            pass  # its children were killed with it
+
     async def close(self) -> None:
         """End every process with its tree, and the keeper."""
         async with self._lock:
@@ -120,7 +134,9 @@ class LocalExecutor:
             if launcher is None or table is None:
                 return
             if self._loop is not asyncio.get_running_loop():
-                launcher.close()  # the keeper ends them when it sees that
+                with contextlib.suppress(RuntimeError):  # a loop that is closed reaps nobody
+                    launcher.close()  # the keeper ends them when it sees that
+                await asyncio.to_thread(_reap, launcher.keeper_pid)
                 return
             try:
                 async with asyncio.timeout(_END_SECONDS):
@@ -193,6 +209,11 @@ class LocalExecutor:
             task = asyncio.get_running_loop().create_task(entry.kill())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # somebody was quicker
+        os.waitpid(pid, 0)
 
 
 async def _ended(child: Child) -> None:

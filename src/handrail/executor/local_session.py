@@ -16,6 +16,7 @@ from handrail.errors import (
 from handrail.executor import waiting
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.history import Follower, History
+from handrail.executor.terminal_line import UnfinishedLine
 from handrail.process.child import Child
 from handrail.process.output_log import Chunk
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
@@ -36,6 +37,7 @@ class LocalSession:
         self._waits = False
         self._exit: ExitInfo | None = None
         self._child: Child | None = None
+        self._line = UnfinishedLine()
 
     def begin(self, child: Child) -> None:
         """The child is there."""
@@ -81,6 +83,7 @@ class LocalSession:
             turn = child.write(bytes(data), _always)
             if turn is not None:
                 await asyncio.wait_for(turn, timeout)  # cancelled, it leaves no trace
+            self._line.typed(data)
         except StdinClosed as error:
             raise WriteFailed(f"{error}; nothing was written") from None
         except TimeoutError:
@@ -95,8 +98,11 @@ class LocalSession:
         return child
 
     async def close_stdin(self) -> None:
-        if self._child is not None and self._exit is None:
-            self._child.close_stdin()
+        child = self._child
+        if child is None or self._exit is not None:
+            return
+        for _ in range(self._line.ends() if child.spec.tty else 1):
+            child.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
         if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
@@ -124,6 +130,7 @@ class LocalSession:
         child = self._child
         if child is None:
             return
+        self._history.release()  # the end is told behind the output
         try:
             await child.end(grace)
         except KeeperLost:

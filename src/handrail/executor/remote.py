@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from handrail.errors import (
@@ -13,12 +14,13 @@ from handrail.errors import (
     ProcessUnknown,
     RpcError,
     TransportError,
+    UsageError,
 )
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.client import ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
-from handrail.protocol import path_uri
+from handrail.protocol import path_uri, words
 from handrail.protocol.envelope import INVALID_REQUEST
 
 OnLag = Literal["auto", "block", "drop"]
@@ -67,8 +69,11 @@ class RemoteExecutor:
         on_lag: OnLag | None = "auto",
         **how: Any,
     ) -> RemoteExecutor:
-        """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``."""
-        client = await ExecServerClient.connect(where, **how)
+        """Connect a client of its own; see ``ExecServerClient.connect`` for ``how``.
+
+        ``request_timeout`` (seconds) bounds the connecting too.
+        """
+        client = await ExecServerClient.connect(where, request_timeout=request_timeout, **how)
         return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
@@ -77,7 +82,9 @@ class RemoteExecutor:
         return self._files
 
     async def spawn(self, request: SpawnRequest) -> RemoteSession:
-        """Start one process; raises ExecutorSpawnFailed.
+        """Start one process; raises ExecutorSpawnFailed, and UsageError for what cannot be said.
+
+        Words that are not UTF-8 go only to servers that offer ``percentWords``.
 
         A start that a lost connection has cut is sent again after the resume: the server knows
         the id if the first one had arrived.
@@ -92,6 +99,9 @@ class RemoteExecutor:
         resumed = self.client.resumed
         try:
             await self.client.call("process/start", params, timeout=self._timeout, repeat=True)
+        except UsageError:  # nothing was sent
+            self.client.unfollow(key, session)
+            raise
         except RpcError as error:
             ours = self.client.resumed != resumed and not reused
             if not (ours and error.code == INVALID_REQUEST and "already exists" in error.message):
@@ -153,6 +163,22 @@ class RemoteExecutor:
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
 
+    async def end_left(self, prefix: str) -> None:
+        """End the descendants that exited processes with such ids have left; raises nothing."""
+        if not {"processList", "terminateGrace"} <= self.client.extensions:
+            return  # they end with the session
+        try:
+            listed = await self.client.call("process/list", {}, timeout=self._timeout, repeat=True)
+            for process in listed["processes"]:
+                key = process["processId"]
+                if process["orphans"] and process["exit"] and key.startswith(prefix):
+                    params = {"processId": key, "tree": True}
+                    await self.client.call(
+                        "process/terminate", params, timeout=self._timeout, repeat=True
+                    )
+        except (RpcError, TransportError, ExecutorTransportFailed):
+            pass  # they end with the session
+
     async def place(self) -> Place:
         """The machine at the other end."""
         try:
@@ -212,27 +238,15 @@ class RemoteExecutor:
             raise ExecutorSpawnFailed(
                 f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}"
             )
-        params: dict[str, Any] = {
+        params = self._words(request)
+        params |= {
             "processId": request.process_id,
-            "argv": [_text(word) for word in request.argv],
             "cwd": path_uri.to_uri(os.fsencode(request.cwd)),
-            "env": {name: _text(value) for name, value in request.env.items()},
             "tty": request.tty,
             "pipeStdin": request.pipe_stdin and not request.tty,
         }
-        if request.arg0 is not None:
-            params["arg0"] = request.arg0
         if not isinstance(sandbox, SandboxKind):
             params["sandbox"] = dict(sandbox)
-        policy = request.env_policy
-        if policy is not None:
-            params["envPolicy"] = {
-                "inherit": policy.inherit.value,
-                "ignoreDefaultExcludes": policy.ignore_default_excludes,
-                "exclude": list(policy.exclude),
-                "set": dict(policy.set),
-                "includeOnly": list(policy.include_only),
-            }
         extensions = self.client.extensions
         if request.name is not None and "processName" in extensions:
             params["name"] = request.name
@@ -243,17 +257,48 @@ class RemoteExecutor:
             params["size"] = {"rows": rows, "cols": cols}
         return params
 
+    def _words(self, request: SpawnRequest) -> dict[str, Any]:
+        """What may be bytes, as it travels; raises UsageError where it cannot."""
+        try:
+            return _worded(request, _word)
+        except UnicodeError as error:
+            if "percentWords" not in self.client.extensions:
+                raise UsageError(
+                    f"{error.object!r} is not UTF-8, and the server at {self.client.where} takes"  # type: ignore[attr-defined]
+                    " only text for arguments and variables; rename it, or put it into a file"
+                ) from None
+        return {**_worded(request, _percent), "words": "percent"}
 
-def _text(word: str | bytes) -> str:
-    """JSON has no words that are not text."""
-    try:
-        text = word.decode() if isinstance(word, bytes) else word
-        text.encode()
-    except UnicodeError:
-        raise ExecutorSpawnFailed(
-            f"{word!r} is not UTF-8, which cannot be sent to another machine"
-        ) from None
-    return text
+
+def _worded(request: SpawnRequest, text: Callable[[str | bytes], str]) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "argv": [text(word) for word in request.argv],
+        "env": {text(name): text(value) for name, value in request.env.items()},
+    }
+    if request.arg0 is not None:
+        params["arg0"] = text(request.arg0)
+    policy = request.env_policy
+    if policy is not None:
+        params["envPolicy"] = {
+            "inherit": policy.inherit.value,
+            "ignoreDefaultExcludes": policy.ignore_default_excludes,
+            "exclude": [text(name) for name in policy.exclude],
+            "set": {text(name): text(value) for name, value in policy.set.items()},
+            "includeOnly": [text(name) for name in policy.include_only],
+        }
+    return params
+
+
+def _word(word: str | bytes) -> str:
+    """Text as it is, bytes as text; raises UnicodeError for what is none."""
+    if isinstance(word, bytes):
+        return word.decode()
+    word.encode()
+    return word
+
+
+def _percent(word: str | bytes) -> str:
+    return words.encode(os.fsencode(word))
 
 
 def _native(uri: object) -> str | None:

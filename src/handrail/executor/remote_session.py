@@ -24,12 +24,14 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import waiting
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.client import ExecServerClient
 from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
 from handrail.executor.history import Follower, History
+from handrail.executor.remote_waiting import wait_far
 from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.executor.terminal_line import UnfinishedLine
+from handrail.executor.waiting import Looking, Patience
 from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -71,6 +73,7 @@ class RemoteSession:
         self._failure: HandrailError | None = None
         self._asked_to_end = False
         self._writes = 0
+        self._line = UnfinishedLine()
         self._writing = asyncio.Lock()
         self._gap: asyncio.TimerHandle | None = None
         self._filling: asyncio.Task[None] | None = None
@@ -249,6 +252,7 @@ class RemoteSession:
             try:
                 for at in range(0, len(view) or 1, _WRITE_BYTES):
                     await self._write(bytes(view[at : at + _WRITE_BYTES]), deadline)
+                self._line.typed(data)
             finally:
                 self._writing.release()
         except TimeoutError:
@@ -296,12 +300,13 @@ class RemoteSession:
             params = {"processId": self.process_id}
             async with self._writing:
                 try:
-                    # An end-of-file key must not be typed twice.
-                    await self._call("process/closeStdin", params, repeat=not self._tty)
+                    for _ in range(self._line.ends() if self._tty else 1):
+                        # An end-of-file key must not be typed once more than it is meant.
+                        await self._call("process/closeStdin", params, repeat=not self._tty)
                 except (RpcError, TransportError) as error:
                     raise WriteFailed(_said(error)) from error
         elif self._tty:
-            await self.write(b"\x04")
+            await self.write(b"\x04" * self._line.ends())
         else:
             raise WriteFailed("this server cannot end the input of a process; use a terminal")
 
@@ -335,6 +340,7 @@ class RemoteSession:
             raise ExecutorTransportFailed(str(error)) from error
 
     async def terminate(self, grace: float = 0.0) -> None:
+        self._history.release()  # the answer and the end come behind the output
         graceful = "terminateGrace" in self._client.extensions
         deadline = time.monotonic() + grace + _KILL_SECONDS
         self._asked_to_end = self._exit is None
@@ -386,15 +392,11 @@ class RemoteSession:
         timeout: float | None = None,
         start: int = 0,
     ) -> WaitOutcome:
-        return await waiting.wait_for(
-            self._history,
-            lambda: self._exit is not None,
-            patterns,
-            idle=idle,
-            exit=exit,
-            timeout=timeout,
-            start=start,
+        looking = Looking(
+            self._history, lambda: self._exit is not None, patterns, exit=exit, start=start
         )
+        patience = Patience(idle, timeout)
+        return await wait_far(self._client, self.process_id, looking, patience)
 
     async def denied(self) -> Denied:
         await self.wait()

@@ -20,6 +20,7 @@ from handrail.errors import (
     RemoteProtocolError,
     RpcError,
     TransportError,
+    UsageError,
 )
 from handrail.protocol import codec
 from handrail.protocol.envelope import METHOD_NOT_FOUND, ErrorResponse, Notification, Request
@@ -130,7 +131,7 @@ class RpcConnection:
 
         Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
         the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many
-        calls are under way.
+        calls are under way, UsageError for a string that is no text.
         """
         most = MOST_CALLS + (RESERVED_CALLS if reserved else 0)
         if self._peer.pending >= most:
@@ -144,7 +145,7 @@ class RpcConnection:
                     raise ConnectionLost(f"the connection ended: {self.gone or 'never begun'}")
                 number = self._peer.call(waiter)
                 try:
-                    self._transport.send(codec.request_message(number, method, params))
+                    self._transport.send(_message(number, method, params))
                     return await waiter
                 finally:
                     self._peer.give_up(number)
@@ -155,6 +156,18 @@ class RpcConnection:
         """Say something that wants no answer."""
         if self._transport is not None:
             self._transport.send(codec.notification_message(method, params))
+
+    def mention(self, method: str, params: Any) -> None:
+        """A call whose answer nobody waits for."""
+        if self._transport is not None and self.gone is None:
+            number = self._peer.call(asyncio.get_running_loop().create_future())
+            self._peer.give_up(number)
+            self._transport.send(codec.request_message(number, method, params))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of the calls that may be under way are."""
+        return self._peer.pending >= MOST_CALLS // 2
 
     def close(self) -> None:
         """Say goodbye."""
@@ -242,3 +255,13 @@ class RpcConnection:
         text = f"this client does not offer {request.method[:80]}"
         if self._transport is not None:
             self._transport.send(codec.error_message(number, METHOD_NOT_FOUND, text))
+
+
+def _message(number: int, method: str, params: Any) -> bytes:
+    try:
+        return codec.request_message(number, method, params)
+    except UnicodeEncodeError as error:
+        shown = error.object[max(0, error.start - 20) : error.end + 20]
+        raise UsageError(
+            f"{shown!r} is not UTF-8, which cannot be said in {method}; use text"
+        ) from None

@@ -11,16 +11,136 @@ from handrail.executor.base import WaitOutcome, WaitReason
 from handrail.executor.history import History
 
 
-def compile_patterns(patterns: Sequence[str | bytes]) -> list[re.Pattern[bytes]]:
-    """Patterns over bytes, with ``$`` and ``^`` at lines; raises UsageError."""
-    compiled = []
-    for pattern in patterns:
-        raw = pattern.encode("utf-8", "surrogateescape") if isinstance(pattern, str) else pattern
-        try:
-            compiled.append(re.compile(raw, re.MULTILINE))
-        except re.error as error:
-            raise UsageError(f"the pattern {pattern!r} does not compile: {error}") from None
-    return compiled
+def pattern_source(pattern: str | bytes) -> bytes:
+    """A pattern as it is looked for: in bytes, so that no border of chunks matters.
+
+    A character outside ASCII is several of them and is kept together, so that ``ä+`` means what
+    it says.  Raises UsageError for one in a class, which would stand for its bytes.
+    """
+    if isinstance(pattern, bytes):
+        return pattern
+    if pattern.isascii():
+        return pattern.encode()
+    words: list[str] = []
+    in_class = escaped = False
+    opened = -1
+    for at, char in enumerate(pattern):
+        if char.isascii():
+            words.append(char)
+        elif in_class:
+            raise UsageError(
+                f"the pattern {pattern!r} has {char!r} in a class, which would stand for its"
+                " bytes; write the characters as alternatives: (?:a|b)"
+            )
+        else:
+            if escaped:
+                words.pop()
+            words.append(f"(?:{char})")
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif not in_class and char == "[":
+            in_class, opened = True, at + (pattern[at + 1 : at + 2] == "^")
+        elif in_class and char == "]" and at > opened + 1:
+            in_class = False
+    return "".join(words).encode("utf-8", "surrogateescape")
+
+
+class Looking:
+    """What is looked for in one history, from one position on."""
+
+    def __init__(
+        self,
+        history: History,
+        exited: Callable[[], bool],
+        patterns: Sequence[str | bytes],
+        *,
+        exit: bool,  # noqa: A002 (what is waited for)
+        start: int,
+    ) -> None:
+        """Patterns have ``$`` and ``^`` at lines; raises UsageError for one that is none."""
+        self.history = history
+        self.exited = exited
+        self.exit = exit
+        self.start = start
+        self.sources = [pattern_source(pattern) for pattern in patterns]
+        self._patterns = []
+        for given, source in zip(patterns, self.sources, strict=True):
+            try:
+                self._patterns.append(re.compile(source, re.MULTILINE))
+            except re.error as error:
+                raise UsageError(f"the pattern {given!r} does not compile: {error}") from None
+        self._looked = -1
+
+    def look(self) -> WaitOutcome | None:
+        """A pattern in what has arrived, or the exit; raises what made the history fail."""
+        history = self.history
+        if history.total != self._looked:
+            self._looked = history.total
+            found = self.match()
+            if found is not None:
+                return found
+        if history.failure is not None:
+            raise history.failure.with_traceback(None)
+        if history.ended or (self.exit and self.exited()):
+            return WaitOutcome(WaitReason.EXIT, history.total)
+        return None
+
+    def match(self, end: int | None = None) -> WaitOutcome | None:
+        """The first pattern, in their order, that matches; as if nothing lay behind ``end``."""
+        position, text = self.history.since(self.start)
+        most = len(text) if end is None else max(0, end - position)
+        for index, pattern in enumerate(self._patterns):
+            found = pattern.search(text, 0, most)
+            if found is not None:
+                return WaitOutcome(WaitReason.PATTERN, position + found.end(), index, found.group())
+        return None
+
+
+class Patience:
+    """How long a wait may last: until a deadline, or until nothing was heard for a while."""
+
+    def __init__(self, idle: float | None, timeout: float | None) -> None:
+        """Both in seconds, from now on; None: no limit."""
+        self._began = time.monotonic()
+        self._deadline = None if timeout is None else self._began + timeout
+        self.idle = idle
+
+    def left(self) -> float | None:
+        """Seconds until the deadline."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def quiet(self, history: History) -> float | None:
+        """Seconds until nothing was heard for long enough, if nothing is heard meanwhile."""
+        if self.idle is None:
+            return None
+        return max(self._began, history.last_output) + self.idle - time.monotonic()
+
+    def over(self, history: History) -> tuple[WaitReason | None, float | None]:
+        """Which of them has come, or how many seconds are left until one may."""
+        ends = []
+        if (left := self.left()) is not None:
+            ends.append((left, WaitReason.DEADLINE))
+        if (quiet := self.quiet(history)) is not None:
+            ends.append((quiet, WaitReason.IDLE))
+        first = min(ends, key=lambda end: end[0], default=None)
+        if first is None:
+            return None, None
+        return (first[1], None) if first[0] <= 0 else (None, first[0])
+
+
+async def follow(looking: Looking, patience: Patience) -> WaitOutcome:
+    """See ``ExecSession.wait_for``: look at what there is, then at all that comes."""
+    history = looking.history
+    while True:
+        found = looking.look()
+        if found is not None:
+            return found
+        reason, left = patience.over(history)
+        if reason is not None:
+            return WaitOutcome(reason, history.total)
+        await history.changed(left)
 
 
 async def wait_for(
@@ -34,28 +154,5 @@ async def wait_for(
     start: int,
 ) -> WaitOutcome:
     """See ``ExecSession.wait_for``.  Output that is there already is looked at first."""
-    compiled = compile_patterns(patterns)
-    began = time.monotonic()
-    deadline = None if timeout is None else began + timeout
-    looked = -1
-    while True:
-        if history.total != looked:
-            looked = history.total
-            position, text = history.since(start)
-            for index, pattern in enumerate(compiled):
-                found = pattern.search(text)
-                if found is not None:
-                    end = position + found.end()
-                    return WaitOutcome(WaitReason.PATTERN, end, index, found.group())
-        if history.failure is not None:
-            raise history.failure
-        if history.ended or (exit and exited()):
-            return WaitOutcome(WaitReason.EXIT, history.total)
-        now = time.monotonic()
-        ends = [] if deadline is None else [(deadline, WaitReason.DEADLINE)]
-        if idle is not None:
-            ends.append((max(began, history.last_output) + idle, WaitReason.IDLE))
-        due = min(ends, key=lambda end: end[0], default=None)
-        if due is not None and due[0] <= now:
-            return WaitOutcome(due[1], history.total)
-        await history.changed(None if due is None else due[0] - now)
+    looking = Looking(history, exited, patterns, exit=exit, start=start)
+    return await follow(looking, Patience(idle, timeout))

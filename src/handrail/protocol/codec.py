@@ -212,12 +212,26 @@ def result_message(request_id: RequestId, result: Any) -> bytes:
 
 
 def error_message(request_id: RequestId, code: int, message: str, data: Any = None) -> bytes:
-    """The refusal of a request."""
-    if data is None:
-        body = encode({"code": code, "message": message})
-    else:
-        body = encode({"code": code, "message": message, "data": data})
+    """The refusal of a request.
+
+    A sentence may name a file or a program that is no text; what is none becomes U+FFFD then.
+    """
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    try:
+        body = encode(error)
+    except UnicodeEncodeError:
+        body = encode(_legible(msgspec.to_builtins(error)))
     return b'{"error":%b,"id":%b}' % (body, encode(request_id))
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_legible(key): _legible(member) for key, member in value.items()}
+    return [_legible(one) for one in value] if isinstance(value, list) else value
 
 
 def request_message(request_id: RequestId, method: str, params: Any) -> bytes:

@@ -91,6 +91,9 @@ class StartParams(Wire):
     size: SizeParams | None = None
     #: Ours: note what the sandbox refuses while it happens (see ``docs/sandbox.md``).
     watch_denials: bool = False
+    #: Ours: ``percent`` says that ``argv``, ``arg0``, ``env`` and ``envPolicy`` are
+    #: percent-encoded, names and values, so that they can hold any bytes but NUL.
+    words: Literal["percent"] | None = None
 
 
 class StartResult(Wire):
@@ -257,12 +260,15 @@ class WaitParams(Wire):
     exit: bool = True
     #: How long to wait in all; absent or too long: as long as the server likes.
     timeout_ms: Unsigned | None = None
+    #: A wait of the same name on this connection ends now with ``replaced``.  So a wait that nobody
+    #: wants any more is ended by another one with a ``timeoutMs`` of 0.
+    wait_id: str | None = None
 
 
 class WaitResult(Wire, omit_defaults=True):
     """Ours: which of them it was."""
 
-    reason: Literal["pattern", "idle", "exit", "deadline"]
+    reason: Literal["pattern", "idle", "exit", "deadline", "replaced"]
     #: Where to go on: behind the match that ended first, or behind all that was looked at.
     position: int
     exited: bool
@@ -271,6 +277,8 @@ class WaitResult(Wire, omit_defaults=True):
     pattern: int | None = None
     #: Bytes after ``fromByte`` that were no longer to be had.
     omitted_bytes: int = 0
+    #: Bytes of all output so far, which may be more than what lies before ``position``.
+    output_bytes: int = 0
 
 
 class ProcessInfo(Wire):

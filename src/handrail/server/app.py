@@ -95,6 +95,7 @@ class Server:
                 self.own_environment,
                 self.launcher.abilities,
                 header_env=bool(self.settings.http_header_env),
+                waits=not self.settings.strict_lanes,
             )
         return self._info
 

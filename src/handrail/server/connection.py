@@ -31,6 +31,7 @@ from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_POLICY, Transport
 
 if TYPE_CHECKING:
     from handrail.server.app import Server
+    from handrail.server.waiting import Watch
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class Connection:
         self.calls = Calls(self, settings.concurrent_requests, strict=settings.strict_lanes)
         self._transport: Transport | None = None
         self._peer: Peer[asyncio.Future[Any]] = Peer()
+        #: Waits that can be replaced, by their names.
+        self.waits: dict[str, Watch] = {}
         self._files: ConnectionFiles | None = None
         self._http: ConnectionHttp | None = None
         self._paused = False

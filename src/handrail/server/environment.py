@@ -37,6 +37,7 @@ EXTENSIONS = {
     "resumeSecret": True,
     "detachTtl": True,
     "processName": True,
+    "percentWords": True,
     "processSize": True,
     "processResize": True,
     "processCloseStdin": True,
@@ -44,6 +45,7 @@ EXTENSIONS = {
     "processList": True,
     "processSignals": True,
     "processWait": True,
+    "waitId": True,
     "terminateGrace": True,
     "exitInfo": True,
     "omitted": True,
@@ -61,9 +63,17 @@ EXTENSIONS = {
 
 
 def describe(
-    environ: Mapping[str, str], abilities: Abilities, *, header_env: bool = False
+    environ: Mapping[str, str],
+    abilities: Abilities,
+    *,
+    header_env: bool = False,
+    waits: bool = True,
 ) -> EnvironmentInfo:
-    """Look once; nothing of it changes while a server runs."""
+    """Look once; nothing of it changes while a server runs.
+
+    ``waits``: whether a request that waits holds up no other.  If it does, a client that waits for
+    a process could not write to it meanwhile, and had better follow the output.
+    """
     shell = _shell(environ)
     home = environ.get("HOME") or _passwd_field(5)
     tmpdir = environ.get("TMPDIR")
@@ -81,7 +91,7 @@ def describe(
         capabilities={
             **_WIRE_CAPABILITIES,
             "httpHeaderEnvVars": header_env,
-            "handrail": {**EXTENSIONS, **_machine(abilities)},
+            "handrail": {**EXTENSIONS, "processWait": waits, **_machine(abilities)},
         },
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from handrail.errors import ProcessExists, RpcError, SandboxError, SpawnFailed
 from handrail.process import env_policy, lookup
@@ -19,7 +19,7 @@ from handrail.process.spec import (
     ProcessSpec,
 )
 from handrail.process.table import StartCancelled
-from handrail.protocol import path_uri
+from handrail.protocol import path_uri, words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.process import LimitsParams, StartParams, StartResult
 from handrail.server import targets
@@ -37,7 +37,7 @@ LONGEST_TIMEOUT = 10 * 365 * 86_400.0
 
 def process_start(conn: Connection, params: StartParams) -> Any:
     key = targets.key(params.process_id)
-    spec = _spec(conn, params)
+    spec = _spec(conn, params if params.words is None else _decoded(params))
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     conn.server.admit(session)
@@ -135,6 +135,26 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         else min(targets.u64s("timeoutMs", params.timeout_ms) / 1000, LONGEST_TIMEOUT),
         limits=_limits(conn, params.limits),
         detach=params.detach,
+    )
+
+
+def _decoded(params: StartParams) -> StartParams:
+    """The same with its words as they were meant."""
+    read = words.decode
+    policy = params.env_policy
+    if policy is not None:
+        policy = structs.replace(
+            policy,
+            exclude=list(map(read, policy.exclude)),
+            set={read(name): read(value) for name, value in policy.set.items()},
+            include_only=list(map(read, policy.include_only)),
+        )
+    return structs.replace(
+        params,
+        argv=list(map(read, params.argv)),
+        arg0=None if params.arg0 is None else read(params.arg0),
+        env={read(name): read(value) for name, value in params.env.items()},
+        env_policy=policy,
     )
 
 

@@ -1,7 +1,8 @@
 """``process/wait``: any of a pattern, idleness, the exit or a deadline, in one message.
 
 Output is looked at where it lies, each byte once, a slice at a time: between two slices
-everybody else has a turn.
+everybody else has a turn.  A client that has lost interest says so by another wait of the same
+name; else what it had asked for would be looked for as long as the process runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from handrail.process.pattern import PatternRefused, Search
 from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import WaitParams, WaitResult
-from handrail.server.targets import LONGEST_WAIT
+from handrail.server import targets
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -27,7 +28,7 @@ _SLICE = 16 * 1024
 _PAGE = 256 * 1024
 
 
-class _Watch:
+class Watch:
     """The output of one child from some position on, and what is looked for in it."""
 
     def __init__(self, child: Child, patterns: list[str], position: int | None) -> None:
@@ -35,7 +36,16 @@ class _Watch:
         self.searches = [Search(pattern) for pattern in patterns]
         self.position = child.log.bytes_total if position is None else position
         self.omitted = 0
+        self.replaced = False
+        #: What waits, once it does.
+        self.task: asyncio.Task[object] | None = None
         self._seq = 0  # everything up to here lies before the position
+
+    def replace(self) -> None:
+        """Another wait has taken its place."""
+        self.replaced = True
+        if self.task is not None:
+            self.task.cancel()
 
     async def look(self) -> int | None:
         """Look at all there is; the number of a pattern that matches, with its position."""
@@ -90,19 +100,42 @@ def process_wait(conn: Connection, params: WaitParams, child: Child) -> object:
     if len(params.patterns) > MOST_PATTERNS:
         raise RpcError(INVALID_PARAMS, f"`patterns` holds more than {MOST_PATTERNS}")
     try:
-        watch = _Watch(child, params.patterns, params.from_byte)
+        watch = Watch(child, params.patterns, params.from_byte)
     except PatternRefused as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-    return _wait(conn, params, watch)
+    key = params.wait_id
+    if key is None:
+        return _wait(conn, params, watch)
+    if len(key) > targets.LONGEST_ID:
+        raise RpcError(INVALID_PARAMS, f"`waitId` is longer than {targets.LONGEST_ID} characters")
+    earlier = conn.waits.get(key)
+    if earlier is not None:
+        earlier.replace()
+    conn.waits[key] = watch
+    return _replaceable(conn, params, watch, key)
 
 
-async def _wait(conn: Connection, params: WaitParams, watch: _Watch) -> WaitResult:
+async def _replaceable(conn: Connection, params: WaitParams, watch: Watch, key: str) -> WaitResult:
+    watch.task = task = asyncio.current_task()
+    try:
+        return _result("replaced", watch) if watch.replaced else await _wait(conn, params, watch)
+    except asyncio.CancelledError:
+        if not watch.replaced or task is None or task.uncancel() > 0:
+            raise  # the connection is gone
+        return _result("replaced", watch)
+    finally:
+        watch.task = None
+        if conn.waits.get(key) is watch:
+            del conn.waits[key]
+
+
+async def _wait(conn: Connection, params: WaitParams, watch: Watch) -> WaitResult:
     loop = conn.server.loop
     child = watch.child
     quiet_since = loop.time()
     idle = None if params.idle_ms is None else params.idle_ms / 1000
-    wanted = LONGEST_WAIT if params.timeout_ms is None else params.timeout_ms / 1000
-    deadline = quiet_since + min(wanted, LONGEST_WAIT)
+    wanted = targets.LONGEST_WAIT if params.timeout_ms is None else params.timeout_ms / 1000
+    deadline = quiet_since + min(wanted, targets.LONGEST_WAIT)
     total = child.log.bytes_total
     conn.calls.park(Lane.ORDINARY)
     try:
@@ -132,7 +165,7 @@ async def _wait(conn: Connection, params: WaitParams, watch: _Watch) -> WaitResu
         conn.calls.unpark(Lane.ORDINARY)
 
 
-def _result(reason: str, watch: _Watch, pattern: int | None = None) -> WaitResult:
+def _result(reason: str, watch: Watch, pattern: int | None = None) -> WaitResult:
     child = watch.child
     return WaitResult(
         reason=reason,  # type: ignore[arg-type]
@@ -141,4 +174,5 @@ def _result(reason: str, watch: _Watch, pattern: int | None = None) -> WaitResul
         next_seq=child.log.next_seq,
         pattern=pattern,
         omitted_bytes=watch.omitted,
+        output_bytes=child.log.bytes_total,
     )

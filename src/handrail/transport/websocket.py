@@ -119,7 +119,7 @@ async def connect(
     receiver: Receiver,
     *,
     headers: Iterable[tuple[str, str]] = (),
-    open_timeout: float = 10.0,
+    open_timeout: float | None = 10.0,
     ssl: ssl_module.SSLContext | None = None,
     limits: ConnectionLimits | None = None,
 ) -> Transport:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import posixpath
 import secrets
 import time
-from collections.abc import Mapping
 from typing import Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.workspace import profile as profiles
 from handrail.workspace import records
-from handrail.workspace.command import Command, Environment, seconds, to_argv, to_bytes
+from handrail.workspace.command import (
+    AnyPath,
+    Command,
+    Env,
+    Environment,
+    seconds,
+    to_argv,
+    to_bytes,
+    to_path,
+)
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.finish import to_the_end
 from handrail.workspace.ground import Ground
@@ -22,8 +29,6 @@ from handrail.workspace.process import AsyncProcess, Listener
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.records import Claim, Record
 from handrail.workspace.result import Result
-
-Env = Mapping[str, "str | None"]
 
 
 class AsyncWorkspace:
@@ -36,8 +41,9 @@ class AsyncWorkspace:
     unless it names another: ``workspace-write`` (writes only below the root, no network),
     ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
     None removes one.
-    ``request_timeout`` is how long the other side may take to answer, in seconds; ``detach_ttl``
-    how long it keeps the processes without a connection (None: as long as it likes).
+    ``request_timeout`` is how long the other side may take until it is connected to, and to answer,
+    in seconds; ``detach_ttl`` how long it keeps the processes without a connection (None: as long
+    as it likes).
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for arguments that make no sense, FilesError when the root is missing,
@@ -46,7 +52,7 @@ class AsyncWorkspace:
 
     def __init__(
         self,
-        root: str | os.PathLike[str] = ".",
+        root: AnyPath = ".",
         *,
         at: str | None = None,
         token: str | None = None,
@@ -56,11 +62,13 @@ class AsyncWorkspace:
         detach_ttl: float | None = None,
         executor: Executor | None = None,
     ) -> None:
-        given = os.fspath(root)
-        if not isinstance(given, str) or not given:
+        given = to_path(root)
+        if not given:
             raise UsageError("the root of a workspace is a path; '.' is where the program runs")
         if executor is not None and at is not None:
             raise UsageError("at and executor both say where; give one of them")
+        if at is not None and not isinstance(at, str):
+            raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
         self._tag = secrets.token_hex(4)
         self._profile = profiles.find_profile(sandbox)
         self._env: Env = dict(env or {})
@@ -93,11 +101,14 @@ class AsyncWorkspace:
     async def close(self) -> None:
         """End every process of this workspace, and let go of its machine.
 
-        Can be repeated; raises nothing but a cancellation, when all is done.
+        Can be repeated; raises nothing but a cancellation, when all is done.  In another event
+        loop than the one it was used in it only stops being usable: what it had ends with that
+        loop, or on another machine when its server misses us.
         """
         if not self._ground.closed:
             self._ground.closed = True
-            await to_the_end(self._close())
+            elsewhere = self._ground.elsewhere
+            await to_the_end(self._ground.abandon() if elsewhere else self._close())
 
     async def _close(self) -> None:
         await asyncio.gather(*(process._end() for process in self._processes))
@@ -124,7 +135,11 @@ class AsyncWorkspace:
             secret=secret,
             profile=self._profile,
             temporary=self._ground.temporary,
-            processes={p.id: [_text(word) for word in p.argv] for p in self._processes},
+            processes={
+                process.id: [_text(word) for word in process.argv]
+                for process in self._processes
+                if process._worth_finding
+            },
             count=self._count,
         )
         if self._claim is not None:
@@ -179,6 +194,7 @@ class AsyncWorkspace:
                 tuple(argv),
                 sandboxed=record.profile is not None,
                 started=time.monotonic(),
+                returned_to=True,
             )
             workspace._processes.add(process)
         return workspace
@@ -190,8 +206,13 @@ class AsyncWorkspace:
 
     @property
     def processes(self) -> list[AsyncProcess]:
-        """The processes that were started here and have not been seen to end."""
-        return sorted(self._processes, key=lambda process: int(process.id.rpartition("-")[2]))
+        """The processes that were started here and run, as far as is known, oldest first.
+
+        One that has exited is not among them, even if it has left descendants.  After ``attach``
+        everything that was left is, also what has ended since; ``exit`` tells.
+        """
+        shown = (process for process in self._processes if process._shown)
+        return sorted(shown, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def executor(self) -> Executor:
         """What runs the commands here; it ends with the workspace.
@@ -227,7 +248,7 @@ class AsyncWorkspace:
         *,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
@@ -238,7 +259,8 @@ class AsyncWorkspace:
 
         ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the
         root.  ``timeout``: after so many seconds it is ended with its descendants.
-        ``on_output`` is called with every ``Output``.  Raises ExecutorSpawnFailed when it does
+        ``on_output`` is called with every ``Output``, and awaited if it is a coroutine function;
+        what it raises, ``result`` of the process raises.  Raises ExecutorSpawnFailed when it does
         not start, and UsageError.
         """
         limit = seconds(timeout, "timeout")
@@ -258,7 +280,7 @@ class AsyncWorkspace:
         text: Literal[True] = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -276,7 +298,7 @@ class AsyncWorkspace:
         input: str | bytes | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -293,7 +315,7 @@ class AsyncWorkspace:
         text: bool = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Listener | None = None,
@@ -305,8 +327,9 @@ class AsyncWorkspace:
         result says so.  ``wait``: after so many seconds the result so far is returned and the
         command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
-        otherwise.  ``text=False`` gives bytes.  ``tty``, ``size``, ``cwd``, ``env``,
-        ``sandbox`` and ``on_output`` are those of ``start``.
+        otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) behind it, which
+        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
+        ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
         to its machine is lost for good, UsageError, and what ``on_output`` raised.
@@ -338,7 +361,7 @@ class AsyncWorkspace:
         text: bool,
         tty: bool,
         size: tuple[int, int],
-        cwd: str | os.PathLike[str] | None,
+        cwd: AnyPath | None,
         env: Env | None,
         sandbox: Sandbox | None,
         on_output: Listener | None,
@@ -350,9 +373,7 @@ class AsyncWorkspace:
         try:
             process._collect()
             process._watch(timeout=limit, listener=on_output, stdin=stdin)
-            result = await process._outcome(pause, text)
-            if result.exit is not None:
-                await process._settle()
+            result = await process._result_and_all_told(pause, text)
         except BaseException:
             await to_the_end(process._end(0.0))
             self._processes.discard(process)
@@ -366,7 +387,7 @@ class AsyncWorkspace:
         command: Command,
         tty: bool,
         size: tuple[int, int],
-        cwd: str | os.PathLike[str] | None,
+        cwd: AnyPath | None,
         env: Env | None,
         sandbox: Sandbox | None,
         pipe_stdin: bool,
@@ -383,7 +404,7 @@ class AsyncWorkspace:
         request = SpawnRequest(
             process_id=f"{self._tag}-{self._count}",
             argv=argv,
-            cwd=ground.root if cwd is None else _below(ground.root, os.fspath(cwd)),
+            cwd=ground.root if cwd is None else _below(ground.root, to_path(cwd)),
             env=variables.overlay,
             env_policy=variables.policy,
             tty=tty,
@@ -395,8 +416,8 @@ class AsyncWorkspace:
         started = time.monotonic()
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
-        # What was seen to end is its holder's alone, and its output with it.
-        self._processes = {one for one in self._processes if one._ended is None}
+        # What has ended is its holder's alone, and its output with it.
+        self._processes = {one for one in self._processes if one._shown or one._held_open}
         self._processes.add(process)
         if ground.closed:  # by somebody else, meanwhile
             await to_the_end(process._end(0.0))

@@ -30,6 +30,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        self._begun: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="handrail", daemon=True)
         self._thread.start()
 
@@ -59,6 +60,18 @@ class Bridge:
             _wait_through_interrupts(call.ended)
             raise
         return call.result()
+
+    def clean_up(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end, or, in the loop's own thread, only begin it.
+
+        The garbage collector may throw a reader away in any thread.
+        """
+        if threading.current_thread() is not self._thread:
+            self.call(coroutine)
+            return
+        task = self.loop.create_task(coroutine)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     def stop(self) -> None:
         """End what still runs, then the loop and its thread."""

@@ -10,7 +10,11 @@ from handrail.errors import UsageError
 from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
 
 #: A string for ``/bin/sh -c``, or a list of words that no shell sees.
-Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str]]"
+Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]"
+#: A path; one that is not UTF-8 is given as bytes, or as ``os.fsdecode`` makes it.
+AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+#: Variables by name; None removes one.
+Env: TypeAlias = "Mapping[str, str | bytes | None]"
 
 SHELL = "/bin/sh"
 
@@ -36,7 +40,16 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
     for word in argv:
         if (b"\0" if isinstance(word, bytes) else "\0") in word:  # type: ignore[operator]
             raise UsageError(f"the word {word!r} contains NUL, which no program can be given")
+        _check_text(word)
     return argv
+
+
+def _check_text(word: str | bytes) -> None:
+    """Lone surrogates stand for bytes, but not all of them do."""
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        raise UsageError(f"{word!r} holds a lone surrogate that stands for no byte") from None
 
 
 class Environment:
@@ -47,8 +60,8 @@ class Environment:
 
     __slots__ = ("overlay", "policy")
 
-    def __init__(self, *changes: Mapping[str, str | None] | None) -> None:
-        merged: dict[str, str | None] = {}
+    def __init__(self, *changes: Env | None) -> None:
+        merged: dict[str, str | bytes | None] = {}
         for change in changes:
             merged.update(change or {})
         wrong = bad_name(merged)
@@ -57,10 +70,15 @@ class Environment:
                 f"the environment name {wrong!r} cannot be used; names are not empty and contain"
                 " neither = nor NUL"
             )
+        self.overlay: dict[str, str] = {}
         for name, value in merged.items():
-            if value is not None and (not isinstance(value, str) or "\0" in value):
-                raise UsageError(f"the value of {name} must be a str without NUL, or None")
-        self.overlay = {name: value for name, value in merged.items() if value is not None}
+            _check_text(name)
+            if value is None:
+                continue
+            if not isinstance(value, (str, bytes)) or "\0" in os.fsdecode(value):
+                raise UsageError(f"the value of {name} must be str or bytes without NUL, or None")
+            _check_text(value)
+            self.overlay[name] = os.fsdecode(value)
         self.policy = EnvPolicy(
             inherit=Inherit.ALL,
             ignore_default_excludes=True,
@@ -73,11 +91,25 @@ class Environment:
 def to_bytes(data: str | bytes) -> bytes:
     """Input for a process or a file; text is UTF-8.  Raises UsageError for anything else."""
     if isinstance(data, str):
-        return data.encode()
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            shown = data[max(0, error.start - 20) : error.end + 20]
+            raise UsageError(f"{shown!r} is no text that UTF-8 knows; give bytes") from None
     try:
         return bytes(memoryview(data))  # bytes(5) would be five zeros
     except TypeError:
         raise UsageError(f"input is str or bytes, not {type(data).__name__}") from None
+
+
+def to_path(path: AnyPath) -> str:
+    """A path as text, which may hold surrogates; raises UsageError for what is none."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise UsageError(f"a path is str, bytes or a Path, not {type(path).__name__}") from None
+    _check_text(text)
+    return text
 
 
 def seconds(value: float | None, name: str) -> float | None:

@@ -11,7 +11,7 @@ from typing import Literal, overload
 
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
-from handrail.workspace.command import to_bytes
+from handrail.workspace.command import AnyPath, to_bytes, to_path
 from handrail.workspace.profile import Access, Rules
 
 
@@ -32,14 +32,14 @@ class AsyncFiles:
 
     @overload
     async def read(
-        self, path: str, *, text: Literal[True] = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[True] = True, progress: Progress | None = None
     ) -> str: ...
     @overload
     async def read(
-        self, path: str, *, text: Literal[False], progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[False], progress: Progress | None = None
     ) -> bytes: ...
     async def read(
-        self, path: str, *, text: bool = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: bool = True, progress: Progress | None = None
     ) -> str | bytes:
         """The content of a file: UTF-8 text (what is none becomes U+FFFD), or its bytes.
 
@@ -50,7 +50,7 @@ class AsyncFiles:
 
     async def write(
         self,
-        path: str,
+        path: AnyPath,
         data: str | bytes,
         *,
         parents: bool = False,
@@ -65,7 +65,7 @@ class AsyncFiles:
             await self.mkdir(posixpath.dirname(full))
         await self._changes.write(await self._writable(path), to_bytes(data), progress=progress)
 
-    async def exists(self, path: str) -> bool:
+    async def exists(self, path: AnyPath) -> bool:
         """Whether the path leads to something."""
         try:
             await self._files.metadata(await self._readable(path))
@@ -75,19 +75,19 @@ class AsyncFiles:
             raise
         return True
 
-    async def stat(self, path: str) -> FileMetadata:
+    async def stat(self, path: AnyPath) -> FileMetadata:
         """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
         return await self._files.metadata(await self._readable(path))
 
-    async def list(self, path: str = ".") -> list[FileEntry]:
+    async def list(self, path: AnyPath = ".") -> list[FileEntry]:
         """The names in a directory, sorted."""
         return await self._files.list(await self._readable(path))
 
-    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+    async def mkdir(self, path: AnyPath, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
         await self._changes.mkdir(await self._writable(path), parents=parents)
 
-    async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+    async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
         """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine.
 
         In a sandboxed workspace a link is left to a command, for its name may lead elsewhere.
@@ -101,7 +101,7 @@ class AsyncFiles:
             )
         await self._changes.remove(full, recursive=recursive, force=force)
 
-    async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+    async def copy(self, source: AnyPath, destination: AnyPath, *, recursive: bool = False) -> None:
         """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
         await self._files.copy(
             await self._readable(source), await self._writable(destination), recursive=recursive
@@ -109,18 +109,19 @@ class AsyncFiles:
 
     # --- paths ---------------------------------------------------------------------------
 
-    def _join(self, path: str) -> str:
-        if not path or "\0" in path:
-            raise FilesError(f"{path!r} is no path", kind="invalid_input", path=path)
-        return posixpath.normpath(posixpath.join(self._root, path))
+    def _join(self, path: AnyPath) -> str:
+        text = to_path(path)
+        if not text or "\0" in text:
+            raise FilesError(f"{path!r} is no path", kind="invalid_input", path=text)
+        return posixpath.normpath(posixpath.join(self._root, text))
 
-    async def _readable(self, path: str) -> str:
+    async def _readable(self, path: AnyPath) -> str:
         full = self._join(path)
         if self._rules is None or not self._rules.denies_anything:
             return full
         return await self._allowed(full, Access.READ)
 
-    async def _writable(self, path: str, *, entry: bool = False) -> str:
+    async def _writable(self, path: AnyPath, *, entry: bool = False) -> str:
         full = self._join(path)
         if self._rules is None:
             return full

@@ -42,6 +42,7 @@ class Ground:
         self._detach_ttl = detach_ttl
         self._executor = executor
         self._release: Release | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
         self._root: str | None = None
@@ -60,10 +61,15 @@ class Ground:
         """The executor; raises UsageError, FilesError or ExecutorTransportFailed."""
         if self.closed:
             raise UsageError("the workspace is closed; open another")
+        if self.elsewhere:
+            raise UsageError(
+                "this workspace is used in another event loop; open one in each, or use Workspace"
+            )
         if self._executor is not None and self._root is not None:
             return self._executor
         async with self._opening:
             if self._executor is None:
+                self._loop = asyncio.get_running_loop()
                 self._executor, self._release = await self._reach()
             try:
                 if self._root is None:
@@ -74,6 +80,11 @@ class Ground:
                     await to_the_end(release())
                 raise
             return self._executor
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether what it stands on belongs to another event loop than the running one."""
+        return self._release is not None and self._loop is not asyncio.get_running_loop()
 
     @property
     def executor(self) -> Executor:
@@ -102,6 +113,14 @@ class Ground:
         if self._release is not None:
             release, self._release = self._release, None
             await release()
+        elif (end_left := getattr(self._executor, "end_left", None)) is not None:
+            await end_left(f"{self._tag}-")  # an executor of the caller's own goes on
+
+    async def abandon(self) -> None:
+        """Let go in another event loop, where nothing can be awaited of what it stands on."""
+        if self._release is not None and self.at is None:
+            release, self._release = self._release, None
+            await release()
 
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running; the session's id and its secret."""
@@ -120,7 +139,7 @@ class Ground:
         if self.at is None:
             if self._token is not None:
                 raise UsageError("a token is for a server, and without at= there is none")
-            return await reach_local()
+            return await reach_local(f"{self._tag}-")
         session, secret = self.session or (None, None)
         return await reach_remote(
             self.at,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
-from handrail.workspace.asynchronous import Env
-from handrail.workspace.command import Command
+from handrail.workspace.command import AnyPath, Command, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Output, Result
 from handrail.workspace.synchronous import Workspace
@@ -17,7 +15,7 @@ from handrail.workspace.synchronous import Workspace
 def run(
     command: Command,
     *,
-    cwd: str | os.PathLike[str] = ".",
+    cwd: AnyPath = ".",
     at: str | None = None,
     token: str | None = None,
     sandbox: Sandbox = "workspace-write",
@@ -35,7 +33,7 @@ def run(
     command: Command,
     *,
     text: Literal[False],
-    cwd: str | os.PathLike[str] = ".",
+    cwd: AnyPath = ".",
     at: str | None = None,
     token: str | None = None,
     sandbox: Sandbox = "workspace-write",
@@ -50,7 +48,7 @@ def run(
 def run(
     command: Command,
     *,
-    cwd: str | os.PathLike[str] = ".",
+    cwd: AnyPath = ".",
     at: str | None = None,
     token: str | None = None,
     sandbox: Sandbox = "workspace-write",

@@ -16,6 +16,7 @@ from handrail.executor.base import ExecSession, OutputKind, WaitReason
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.workspace.collecting import Collected
 from handrail.workspace.command import SHELL, seconds, to_bytes
+from handrail.workspace.listening import Listening
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
 #: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
@@ -39,20 +40,23 @@ class AsyncProcess:
         *,
         sandboxed: bool,
         started: float,
+        returned_to: bool = False,
     ) -> None:
         self._session = session
         self._sandboxed = sandboxed
         self._started = started  # by time.monotonic, before it was asked for
-        self._ended: float | None = None
+        self._ended: float | None = None  # when it was seen to have
+        self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
+        self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._collected: Collected | None = None
         self.argv = argv
 
     def __repr__(self) -> str:
         state = "running" if (info := self.exit) is None else f"{info.kind.value} {info.code}"
-        return f"<{type(self).__name__} {self.id} {_shown(self.argv)}: {state}>"
+        return f"<{type(self).__name__} {self.id} {_words(self.argv)}: {state}>"
 
     # --- state ---------------------------------------------------------------------------
 
@@ -71,6 +75,20 @@ class AsyncProcess:
     def running(self) -> bool:
         """Whether its end is not known yet."""
         return self._session.try_exit_status() is None
+
+    @property
+    def _shown(self) -> bool:
+        """Whether it is among the processes of its workspace.
+
+        One that was left and come back to stays there: it may have ended while nobody was there,
+        and its end and its output are what somebody has come back for.
+        """
+        return self.running or self._returned_to
+
+    @property
+    def _worth_finding(self) -> bool:
+        """Whether somebody may want to come back to it."""
+        return self._shown or self._ended is None
 
     def _seen(self, info: ExitInfo) -> ExitInfo:
         if self._ended is None:
@@ -91,7 +109,12 @@ class AsyncProcess:
         await self._session.write(to_bytes(data), timeout)
 
     async def close_stdin(self) -> None:
-        """Tell it that no more input will come; raises WriteFailed where that is not possible."""
+        """Tell it that no more input will come; raises WriteFailed where that is not possible.
+
+        In a terminal that is its end-of-file key (Ctrl-D), typed twice behind a line that was
+        begun.  A program that has put its terminal into raw mode reads a key like any other, and
+        cannot be told this way.
+        """
         await self._session.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -171,8 +194,9 @@ class AsyncProcess:
         """The same events for a reader that must not miss any: while it lags the process waits.
 
         On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
-        or the process may wait for ever.  Raises ExecutorTransportFailed when the way to it is
-        lost for good.
+        or the process may wait for ever.  Ending the process or the workspace waits for no reader;
+        one that lags then finds what is retained (``omitted`` tells the rest).  Raises
+        ExecutorTransportFailed when the way to it is lost for good.
         """
         outputs = self._outputs(paced=True)
         try:
@@ -205,16 +229,22 @@ class AsyncProcess:
 
         With ``wait`` what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second.  Raises
-        ExecutorTransportFailed when the way to it is lost for good.
+        ExecutorTransportFailed when the way to it is lost for good, and what ``on_output`` raised.
         """
-        return await self._outcome(wait, text)
+        return await self._result_and_all_told(wait, text)
+
+    async def _result_and_all_told(self, wait: float | None, text: bool) -> Result[Any]:
+        result = await self._outcome(wait, text)
+        if result.exit is not None:
+            await self._settle()
+        return result
 
     async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
         collected = self._collect()
         info = await self.wait(wait)
         held = False
         if info is not None:
-            held = not await collected.drained()
+            held = self._held_open = not await collected.drained()
         return self._result(collected, info, held, await self._denials(info), text)
 
     def _result(
@@ -272,6 +302,7 @@ class AsyncProcess:
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(_noticed)
         self._tasks.add(task)
 
     async def _end_after(self, timeout: float) -> None:
@@ -283,10 +314,14 @@ class AsyncProcess:
             await self._session.terminate(GRACE_SECONDS)
 
     async def _tell(self, listener: Listener) -> None:
-        async for output in self._outputs():
-            said = listener(output)
-            if isinstance(said, Awaitable):
-                await said
+        try:
+            async for output in self._outputs():
+                said = listener(output)
+                if isinstance(said, Awaitable):
+                    await said
+        finally:
+            if isinstance(listener, Listening):
+                listener.end()  # or its thread would wait for ever
 
     async def _feed(self, data: bytes) -> None:
         try:
@@ -316,13 +351,18 @@ class AsyncProcess:
             self._collected.stop()
 
     async def _end(self, grace: float = GRACE_SECONDS) -> None:
-        """End it and everything that was done beside it; never raises."""
-        self._let_go()
+        """End it and everything that was done beside it; never raises.
+
+        Somebody may be waiting for its result and has it then, to the last byte.
+        """
         try:
             await self._session.terminate(grace)
             await self._session.wait()
+            if self._collected is not None:
+                await self._collected.drained()
         except ExecutorError:
             pass  # the way to it is gone, and its server ends it
+        self._let_go()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
@@ -335,16 +375,30 @@ class AsyncProcess:
         await to_the_end(self._end())
 
 
-def _shown(argv: tuple[str | bytes, ...]) -> str:
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Its error is raised by ``result``; who never asks for that does not want to know."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _words(argv: tuple[str | bytes, ...]) -> str:
     words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
     return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 
 
 def _source(pattern: re.Pattern[str]) -> str:
-    """The text of a compiled pattern, its flags written into it, for it may have to travel."""
+    """The text of a compiled pattern, its flags written into it, for it may have to travel.
+
+    For all of it: flags for a part are more than every server can do.
+    """
     flags = "".join(
         letter
-        for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))
+        for letter, flag in (
+            ("i", re.IGNORECASE),
+            ("m", re.MULTILINE),
+            ("s", re.DOTALL),
+            ("x", re.VERBOSE),
+        )
         if pattern.flags & flag
     )
-    return f"(?{flags}:{pattern.pattern})" if flags else pattern.pattern
+    return f"(?{flags}){pattern.pattern}" if flags else pattern.pattern

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from handrail.errors import (
@@ -16,6 +16,9 @@ from handrail.errors import (
 )
 from handrail.executor.base import Executor
 
+if TYPE_CHECKING:
+    from handrail.executor.local import LocalExecutor
+
 #: Gives back what ``reach`` handed out.
 Release = Callable[[], Coroutine[Any, Any, None]]
 
@@ -25,7 +28,7 @@ class _Shared:
 
     __slots__ = ("executor", "users")
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: LocalExecutor) -> None:
         self.executor = executor
         self.users = 0
 
@@ -33,8 +36,11 @@ class _Shared:
 _local: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
 
 
-async def reach_local() -> tuple[Executor, Release]:
-    """The executor of this loop.  It ends, and its keeper with it, when nobody uses it."""
+async def reach_local(prefix: str) -> tuple[Executor, Release]:
+    """The executor of this loop.  It ends, and its keeper with it, when nobody uses it.
+
+    ``prefix`` is that of the user's process ids: what these processes have left goes with the user.
+    """
     from handrail.executor.local import LocalExecutor
 
     loop = asyncio.get_running_loop()
@@ -45,7 +51,9 @@ async def reach_local() -> tuple[Executor, Release]:
 
     async def release() -> None:
         shared.users -= 1
-        if shared.users == 0:
+        if shared.users > 0:
+            await shared.executor.end_left(prefix)
+        else:
             if _local.get(loop) is shared:
                 del _local[loop]
             await shared.executor.close()

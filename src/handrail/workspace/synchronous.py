@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TypeVar, overload
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
 from handrail.workspace import bridge
-from handrail.workspace.asynchronous import AsyncWorkspace, Env
-from handrail.workspace.command import Command
+from handrail.workspace.asynchronous import AsyncWorkspace
+from handrail.workspace.command import AnyPath, Command, Env
 from handrail.workspace.listening import Listening
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Output, Result
@@ -33,7 +33,7 @@ class Workspace:
 
     def __init__(
         self,
-        root: str | os.PathLike[str] = ".",
+        root: AnyPath = ".",
         *,
         at: str | None = None,
         token: str | None = None,
@@ -118,7 +118,8 @@ class Workspace:
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that were started here and have not been seen to end."""
+        """The processes that were started here and run, as far as is known, oldest first; after
+        ``attach`` also what was left and has ended since."""
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     @property
@@ -139,7 +140,7 @@ class Workspace:
         *,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         timeout: float | None = None,
         sandbox: Sandbox | None = None,
@@ -148,23 +149,27 @@ class Workspace:
     ) -> Process:
         """Start a command and return while it runs; see ``AsyncWorkspace.start``.
 
-        ``on_output`` is called in a thread of its own.
+        ``on_output`` is called in a thread of its own; what it raises, ``result`` of the process
+        raises.
         """
         listening = None if on_output is None else Listening(on_output)
-        twin = self._call(
-            self._twin.start(
-                command,
-                tty=tty,
-                size=size,
-                cwd=cwd,
-                env=env,
-                timeout=timeout,
-                sandbox=sandbox,
-                on_output=None if listening is None else listening.put,
-                name=name,
-            )
+        starting = self._twin.start(
+            command,
+            tty=tty,
+            size=size,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            sandbox=sandbox,
+            on_output=listening,
+            name=name,
         )
-        return Process(twin, self._call)
+        try:
+            return Process(self._call(starting), self._call, listening)
+        except BaseException:
+            if listening is not None:
+                listening.end()
+            raise
 
     @overload
     def run(
@@ -178,7 +183,7 @@ class Workspace:
         text: Literal[True] = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,
@@ -196,7 +201,7 @@ class Workspace:
         input: str | bytes | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,
@@ -213,7 +218,7 @@ class Workspace:
         text: bool = True,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
-        cwd: str | os.PathLike[str] | None = None,
+        cwd: AnyPath | None = None,
         env: Env | None = None,
         sandbox: Sandbox | None = None,
         on_output: Callable[[Output], object] | None = None,
@@ -239,7 +244,7 @@ class Workspace:
             cwd=cwd,
             env=env,
             sandbox=sandbox,
-            on_output=None if listening is None else listening.put,
+            on_output=listening,
             name=name,
         )
         try:
@@ -249,7 +254,7 @@ class Workspace:
                 listening.end()
             raise
         if result.process is not None:
-            result = replace(result, process=Process(result.process, self._call))
+            result = replace(result, process=Process(result.process, self._call, listening))
         elif listening is not None:
             listening.finish()
         return result.check() if check else result

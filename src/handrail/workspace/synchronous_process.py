@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -10,7 +11,10 @@ from typing import Any, Literal, Self, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.spec import ExitInfo
+from handrail.workspace import bridge
+from handrail.workspace.command import AnyPath
 from handrail.workspace.files import AsyncFiles
+from handrail.workspace.listening import Listening
 from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
 from handrail.workspace.result import Event, Result, Waited
 
@@ -22,9 +26,15 @@ class Process:
     context manager it ends the process.
     """
 
-    def __init__(self, twin: AsyncProcess, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self,
+        twin: AsyncProcess,
+        call: Callable[[Coroutine[Any, Any, Any]], Any],
+        listening: Listening | None = None,
+    ) -> None:
         self._twin = twin
         self._call = call
+        self._listening = listening
 
     def __repr__(self) -> str:
         return repr(self._twin).replace("AsyncProcess", "Process", 1)
@@ -106,8 +116,12 @@ class Process:
         self, *, wait: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
         """All its retained output and how it ended; see ``AsyncProcess.result``."""
-        found: Result[Any] = self._call(self._twin._outcome(wait, text))
-        return found if found.process is None else replace(found, process=self)
+        found: Result[Any] = self._call(self._twin._result_and_all_told(wait, text))
+        if found.process is not None:
+            return replace(found, process=self)
+        if self._listening is not None:
+            self._listening.finish()
+        return found
 
     def __iter__(self) -> Iterator[Event]:
         return self._iterate(self._twin.__aiter__())
@@ -117,13 +131,15 @@ class Process:
         return self._iterate(self._twin.follow())
 
     def _iterate(self, events: AsyncIterator[Event]) -> Generator[Event]:
+        owner = os.getpid()
         try:
             while (event := self._call(_next(events))) is not None:
                 yield event
         finally:
             # Not when it is only thrown away because the interpreter ends: no loop can be had.
-            if not sys.is_finalizing():
-                self._call(events.aclose())  # type: ignore[attr-defined]
+            # Nor in a child of ours, which has a copy of it and not what it reads.
+            if not sys.is_finalizing() and owner == os.getpid():
+                bridge.bridge().clean_up(events.aclose())  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self
@@ -148,14 +164,14 @@ class WorkspaceFiles:
 
     @overload
     def read(
-        self, path: str, *, text: Literal[True] = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[True] = True, progress: Progress | None = None
     ) -> str: ...
     @overload
     def read(
-        self, path: str, *, text: Literal[False], progress: Progress | None = None
+        self, path: AnyPath, *, text: Literal[False], progress: Progress | None = None
     ) -> bytes: ...
     def read(
-        self, path: str, *, text: bool = True, progress: Progress | None = None
+        self, path: AnyPath, *, text: bool = True, progress: Progress | None = None
     ) -> str | bytes:
         """The content of a file: UTF-8 text, or its bytes."""
         found: str | bytes = self._call(
@@ -165,7 +181,7 @@ class WorkspaceFiles:
 
     def write(
         self,
-        path: str,
+        path: AnyPath,
         data: str | bytes,
         *,
         parents: bool = False,
@@ -174,29 +190,29 @@ class WorkspaceFiles:
         """Make ``data`` the content of a file, all of it or nothing; text as UTF-8."""
         self._call(self._twin.write(path, data, parents=parents, progress=progress))
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: AnyPath) -> bool:
         """Whether the path leads to something."""
         found: bool = self._call(self._twin.exists(path))
         return found
 
-    def stat(self, path: str) -> FileMetadata:
+    def stat(self, path: AnyPath) -> FileMetadata:
         """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
         found: FileMetadata = self._call(self._twin.stat(path))
         return found
 
-    def list(self, path: str = ".") -> list[FileEntry]:
+    def list(self, path: AnyPath = ".") -> list[FileEntry]:
         """The names in a directory, sorted."""
         found: list[FileEntry] = self._call(self._twin.list(path))
         return found
 
-    def mkdir(self, path: str, *, parents: bool = True) -> None:
+    def mkdir(self, path: AnyPath, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
         self._call(self._twin.mkdir(path, parents=parents))
 
-    def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+    def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
         """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
         self._call(self._twin.remove(path, recursive=recursive, force=force))
 
-    def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+    def copy(self, source: AnyPath, destination: AnyPath, *, recursive: bool = False) -> None:
         """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
         self._call(self._twin.copy(source, destination, recursive=recursive))
