@@ -7,9 +7,9 @@ import sys
 def main() -> None:
     """Hand over to the command line."""
     _fill_standard_descriptors()
-    from handrail.cli.app import main as run
+    from handrail.cli.app import program
 
-    sys.exit(run())
+    sys.exit(program())
 
 
 def _fill_standard_descriptors() -> None:

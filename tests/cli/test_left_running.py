@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,6 +101,49 @@ def test_attaching_with_a_terminal_and_leaving_it(
     with Terminal(*HANDRAIL, "attach", name, env=env) as terminal:
         terminal.type(b"exit $((x + 3))\r")
         assert terminal.end() == 7
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_it_running_where_nobody_types(
+    url: str, handrail: Command, env: dict[str, str], words: list[str], number: int
+) -> None:
+    script = "trap 'echo hurt' INT TERM HUP; echo up; while :; do sleep 0.05; done"
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c", script)
+    name = handrail(*start).stdout.strip()
+    with subprocess.Popen(
+        [*HANDRAIL, "attach", *words, name],
+        env={**os.environ, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as attached:
+        assert attached.stdout is not None
+        assert "up" in attached.stdout.readline()
+        attached.send_signal(number)
+        out, err = attached.communicate(timeout=40)
+    assert attached.returncode == 128 + number
+    if words:
+        assert (json.loads(out), err) == ({"detached": True, "exit": None}, "")
+    else:
+        assert (out, err) == ("", f"left running; `handrail attach {name}` comes back\n")
+    (row,) = json.loads(handrail("ps", "--json").stdout)
+    assert row["state"] == "running"
+    assert handrail("logs", name).stdout == "up\n"
+    handrail("kill", "--grace", "0", name)
+
+
+def test_attaching_as_json(url: str, handrail: Command) -> None:
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c", SCRIPT)
+    name = handrail(*start).stdout.strip()
+    attached = handrail("attach", "--json", name, input="one\n", code=4)
+    lines = [json.loads(line) for line in attached.stdout.splitlines()]
+    assert (lines[-1]["detached"], lines[-1]["exit"]["code"]) == (False, 4)
+    said: dict[str, str] = {"stdout": "", "stderr": ""}
+    for line in lines[:-1]:
+        said[line["stream"]] += line["text"]
+    assert said == {"stdout": "begun\ngot one\n", "stderr": "careful\n"}
 
 
 def test_copying_there_and_back(url: str, handrail: Command, tmp_path: Path) -> None:

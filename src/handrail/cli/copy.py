@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from handrail.cli import options
+from handrail.cli import failure, options
 from handrail.errors import FilesError, UsageError
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ async def _run(args: argparse.Namespace) -> int:
             await copying.keep_programs()
         except FilesError as error:
             name = "" if error.path in str(error) else f"{error.path}: "
-            print(f"handrail: {name}{error}", file=sys.stderr)
-            return 1
+            named = FilesError(f"{name}{error}", kind=error.kind, path=error.path)
+            return failure.tell(named, 1)
         finally:
             copying.clear()
     if args.json:

@@ -7,7 +7,8 @@ Reads the few words that are usual without argparse; whatever else was asked for
 from __future__ import annotations
 
 import os
-import sys
+
+from handrail.cli.complaint import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,10 +99,7 @@ def _run_contained(asked: _Asked) -> int:
     try:
         cwd = os.getcwdb()
     except FileNotFoundError:
-        print(
-            "handrail: nothing was run: the current directory is gone; change to another",
-            file=sys.stderr,
-        )
+        complain("nothing was run: the current directory is gone; change to another")
         return OWN_FAILURE
     env = dict(os.environb)
     entries = [Entry(Access.READ, special="root")]
@@ -119,7 +117,7 @@ def _run_contained(asked: _Asked) -> int:
         argv = tuple(map(os.fsencode, asked.argv))
         return contained.run(sandbox, profile, argv, cwd, env, timeout=asked.timeout, own=own)
     except (HandrailError, OSError) as error:
-        print(f"handrail: nothing was run: {error}", file=sys.stderr)
+        complain(f"nothing was run: {error}")
         return OWN_FAILURE
     finally:
         sandbox.close()
@@ -144,5 +142,5 @@ def _missing(program: str) -> OSError | None:
 
 
 def _not_started(program: str, error: OSError) -> int:
-    print(f"handrail: cannot run {program}: {error.strerror}", file=sys.stderr)
+    complain(f"cannot run {program}: {error.strerror}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
