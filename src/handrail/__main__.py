@@ -7,6 +7,10 @@ import sys
 def main() -> None:
     """Hand over to the command line."""
     _fill_standard_descriptors()
+    if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
+        from handrail import compiled
+
+        compiled.use()
     from handrail.cli.app import program
 
     sys.exit(program())

@@ -10,6 +10,8 @@ import gc
 import os
 import sys
 
+from handrail import compiled
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def program() -> int:
 
         code = quick.run(words[1:])
         if code is not None:
+            compiled.make()
             # Nothing is left to be done, and taking an interpreter down takes a while.
             os._exit(code)
         gc.enable()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from handrail.cli import failure, options
-from handrail.errors import FilesError, UsageError
+from handrail.errors import FilesError, HandrailError, UsageError
 
 if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -36,14 +36,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     options.add_place(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
     options.add_json(parser)
-    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("sources", metavar="SOURCE", nargs="+")
     parser.add_argument("destination", metavar="DESTINATION")
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy; 1 when a file could not be read or written."""
-    far = [path for path in (args.source, args.destination) if path.startswith(":")]
+    """Copy; 1 when a file could not be read or written, and all the others were copied."""
+    far = [path for path in (*args.sources, args.destination) if path.startswith(":")]
     if not far:
         args.parser.error("one of the paths is on the other machine and begins with :")
     if args.at is None:
@@ -61,17 +61,45 @@ async def _run(args: argparse.Namespace) -> int:
     ):
         copying = _Copying(here, there, recursive=args.recursive, quiet=args.json)
         try:
-            await copying.copy(args.source, args.destination)
+            await copying.check_room(args.sources, args.destination)
+            for source in args.sources:
+                await copying.copy(source, args.destination)
             await copying.keep_programs()
-        except FilesError as error:
-            name = "" if error.path in str(error) else f"{error.path}: "
-            named = FilesError(f"{name}{error}", kind=error.kind, path=error.path)
-            return failure.tell(named, 1)
         finally:
             copying.clear()
+    done = {"files": copying.files, "bytes": copying.bytes}
+    if copying.failures:
+        return _tell(copying.failures, done, as_json=args.json)
     if args.json:
-        options.print_json({"files": copying.files, "bytes": copying.bytes})
+        options.print_json(done)
     return 0
+
+
+def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) -> int:
+    """Each in a line, or all of them with what was copied in one object."""
+    named = [
+        FilesError(
+            str(one) if one.path in str(one) else f"{one.path}: {one}", kind=one.kind, path=one.path
+        )
+        for one in failures
+    ]
+    if as_json:
+        return failure.tell(NotCopied(named, done), 1)
+    for one in named:
+        failure.tell(one, 1)
+    return 1
+
+
+class NotCopied(HandrailError):
+    """Some files; ``failed`` says which, ``files`` and ``bytes`` how much was copied."""
+
+    def __init__(self, failures: list[FilesError], done: dict[str, int]) -> None:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        super().__init__(f"{failures[0]}{more}")
+        self.failed = [
+            {"path": one.path, "kind": one.kind, "message": str(one)} for one in failures
+        ]
+        self.files, self.bytes = done["files"], done["bytes"]
 
 
 class _Copying:
@@ -90,9 +118,24 @@ class _Copying:
         self._copied: list[tuple[str, str]] = []
         self.files = 0
         self.bytes = 0
+        self.failures: list[FilesError] = []
+
+    async def check_room(self, sources: list[str], destination: str) -> None:
+        """Several things fit into a directory only; raises UsageError."""
+        if len(sources) > 1 and not await self._is_directory(destination, missing_ok=True):
+            raise UsageError(f"{destination} is no directory, so it cannot hold several files")
 
     async def copy(self, source: str, destination: str) -> None:
-        """A file or a tree; into a directory that exists, under its own name."""
+        """A file or a tree; into a directory that exists, under its own name.
+
+        What cannot be copied is noted, and the others are.
+        """
+        try:
+            await self._copy(source, destination)
+        except FilesError as error:
+            self.failures.append(error)
+
+    async def _copy(self, source: str, destination: str) -> None:
         name = posixpath.basename(source.removeprefix(":").rstrip("/"))
         if name and await self._is_directory(destination, missing_ok=True):
             destination = posixpath.join(destination, name) if destination != ":" else f":{name}"
@@ -110,10 +153,13 @@ class _Copying:
         for entry in await here.list(directory):
             one = posixpath.join(source, entry.name)
             other = posixpath.join(destination, entry.name)
-            if entry.is_directory:
-                await self._copy_tree(one, other)
-            else:
-                await self._copy_file(one, other)
+            try:
+                if entry.is_directory:
+                    await self._copy_tree(one, other)
+                else:
+                    await self._copy_file(one, other)
+            except FilesError as error:
+                self.failures.append(error)
 
     async def _copy_file(self, source: str, destination: str) -> None:
         self._name = source

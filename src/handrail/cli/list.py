@@ -34,9 +34,11 @@ def run(args: argparse.Namespace) -> int:
 
     found = [one for one in records.known() if args.at is None or one.at == args.at]
     if args.quiet:
-        for record in found:
-            for process_id in record.processes:
-                print(process_id)
+        ids = [process_id for record in found for process_id in record.processes]
+        if args.json:
+            options.print_json(ids)
+        else:
+            print(*ids, sep="\n", end="\n" if ids else "")
         return 0
     return options.to_end(_run(args, found))
 

@@ -129,7 +129,9 @@ def _missing(program: str) -> OSError | None:
     """Why a program cannot be run, as exec would say it; None for one that is there."""
     import errno
 
-    places = [""] if "/" in program else os.get_exec_path()
+    # Not os.get_exec_path, which imports warnings.
+    given = os.environ.get("PATH", os.defpath)
+    places = [""] if "/" in program else given.split(os.pathsep)
     found = False
     for place in places:
         path = os.path.join(place, program)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from handrail import compiled
 from handrail.cli.complaint import complain
 
 TYPE_CHECKING = False
@@ -105,8 +106,10 @@ def main(words: list[str]) -> int:
             from handrail.cli import collected
 
             return collected.run(options.command, lambda: _begin(options), _as_json)
-        # Nothing is left to be done then, and taking an interpreter down takes a while.
-        os._exit(_begin(options))
+        code = _begin(options)
+        compiled.make()
+        # Nothing is left to be done, and taking an interpreter down takes a while.
+        os._exit(code)
     except (Usage, NotRun, HandrailError) as error:
         if isinstance(error, Usage) and "--json" in words:
             from handrail.cli import streams
