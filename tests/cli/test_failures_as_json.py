@@ -107,8 +107,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with server_process(state) as server:
         done = handrail("cp", "--json", "--at", server.url, ":/no/such", "x", cwd=tmp_path)
     error = json.loads(done.stdout)["error"]
-    assert (done.returncode, error["kind"]) == (1, "files")
-    assert error["fields"] == {"kind": "not_found", "path": "/no/such"}
+    assert (done.returncode, error["kind"]) == (1, "notCopied")
+    (failed,) = error["fields"]["failed"]
+    assert (failed["kind"], failed["path"]) == ("not_found", "/no/such")
 
 
 def test_a_command_that_fails_is_an_answer(tmp_path: Path) -> None:

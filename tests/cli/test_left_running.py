@@ -63,6 +63,7 @@ def test_from_detach_to_its_end(url: str, handrail: Command) -> None:
     (line,) = json.loads(handrail("ps", "--json").stdout)
     assert (line["id"], line["state"], line["at"]) == (started["processId"], "running", url)
     assert handrail("ps", "-q").stdout == f"{name}-1\n"
+    assert json.loads(handrail("ps", "-q", "--json").stdout) == [f"{name}-1"]
     assert "running" in handrail("ps").stdout
     logs = handrail("logs", name)
     assert (logs.stdout, logs.stderr) == ("begun\n", "careful\n")
@@ -167,6 +168,47 @@ def test_copying_there_and_back(url: str, handrail: Command, tmp_path: Path) -> 
     assert f"{tmp_path}/missing: No such file" in told
     handrail("cp", "a", "b", code=2)
     handrail("cp", "a", ":b", code=2)
+
+
+def test_copying_what_is_odd(url: str, handrail: Command, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    odd = [b"-dash", b"sp ace", b"new\nline", b"\xff", b"'quoted\""]
+    for name in odd:
+        place = os.path.join(os.fsencode(tree), name)
+        Path(os.fsdecode(place)).write_bytes(name)
+        os.chmod(place, 0o755)
+    (tree / "loop").symlink_to(".")
+    os.mkfifo(tree / "fifo")
+    (tree / "sub" / "last").write_text("x")
+    copy = ("cp", "--at", url, "-r")
+    told = json.loads(handrail(*copy, "--json", str(tree), f":{tmp_path}/there", code=1).stdout)
+    error = told["error"]
+    assert (error["kind"], error["fields"]["files"]) == ("notCopied", len(odd) + 1)
+    failed = {os.path.basename(one["path"]) for one in error["fields"]["failed"]}
+    assert failed == {"loop", "fifo"}
+    said = handrail(*copy, f":{tree}", str(tmp_path / "back"), code=1).stderr
+    assert said.count("\n") == 2
+    for copied in ("there", "back"):
+        folder = os.fsencode(tmp_path / copied)
+        assert set(os.listdir(folder)) == {*odd, b"sub"}
+        for name in odd:
+            place = os.path.join(folder, name)
+            assert os.access(place, os.X_OK)
+            assert Path(os.fsdecode(place)).read_bytes() == name
+        assert (tmp_path / copied / "sub" / "last").read_text() == "x"
+
+
+def test_copying_several(url: str, handrail: Command, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d").mkdir()
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    handrail("cp", "--at", url, *names, f":{tmp_path}/d")
+    assert sorted(os.listdir(tmp_path / "d")) == ["a", "b"]
+    handrail("cp", "--at", url, names[0], str(tmp_path / "missing"), f":{tmp_path}/d", code=1)
+    said = handrail("cp", "--at", url, *names, f":{tmp_path}/none", code=125).stderr
+    assert "no directory" in said
 
 
 def test_other_peoples_ids_are_refused(handrail: Command) -> None:

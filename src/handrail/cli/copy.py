@@ -155,11 +155,22 @@ class _Copying:
             other = posixpath.join(destination, entry.name)
             try:
                 if entry.is_directory:
+                    await self._check_no_link(one)
                     await self._copy_tree(one, other)
                 else:
                     await self._copy_file(one, other)
             except FilesError as error:
                 self.failures.append(error)
+
+    async def _check_no_link(self, path: str) -> None:
+        """One that leads back up would be copied for ever; raises FilesError."""
+        files, where = self._files(path)
+        if (await files.stat(where)).is_symlink:
+            raise FilesError(
+                f"{path} is a link to a directory, which is not followed; copy it by itself",
+                kind="invalid_input",
+                path=path,
+            )
 
     async def _copy_file(self, source: str, destination: str) -> None:
         self._name = source
@@ -198,15 +209,21 @@ class _Copying:
             if self._side(batch[0][0])[0] is self._here:
                 programs = [name for name in copies if os.access(name, os.X_OK)]
             else:
-                told = await self._there.run(["sh", "-c", _PROGRAMS, "sh", *copies], text=False)
-                programs = [os.fsdecode(name) for name in told.stdout.split(b"\0") if name]
+                told = await self._apply(["sh", "-c", _PROGRAMS, "sh"], list(copies))
+                programs = [os.fsdecode(name) for name in told.split(b"\0") if name]
             marked = [copies[name] for name in programs]
             if self._side(batch[0][1])[0] is self._here:
                 for name in marked:
                     mode = os.stat(name).st_mode
                     os.chmod(name, mode | (mode & 0o444) >> 2)  # for whoever may read it
             elif marked:
-                await self._there.run(["chmod", "+x", "--", *marked])
+                await self._apply(["chmod", "+x", "--"], marked)
+
+    async def _apply(self, command: list[str], names: list[str]) -> bytes:
+        """Run a command there for names, which need not be UTF-8 as its words have to."""
+        given = b"".join(os.fsencode(name) + b"\0" for name in names)
+        done = await self._there.run(["xargs", "-0", *command], input=given, text=False)
+        return done.stdout
 
     def _word(self, path: str) -> str:
         """A name that no program takes for an option."""
