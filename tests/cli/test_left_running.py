@@ -232,7 +232,7 @@ def test_keys_that_are_none(text: str) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions_name_every_command(shell: str) -> None:
     text = render(shell)
-    for word in ("run", "attach", "serve", "detach-key", "timeout"):
+    for word in ("run", "attach", "serve", "detach-key", "timeout", "writable", "lint", "explain"):
         assert word in text
 
 
@@ -241,12 +241,15 @@ def test_bash_completes(tmp_path: Path) -> None:
     script.write_text(render("bash"))
     ask = (
         f". {script}; COMP_WORDS=(handrail $1); COMP_CWORD=1; _handrail; echo ${{COMPREPLY[*]}};"
-        " COMP_WORDS=(handrail run --ti); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]}"
+        " COMP_WORDS=(handrail run --ti); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
+        " COMP_WORDS=(handrail policy l); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
+        " COMP_WORDS=(handrail sandbox --netw); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
+        " COMP_WORDS=(handrail run -- ls --ti); COMP_CWORD=4; _handrail; echo ${COMPREPLY[*]}"
     )
     done = subprocess.run(
         ["bash", "-c", ask, "bash", "at"], check=True, capture_output=True, text=True, timeout=20
     )
-    assert done.stdout == "attach\n--timeout\n"
+    assert done.stdout == "attach\n--timeout\nlint\n--network\n\n"
 
 
 def test_a_reader_that_is_killed_loses_nothing(

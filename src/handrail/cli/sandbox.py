@@ -221,5 +221,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sandbox", help="run one command contained", add_help=False, allow_abbrev=False
     )
+    for line in USAGE.splitlines():  # for completions
+        if line.startswith("  -"):
+            names = [word.split()[0] for word in line[:21].split(",")]
+            parser.add_argument(*names, help=line[21:])
     parser.add_argument("words", nargs="...")
     parser.set_defaults(run=lambda args: main(args.words))
