@@ -74,6 +74,33 @@ def test_from_detach_to_its_end(url: str, handrail: Command) -> None:
     assert "no workspace" in handrail("logs", name, code=125).stderr
 
 
+def test_a_server_that_has_gone_is_named(handrail: Command, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        start = ("run", "--at", server.url, "--sandbox", "off", "--detach", "--", "sleep", "600")
+        name = handrail(*start).stdout.strip()
+    table = handrail("ps")
+    assert "unreachable" in table.stdout
+    assert f"handrail: {name}-1: " in table.stderr
+    assert "is `handrail serve` running there" in table.stderr
+    (row,) = json.loads(handrail("ps", "--json").stdout)
+    assert (row["state"], "cannot connect" in row["why"]) == ("unreachable", True)
+
+
+def test_a_token_that_is_missing_is_asked_for(handrail: Command, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    auth = ("--ws-auth", "capability-token", "--ws-token-file", str(token))
+    with server_process(state, *auth) as server:
+        run = ("run", "--at", server.url, "--sandbox", "off")
+        assert "--token-file" in handrail(*run, "--", "true", code=125).stderr
+        handrail(*run, "--token-file", str(token), "--", "true")
+
+
 def test_following_logs_and_killing(url: str, handrail: Command) -> None:
     script = "echo one; sleep 600"
     run = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c")

@@ -41,16 +41,26 @@ def tell(error: BaseException, code: int, prefix: str = "handrail: ") -> int:
     if _json:
         print(as_json(error, code), flush=True)
     else:
-        say(f"{prefix}{_sentence(error)}")
+        say(f"{prefix}{sentence(error)}")
     return code
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
+    """What, why, and what to do."""
     if isinstance(error, OSError) and not isinstance(error, OutputFailed):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    if isinstance(error, ExecutorTransportFailed) and "cannot connect" in error.detail:
-        return f"{error}; is `handrail serve` running there, and is the address right?"
+    if isinstance(error, ExecutorTransportFailed):
+        return f"{error}{_advice(error.detail)}"
     return str(error)
+
+
+def _advice(detail: str) -> str:
+    """What to do about a server that is not to be had; the executor knows of no options."""
+    if "cannot connect" in detail:
+        return "; is `handrail serve` running there, and is the address right?"
+    if "status 401" in detail:
+        return "; give the server's token by --token-file or HANDRAIL_TOKEN"
+    return ""
 
 
 def as_json(error: BaseException, code: int) -> str:
@@ -62,7 +72,7 @@ def as_json(error: BaseException, code: int) -> str:
         fields = {"errno": error.errno, "path": error.filename, **fields}
     told = {
         "kind": kind(error),
-        "message": " ".join(_sentence(error).split()),
+        "message": " ".join(sentence(error).split()),
         "exitCode": code,
         "fields": fields,
     }

@@ -6,9 +6,11 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from handrail.cli import options, return_to
+from handrail.cli import failure, options, return_to
+from handrail.cli.streams import say
 
 if TYPE_CHECKING:
+    from handrail.errors import HandrailError
     from handrail.workspace.records import Record
 
 _COLUMNS = ("ID", "STATE", "AT", "ROOT", "COMMAND")
@@ -56,6 +58,9 @@ async def _run(args: argparse.Namespace, found: list[Record]) -> int:
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[-1]]).rstrip())
+    for line in lines:
+        if "why" in line:
+            say(f"handrail: {line['id']}: {line['why']}")
     return 0
 
 
@@ -78,9 +83,9 @@ async def _ask(args: argparse.Namespace, record: Record) -> list[dict[str, objec
             claim.remove()
             claim.release()
             return []
-        return [_line(record, name, "unreachable") for name in record.processes]
-    except HandrailError:
-        return [_line(record, name, "unreachable") for name in record.processes]
+        return _unreachable(record, error)
+    except HandrailError as error:
+        return _unreachable(record, error)
     lines = []
     try:
         for process in workspace.processes:
@@ -90,6 +95,11 @@ async def _ask(args: argparse.Namespace, record: Record) -> list[dict[str, objec
     finally:
         await return_to.leave(workspace, looks=True)
     return lines
+
+
+def _unreachable(record: Record, error: HandrailError) -> list[dict[str, object]]:
+    why = failure.sentence(error)
+    return [{**_line(record, name, "unreachable"), "why": why} for name in record.processes]
 
 
 def _line(record: Record, process_id: str, state: str) -> dict[str, object]:
