@@ -18,8 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
+    from typing import Any
 
-    #: Source, its time and size, whether it is a package, and its code.
+    #: Source, its time and size, whether it is a package, and its code apart: not every start
+    #: needs each of them.
     Entry = tuple[str, int, int, bool, bytes]
 
 _PACKAGE = os.path.dirname(__file__)
@@ -71,25 +73,29 @@ def make() -> None:
     place = _place()
     if not _wanted or sys.dont_write_bytecode or not os.access(os.path.dirname(place), os.W_OK):
         return
-    entries: dict[str, Entry] = {}
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        if not name.startswith("handrail.") or spec is None or spec.origin is None:
-            continue
-        code = spec.loader.get_code(name)
-        info = os.stat(spec.origin)
-        is_package = spec.submodule_search_locations is not None
-        entries[name] = (
-            *(spec.origin, info.st_mtime_ns, info.st_size),
-            *(is_package, marshal.dumps(code)),  # apart: not every start needs each of them
-        )
     temporary = f"{place}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(temporary, "xb") as file:
+        entries = _entries()
+        # Never for others to write, whatever the umask.
+        with open(os.open(temporary, flags, 0o644), "wb") as file:
             file.write(marshal.dumps((sys.hexversion, entries)))
         os.replace(temporary, place)
-    except OSError:
-        pass  # then the next one tries
+    except (OSError, ImportError, AttributeError):
+        pass  # no room, or modules that were loaded in a way of their own
+
+
+def _entries() -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("handrail."):
+            continue
+        spec: Any = module.__spec__
+        info = os.stat(spec.origin)  # before its code is read: an edit in between counts
+        code = marshal.dumps(spec.loader.get_code(name))
+        package = spec.submodule_search_locations is not None
+        entries[name] = (spec.origin, info.st_mtime_ns, info.st_size, package, code)
+    return entries
 
 
 def _place() -> str:

@@ -52,6 +52,16 @@ def test_the_second_start_reads_one_file(package: Path) -> None:
     assert len(files(package)) == 2
 
 
+def test_nobody_else_may_write_it(package: Path) -> None:
+    before = os.umask(0)
+    try:
+        start(package)
+    finally:
+        os.umask(before)
+    (name,) = files(package)
+    assert (package / "handrail" / "__pycache__" / name).stat().st_mode & 0o777 == 0o644
+
+
 def test_a_source_that_was_changed_counts(package: Path) -> None:
     start(package)
     source = package / MODULE
