@@ -53,6 +53,17 @@ def test_the_sandbox_holds(tmp_path: Path) -> None:
     assert not (inside / "in2").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [["run"], ["run", "--env", "A=1"], ["run", "--json"], ["sandbox"]]
+)
+def test_the_whole_machine_is_no_workspace(words: list[str], tmp_path: Path) -> None:
+    done = handrail(*words, "--", "touch", str(tmp_path / "made"), cwd="/")
+    assert done.returncode == 125
+    assert "holds nothing back" in done.stdout + done.stderr
+    assert not (tmp_path / "made").exists()
+    assert handrail("run", "--sandbox", "read-only", "--", "true", cwd="/").returncode == 0
+
+
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
 def test_codes_of_a_shell(sandbox: str, tmp_path: Path) -> None:
     plain = tmp_path / "plain"

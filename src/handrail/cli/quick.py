@@ -101,6 +101,12 @@ def _run_contained(asked: _Asked) -> int:
     except FileNotFoundError:
         complain("nothing was run: the current directory is gone; change to another")
         return OWN_FAILURE
+    if asked.sandbox == "workspace-write" and os.path.realpath(cwd) == b"/":
+        complain(
+            "nothing was run: a workspace at / that may be written holds nothing back; change to a"
+            " directory, or give --sandbox off or read-only"
+        )
+        return OWN_FAILURE
     env = dict(os.environb)
     entries = [Entry(Access.READ, special="root")]
     own: Temporary | None = None

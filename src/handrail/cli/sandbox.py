@@ -197,6 +197,11 @@ def _lookup(program: str, cwd: str) -> int:
 def _intent(options: Options, cwd: str) -> Intent:
     from handrail.sandbox import profile
 
+    if options.profile == "workspace-write" and not options.roots and os.path.realpath(cwd) == "/":
+        raise NotRun(
+            "a workspace at / that may be written holds nothing back; change to a directory, or say"
+            " --root / if that is meant"
+        )
     roots = tuple(os.fsencode(root) for root in options.roots or [cwd])
     extra = tuple(
         profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
