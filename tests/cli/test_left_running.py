@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,28 @@ def test_copying_what_is_odd(url: str, handrail: Command, tmp_path: Path) -> Non
             assert os.access(place, os.X_OK)
             assert Path(os.fsdecode(place)).read_bytes() == name
         assert (tmp_path / copied / "sub" / "last").read_text() == "x"
+
+
+def test_a_line_of_progress_stays_a_line(url: str, env: dict[str, str], tmp_path: Path) -> None:
+    name = "a\n\x1b[2J" + "b" * 150
+    (tmp_path / name).write_bytes(bytes(3 << 20))
+    # Not before half a second has gone by, so a copy that is slow has to be had.
+    patient = "import sys; from handrail.cli import copy, app; copy._PATIENCE_SECONDS = 0\n"
+    patient += "sys.exit(app._ordinary(sys.argv[1:]))"
+    words = ["cp", "--at", url, str(tmp_path / name), f":{tmp_path}/copy"]
+    with Terminal(sys.executable, "-c", patient, *words, env=env) as terminal:
+        assert terminal.end() == 0
+    lines = terminal.said.decode().split("\r\x1b[K")
+    assert len(lines) > 3
+    assert all(len(line) < 100 and line.isprintable() for line in lines)
+    assert "MiB (100 %)" in lines[-2]
+
+
+def test_a_command_of_several_lines_is_one_in_the_list(url: str, handrail: Command) -> None:
+    start = ("run", "--at", url, "--sandbox", "off", "--detach", "--", "sh", "-c", "sleep 600\n\n:")
+    name = handrail(*start).stdout.strip()
+    assert len(handrail("ps").stdout.splitlines()) == 2
+    handrail("kill", name)
 
 
 def test_copying_several(url: str, handrail: Command, tmp_path: Path) -> None:

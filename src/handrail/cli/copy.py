@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from handrail.cli import failure, options
+from handrail.cli.streams import printable, say
 from handrail.errors import FilesError, HandrailError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "cp",
         help="copy files to or from another machine",
         description="Copy files. A path that begins with : is on the machine of --at, relative"
-        " to where its server works.",
+        " to where its server works. What cannot be copied is told, and everything else is copied;"
+        " links to directories are not followed. 1: something was not copied.",
         allow_abbrev=False,
     )
     options.add_place(parser)
@@ -86,7 +88,7 @@ def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) ->
     if as_json:
         return failure.tell(NotCopied(named, done), 1)
     for one in named:
-        failure.tell(one, 1)
+        say(f"handrail: {printable(str(one))}")
     return 1
 
 
@@ -236,8 +238,12 @@ class _Copying:
         if not self._shows or time.monotonic() - self._began < _PATIENCE_SECONDS:
             return
         share = 100 * done // total if total else 100
-        line = f"\r\x1b[K{self._name}: {done >> 20} of {total >> 20} MiB ({share} %)"
-        print(line, end="", file=sys.stderr, flush=True)
+        text = f": {done >> 20} of {total >> 20} MiB ({share} %)"
+        name = printable(self._name)
+        room = os.get_terminal_size(2).columns - len(text) - 1
+        if len(name) > room:  # a line that is broken cannot be taken back
+            name = "…" + name[len(name) - max(room - 1, 0) :]
+        print(f"\r\x1b[K{name}{text}", end="", file=sys.stderr, flush=True)
         self._shown = True
 
     def clear(self) -> None:

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from handrail.cli import failure, options, return_to
-from handrail.cli.streams import say
+from handrail.cli.streams import printable, say
 
 if TYPE_CHECKING:
     from handrail.errors import HandrailError
@@ -118,6 +118,6 @@ def _shown(line: dict[str, object]) -> dict[str, object]:
         "id": line["id"],
         "state": line["state"],
         "at": line["at"],
-        "root": line["root"],
-        "command": shlex.join(argv) if isinstance(argv, list) else "",
+        "root": printable(str(line["root"])),
+        "command": printable(shlex.join(argv)) if isinstance(argv, list) else "",
     }

@@ -74,6 +74,13 @@ def say(text: str) -> None:
         give_up(2)
 
 
+def printable(text: str) -> str:
+    """In one line and for a terminal: a name may hold anything, what moves the cursor too."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def settle(code: int) -> int:
     """Flush everything; the exit code, another one when stdout did not take it all."""
     try:
