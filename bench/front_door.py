@@ -93,8 +93,10 @@ def resident() -> int:
 
 def commands(directory: str, bwrap: list[str]) -> None:
     script = os.path.join(os.path.dirname(PYTHON), "handrail")
-    # As pip leaves it; an editable install is compiled at its first start, if that may be written.
+    # As pip and the first start leave it, also where PYTHONDONTWRITEBYTECODE is set.
     compileall.compile_dir(os.path.dirname(handrail.__file__), quiet=2)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([script, "run", "--", "true"], cwd=directory, env=env, check=True)
     times = measure(
         {
             "pass": program(PYTHON, "-c", "pass"),

@@ -7,9 +7,13 @@ import sys
 def main() -> None:
     """Hand over to the command line."""
     _fill_standard_descriptors()
-    from handrail.cli.app import main as run
+    if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
+        from handrail import compiled
 
-    sys.exit(run())
+        compiled.use()
+    from handrail.cli.app import program
+
+    sys.exit(program())
 
 
 def _fill_standard_descriptors() -> None:

@@ -53,6 +53,17 @@ def test_the_sandbox_holds(tmp_path: Path) -> None:
     assert not (inside / "in2").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [["run"], ["run", "--env", "A=1"], ["run", "--json"], ["sandbox"]]
+)
+def test_the_whole_machine_is_no_workspace(words: list[str], tmp_path: Path) -> None:
+    done = handrail(*words, "--", "touch", str(tmp_path / "made"), cwd="/")
+    assert done.returncode == 125
+    assert "holds nothing back" in done.stdout + done.stderr
+    assert not (tmp_path / "made").exists()
+    assert handrail("run", "--sandbox", "read-only", "--", "true", cwd="/").returncode == 0
+
+
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
 def test_codes_of_a_shell(sandbox: str, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
@@ -100,6 +111,25 @@ def test_json(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert done.returncode == 2
     assert (told["stdout"], told["exitCode"], told["exit"]["kind"]) == ("1\n", 2, "exited")
+
+
+@pytest.mark.parametrize("words", [[], ["--sandbox", "read-only"], ["--env", "A=1"], ["--json"]])
+def test_a_directory_that_is_gone(words: list[str], tmp_path: Path) -> None:
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    argv = ["sh", "-c", script, "sh", *HANDRAIL, "run"]
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*argv, *words], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=50, check=False,
+        )  # fmt: skip
+
+    done = there(*words, "--", "true")
+    said = json.loads(done.stdout)["error"]["message"] if "--json" in words else done.stderr
+    assert done.returncode == 125, done
+    assert "the current directory is gone" in said
+    assert said.count("\n") == ("--json" not in words)
+    assert there("--cwd", str(tmp_path), *words, "--", "true").returncode == 0
 
 
 def test_usage_errors_exit_with_2() -> None:

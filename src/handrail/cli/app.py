@@ -10,6 +10,8 @@ import gc
 import os
 import sys
 
+from handrail import compiled
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -34,10 +36,13 @@ COMMANDS = {
     "completion": "handrail.cli.completion",
 }
 
+#: As a shell says it of those whom Ctrl-C has ended.
+INTERRUPTED = 130
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; its exit code (2 for a usage error, by argparse)."""
-    words = sys.argv[1:] if argv is None else argv
+
+def program() -> int:
+    """The program: one command, and a sentence for everything that can be expected to go wrong."""
+    words = sys.argv[1:]
     if words[:1] in (["sandbox"], ["run"]):
         gc.disable()  # nothing of what is imported before the command starts is garbage
     if words[:1] == ["sandbox"]:  # around argparse: its start is what people wait for
@@ -49,23 +54,51 @@ def main(argv: list[str] | None = None) -> int:
 
         code = quick.run(words[1:])
         if code is not None:
+            compiled.make()
             # Nothing is left to be done, and taking an interpreter down takes a while.
-            sys.stderr.flush()
             os._exit(code)
         gc.enable()
+    return _ordinary(words)
+
+
+def _ordinary(words: list[str]) -> int:
+    from handrail.cli import failure, streams
+
+    streams.take_over()
+    try:
+        code = main(words)
+    except SystemExit as end:  # argparse, which has said why
+        code = end.code if isinstance(end.code, int) else 1
+    except streams.OutputFailed as error:
+        code = streams.failed(error)
+    except OSError as error:  # the machine's own: no room, no permission, nothing there
+        code = failure.tell(error, streams.OWN_FAILURE)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        if failure.wanted_as_json():
+            failure.tell(failure.Interrupted(code - 128), code)
+    return streams.settle(code)
+
+
+def main(words: list[str]) -> int:
+    """Run one command by argparse; its exit code.  Raises SystemExit(2) for a usage error."""
+    from handrail.cli import failure
+
+    failure.use_json(failure.asks_for_json(words))
     args = build_parser(words[0] if words else None).parse_args(words)
-    done: int = args.run(args)
-    return done
+    failure.use_json(getattr(args, "json", False))
+    code: int = args.run(args)
+    return code
 
 
 def build_parser(wanted: str | None = None) -> ArgumentParser:
     """The parser of everything, or of one command if that is all that is wanted."""
-    import argparse
     from importlib import import_module
 
+    from handrail.cli.failure import Parser
     from handrail.version import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="handrail",
         description="Hands for agents, and the rail beside them.",
         allow_abbrev=False,

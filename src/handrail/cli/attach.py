@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from handrail.cli import options, return_to
+from handrail.cli.streams import say
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,7 +15,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "attach",
         help="go back to a process that was left running",
         description="Show what it has written so far and connect it to this terminal. The exit"
-        " code is the process's own, or 0 when it was left again.",
+        " code is the process's own, 0 when it was left by the key, and 128+N when it was left by"
+        " the signal N: without a terminal Ctrl-C leaves it running, too.",
         allow_abbrev=False,
     )
     return_to.add_id(parser)
@@ -41,18 +42,27 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
     from handrail.cli import terminal
     from handrail.cli.relay import Relay
 
-    raw = terminal.is_there()
+    raw = terminal.is_there() and not args.json
     async with return_to.returned(args) as workspace:
         process = return_to.find(workspace, args.id)
         if raw:
             await _fit(process)
-        relay = Relay(process, raw=raw, leaves=True, detach_key=key if os.isatty(0) else b"")
+        relay = Relay(
+            process,
+            raw=raw,
+            leaves=True,
+            detach_key=key if os.isatty(0) else b"",
+            as_json=args.json,
+        )
         info = await relay.run()
     if args.json:
         options.print_json({"detached": info is None, "exit": options.exit_json(info)})
     elif info is None:
-        print(f"\r\nleft running; `handrail attach {args.id}` comes back", file=sys.stderr)
-    return 0 if info is None else options.exit_code(info)
+        start = "\r\n" if raw else ""
+        say(f"{start}left running; `handrail attach {args.id}` comes back")
+    if info is not None:
+        return options.exit_code(info)
+    return 128 + relay.left_by if relay.left_by else 0
 
 
 async def _fit(process: object) -> None:

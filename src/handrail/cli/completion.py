@@ -38,14 +38,23 @@ class _Command:
     def __init__(self, name: str, help_: str, parser: argparse.ArgumentParser) -> None:
         self.name = name
         self.help = help_
-        self.options = {
-            option: " ".join((action.help or "").split()).replace(
-                "%(default)s", str(action.default)
-            )
-            for action in parser._actions
-            for option in action.option_strings
-            if action.help != argparse.SUPPRESS
-        }
+        self.options = _options(parser)
+        #: Commands of its own.
+        self.own: list[str] = []
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for own, below in action.choices.items():
+                    self.own.append(own)
+                    self.options |= _options(below)
+
+
+def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    return {
+        option: " ".join((action.help or "").split()).replace("%(default)s", str(action.default))
+        for action in parser._actions
+        for option in action.option_strings
+        if action.help != argparse.SUPPRESS
+    }
 
 
 def _describe() -> list[_Command]:
@@ -61,11 +70,22 @@ def _bash(commands: list[_Command]) -> str:
     cases = "\n".join(
         f"    {command.name}) words='{' '.join(command.options)}' ;;" for command in commands
     )
+    own = "".join(
+        f"\n    {c.name}:*) [ \"$COMP_CWORD\" -eq 2 ] && words='{' '.join(c.own)}' &&"
+        ' COMPREPLY=($(compgen -W "$words" -- "$current")) && return\n'
+        '      COMPREPLY=($(compgen -f -- "$current")) ;;'
+        for c in commands
+        if c.own
+    )
     return f"""_handrail() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}} words=''
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W '{" ".join(c.name for c in commands)} --help --version' -- "$current"))
+    return
+  fi
+  if [[ " ${{COMP_WORDS[*]:2:COMP_CWORD-2}} " == *" -- "* ]]; then
+    COMPREPLY=($(compgen -c -f -- "$current"))
     return
   fi
   case $command in
@@ -75,8 +95,8 @@ def _bash(commands: list[_Command]) -> str:
     *:-*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
     {"|".join(f"{name}:*" for name in _WITH_ID)})
       COMPREPLY=($(compgen -W "$(handrail ps -q 2>/dev/null)" -- "$current")) ;;
-    completion:*) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$current")) ;;
-    run:*) COMPREPLY=($(compgen -c -f -- "$current")) ;;
+    completion:*) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$current")) ;;{own}
+    run:*|sandbox:*) COMPREPLY=($(compgen -c -f -- "$current")) ;;
     *) COMPREPLY=($(compgen -f -- "$current")) ;;
   esac
 }}
@@ -90,6 +110,12 @@ def _zsh(commands: list[_Command]) -> str:
         + "\n".join(f"        '{o}:{_quoted(h)}'" for o, h in c.options.items())
         + "\n      ) ;;"
         for c in commands
+    )
+    own = "".join(
+        f"  elif [[ ${{words[2]}} == {c.name} && CURRENT -eq 3 ]]; then\n"
+        f"    compadd -- {' '.join(c.own)}\n"
+        for c in commands
+        if c.own
     )
     return f"""#compdef handrail
 _handrail() {{
@@ -110,7 +136,7 @@ _handrail() {{
     compadd -- ${{(f)"$(handrail ps -q 2>/dev/null)"}}
   elif [[ ${{words[2]}} == completion ]]; then
     compadd -- bash zsh fish
-  else
+{own}  else
     _files
   fi
 }}
@@ -131,6 +157,10 @@ def _fish(commands: list[_Command]) -> str:
             lines.append(f"complete -c handrail -n {seen} {kind} {name} -d '{_quoted(help_)}'")
     with_id = f"'__fish_seen_subcommand_from {' '.join(_WITH_ID)}'"
     lines.append(f"complete -c handrail -n {with_id} -f -a '(handrail ps -q 2>/dev/null)'")
+    for command in commands:
+        if command.own:
+            seen = f"'__fish_seen_subcommand_from {command.name}'"
+            lines.append(f"complete -c handrail -n {seen} -f -a '{' '.join(command.own)}'")
     shells = "'__fish_seen_subcommand_from completion'"
     lines.append(f"complete -c handrail -n {shells} -f -a 'bash zsh fish'")
     return "\n".join(lines)

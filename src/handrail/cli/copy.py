@@ -9,8 +9,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from handrail.cli import options
-from handrail.errors import FilesError, UsageError
+from handrail.cli import failure, options
+from handrail.cli.streams import printable, say
+from handrail.errors import FilesError, HandrailError, UsageError
 
 if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -30,20 +31,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "cp",
         help="copy files to or from another machine",
         description="Copy files. A path that begins with : is on the machine of --at, relative"
-        " to where its server works.",
+        " to where its server works. What cannot be copied is told, and everything else is copied;"
+        " links to directories are not followed. 1: something was not copied.",
         allow_abbrev=False,
     )
     options.add_place(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
     options.add_json(parser)
-    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("sources", metavar="SOURCE", nargs="+")
     parser.add_argument("destination", metavar="DESTINATION")
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy; 1 when a file could not be read or written."""
-    far = [path for path in (args.source, args.destination) if path.startswith(":")]
+    """Copy; 1 when a file could not be read or written, and all the others were copied."""
+    far = [path for path in (*args.sources, args.destination) if path.startswith(":")]
     if not far:
         args.parser.error("one of the paths is on the other machine and begins with :")
     if args.at is None:
@@ -61,17 +63,45 @@ async def _run(args: argparse.Namespace) -> int:
     ):
         copying = _Copying(here, there, recursive=args.recursive, quiet=args.json)
         try:
-            await copying.copy(args.source, args.destination)
+            await copying.check_room(args.sources, args.destination)
+            for source in args.sources:
+                await copying.copy(source, args.destination)
             await copying.keep_programs()
-        except FilesError as error:
-            name = "" if error.path in str(error) else f"{error.path}: "
-            print(f"handrail: {name}{error}", file=sys.stderr)
-            return 1
         finally:
             copying.clear()
+    done = {"files": copying.files, "bytes": copying.bytes}
+    if copying.failures:
+        return _tell(copying.failures, done, as_json=args.json)
     if args.json:
-        options.print_json({"files": copying.files, "bytes": copying.bytes})
+        options.print_json(done)
     return 0
+
+
+def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) -> int:
+    """Each in a line, or all of them with what was copied in one object."""
+    named = [
+        FilesError(
+            str(one) if one.path in str(one) else f"{one.path}: {one}", kind=one.kind, path=one.path
+        )
+        for one in failures
+    ]
+    if as_json:
+        return failure.tell(NotCopied(named, done), 1)
+    for one in named:
+        say(f"handrail: {printable(str(one))}")
+    return 1
+
+
+class NotCopied(HandrailError):
+    """Some files; ``failed`` says which, ``files`` and ``bytes`` how much was copied."""
+
+    def __init__(self, failures: list[FilesError], done: dict[str, int]) -> None:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        super().__init__(f"{failures[0]}{more}")
+        self.failed = [
+            {"path": one.path, "kind": one.kind, "message": str(one)} for one in failures
+        ]
+        self.files, self.bytes = done["files"], done["bytes"]
 
 
 class _Copying:
@@ -90,9 +120,24 @@ class _Copying:
         self._copied: list[tuple[str, str]] = []
         self.files = 0
         self.bytes = 0
+        self.failures: list[FilesError] = []
+
+    async def check_room(self, sources: list[str], destination: str) -> None:
+        """Several things fit into a directory only; raises UsageError."""
+        if len(sources) > 1 and not await self._is_directory(destination, missing_ok=True):
+            raise UsageError(f"{destination} is no directory, so it cannot hold several files")
 
     async def copy(self, source: str, destination: str) -> None:
-        """A file or a tree; into a directory that exists, under its own name."""
+        """A file or a tree; into a directory that exists, under its own name.
+
+        What cannot be copied is noted, and the others are.
+        """
+        try:
+            await self._copy(source, destination)
+        except FilesError as error:
+            self.failures.append(error)
+
+    async def _copy(self, source: str, destination: str) -> None:
         name = posixpath.basename(source.removeprefix(":").rstrip("/"))
         if name and await self._is_directory(destination, missing_ok=True):
             destination = posixpath.join(destination, name) if destination != ":" else f":{name}"
@@ -110,10 +155,24 @@ class _Copying:
         for entry in await here.list(directory):
             one = posixpath.join(source, entry.name)
             other = posixpath.join(destination, entry.name)
-            if entry.is_directory:
-                await self._copy_tree(one, other)
-            else:
-                await self._copy_file(one, other)
+            try:
+                if entry.is_directory:
+                    await self._check_no_link(one)
+                    await self._copy_tree(one, other)
+                else:
+                    await self._copy_file(one, other)
+            except FilesError as error:
+                self.failures.append(error)
+
+    async def _check_no_link(self, path: str) -> None:
+        """One that leads back up would be copied for ever; raises FilesError."""
+        files, where = self._files(path)
+        if (await files.stat(where)).is_symlink:
+            raise FilesError(
+                f"{path} is a link to a directory, which is not followed; copy it by itself",
+                kind="invalid_input",
+                path=path,
+            )
 
     async def _copy_file(self, source: str, destination: str) -> None:
         self._name = source
@@ -152,15 +211,21 @@ class _Copying:
             if self._side(batch[0][0])[0] is self._here:
                 programs = [name for name in copies if os.access(name, os.X_OK)]
             else:
-                told = await self._there.run(["sh", "-c", _PROGRAMS, "sh", *copies], text=False)
-                programs = [os.fsdecode(name) for name in told.stdout.split(b"\0") if name]
+                told = await self._apply(["sh", "-c", _PROGRAMS, "sh"], list(copies))
+                programs = [os.fsdecode(name) for name in told.split(b"\0") if name]
             marked = [copies[name] for name in programs]
             if self._side(batch[0][1])[0] is self._here:
                 for name in marked:
                     mode = os.stat(name).st_mode
                     os.chmod(name, mode | (mode & 0o444) >> 2)  # for whoever may read it
             elif marked:
-                await self._there.run(["chmod", "+x", "--", *marked])
+                await self._apply(["chmod", "+x", "--"], marked)
+
+    async def _apply(self, command: list[str], names: list[str]) -> bytes:
+        """Run a command there for names, which need not be UTF-8 as its words have to."""
+        given = b"".join(os.fsencode(name) + b"\0" for name in names)
+        done = await self._there.run(["xargs", "-0", *command], input=given, text=False)
+        return done.stdout
 
     def _word(self, path: str) -> str:
         """A name that no program takes for an option."""
@@ -173,8 +238,12 @@ class _Copying:
         if not self._shows or time.monotonic() - self._began < _PATIENCE_SECONDS:
             return
         share = 100 * done // total if total else 100
-        line = f"\r\x1b[K{self._name}: {done >> 20} of {total >> 20} MiB ({share} %)"
-        print(line, end="", file=sys.stderr, flush=True)
+        text = f": {done >> 20} of {total >> 20} MiB ({share} %)"
+        name = printable(self._name)
+        room = os.get_terminal_size(2).columns - len(text) - 1
+        if len(name) > room:  # a line that is broken cannot be taken back
+            name = "…" + name[len(name) - max(room - 1, 0) :]
+        print(f"\r\x1b[K{name}{text}", end="", file=sys.stderr, flush=True)
         self._shown = True
 
     def clear(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
-import os
 import sys
+
+from handrail.cli import streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         _say(findings, holds, as_json=args.json)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has seen enough; and the interpreter must not try again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except streams.OutputFailed as error:
+        if error.errno != errno.EPIPE:
+            raise
+        streams.give_up(1)  # whoever read has seen enough, and what we found is true
     return 0 if holds else 1
 
 
@@ -55,5 +58,7 @@ def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
         print(f"{mark:8}{finding.subject}: {finding.what}")
         if finding.remedy:
             print(f"{'':8}  -> {finding.remedy}")
-    verdict = "Commands can be contained here." if holds else "Commands cannot be contained here."
-    print(verdict, file=sys.stdout if holds else sys.stderr)
+    if holds:
+        print("Commands can be contained here.")
+    else:
+        streams.say("Commands cannot be contained here.")

@@ -6,9 +6,11 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from handrail.cli import options, return_to
+from handrail.cli import failure, options, return_to
+from handrail.cli.streams import printable, say
 
 if TYPE_CHECKING:
+    from handrail.errors import HandrailError
     from handrail.workspace.records import Record
 
 _COLUMNS = ("ID", "STATE", "AT", "ROOT", "COMMAND")
@@ -34,9 +36,11 @@ def run(args: argparse.Namespace) -> int:
 
     found = [one for one in records.known() if args.at is None or one.at == args.at]
     if args.quiet:
-        for record in found:
-            for process_id in record.processes:
-                print(process_id)
+        ids = [process_id for record in found for process_id in record.processes]
+        if args.json:
+            options.print_json(ids)
+        else:
+            print(*ids, sep="\n", end="\n" if ids else "")
         return 0
     return options.to_end(_run(args, found))
 
@@ -54,6 +58,9 @@ async def _run(args: argparse.Namespace, found: list[Record]) -> int:
     for row in table:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[-1]]).rstrip())
+    for line in lines:
+        if "why" in line:
+            say(f"handrail: {line['id']}: {line['why']}")
     return 0
 
 
@@ -76,9 +83,9 @@ async def _ask(args: argparse.Namespace, record: Record) -> list[dict[str, objec
             claim.remove()
             claim.release()
             return []
-        return [_line(record, name, "unreachable") for name in record.processes]
-    except HandrailError:
-        return [_line(record, name, "unreachable") for name in record.processes]
+        return _unreachable(record, error)
+    except HandrailError as error:
+        return _unreachable(record, error)
     lines = []
     try:
         for process in workspace.processes:
@@ -88,6 +95,11 @@ async def _ask(args: argparse.Namespace, record: Record) -> list[dict[str, objec
     finally:
         await return_to.leave(workspace, looks=True)
     return lines
+
+
+def _unreachable(record: Record, error: HandrailError) -> list[dict[str, object]]:
+    why = failure.sentence(error)
+    return [{**_line(record, name, "unreachable"), "why": why} for name in record.processes]
 
 
 def _line(record: Record, process_id: str, state: str) -> dict[str, object]:
@@ -106,6 +118,6 @@ def _shown(line: dict[str, object]) -> dict[str, object]:
         "id": line["id"],
         "state": line["state"],
         "at": line["at"],
-        "root": line["root"],
-        "command": shlex.join(argv) if isinstance(argv, list) else "",
+        "root": printable(str(line["root"])),
+        "command": printable(shlex.join(argv)) if isinstance(argv, list) else "",
     }

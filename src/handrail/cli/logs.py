@@ -61,16 +61,6 @@ async def _run(args: argparse.Namespace) -> int:
                 if args.json:
                     line = options.json_line({"exit": options.exit_json(event.exit)})
                     await writer.write(1, line)
-            elif args.json:
-                record = {
-                    "stream": event.stream,
-                    "seq": event.seq,
-                    "text": event.text,
-                    "omitted": event.omitted,
-                }
-                await writer.write(1, options.json_line(record))
             else:
-                if event.omitted:
-                    await writer.write(2, options.no_longer_kept(event.omitted))
-                await writer.write(1 if event.stream == "stdout" else 2, event.data)
+                await options.write_event(writer, event, as_json=args.json)
     return 0

@@ -10,6 +10,8 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
+from handrail.cli import failure
+from handrail.cli.streams import say
 from handrail.config import STOP_SIGNALS
 from handrail.errors import HandrailError, UsageError
 
@@ -78,16 +80,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         import handrail.mcp_server.server  # noqa: F401 (whether the extra is there)
     except ImportError as error:
-        print(
-            f"handrail mcp needs the extra of that name ({error}): pip install 'handrail[mcp]'",
-            file=sys.stderr,
-        )
+        say(f"handrail mcp needs the extra of that name ({error}): pip install 'handrail[mcp]'")
         return 1
     try:
         return asyncio.run(_serve(args))
     except HandrailError as error:
-        print(f"handrail mcp: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return failure.tell(error, 2 if isinstance(error, UsageError) else 1, "handrail mcp: ")
 
 
 async def _serve(args: argparse.Namespace) -> int:

@@ -7,10 +7,16 @@ import json
 import os
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from handrail.cli import failure
+from handrail.cli.streams import say
 from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed, UsageError
 from handrail.process.spec import ExitInfo, ExitKind
+
+if TYPE_CHECKING:
+    from handrail.cli.writing import Writer
+    from handrail.workspace.result import Output
 
 #: When the failure is ours and not the command's.
 OWN_FAILURE = 125
@@ -63,14 +69,9 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(main)
     except HandrailError as error:
-        print(f"handrail: {error}", file=sys.stderr)
-        return spawn_code(error)
-    except BrokenPipeError:
-        # Nobody reads any more; python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
-    except KeyboardInterrupt:
-        return 130
+        return failure.tell(error, spawn_code(error))
+    except failure.Interrupted as error:
+        return failure.tell(error, 128 + error.signal)
 
 
 def spawn_code(error: HandrailError) -> int:
@@ -90,7 +91,7 @@ def exit_code(info: ExitInfo) -> int:
     if info.kind is ExitKind.TIMED_OUT:
         return TIMED_OUT
     if info.code is None:
-        print("handrail: the process ended and nobody knows how", file=sys.stderr)
+        say("handrail: the process ended and nobody knows how")
         return OWN_FAILURE
     return info.code
 
@@ -108,8 +109,26 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
 
 
 def print_json(value: object) -> None:
-    """One line."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One line, in UTF-8 whatever the terminal speaks."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(json_line(value))
+    sys.stdout.buffer.flush()
+
+
+async def write_event(writer: Writer, event: Output, *, as_json: bool) -> None:
+    """Output of a process, to the stream it belongs to or as a line of JSON."""
+    if as_json:
+        record = {
+            "stream": event.stream,
+            "seq": event.seq,
+            "text": event.text,
+            "omitted": event.omitted,
+        }
+        await writer.write(1, json_line(record))
+        return
+    if event.omitted:
+        await writer.write(2, no_longer_kept(event.omitted))
+    await writer.write(1 if event.stream == "stdout" else 2, event.data)
 
 
 def no_longer_kept(size: int) -> bytes:
@@ -119,4 +138,7 @@ def no_longer_kept(size: int) -> bytes:
 
 def json_line(value: object) -> bytes:
     """The same to be written by somebody else."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    try:
+        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a name that is no UTF-8: half a pair, which JSON can escape
+        return json.dumps(value).encode() + b"\n"

@@ -7,8 +7,12 @@ hunk, where what came before a failure stays.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
+
+from handrail.cli import failure, options
+from handrail.errors import PatchError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="apply hunk after hunk: what came before a failure stays",
     )
+    options.add_json(parser)
     parser.add_argument("patch", metavar="PATCH", nargs="*", help="the whole patch")
     parser.set_defaults(run=run, parser=parser)
 
@@ -36,9 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from handrail.patch.command import run as apply
 
     mode = Mode.COMPATIBLE if args.compatible else Mode.ATOMIC
-    stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
-    try:
-        return apply(args.patch, sys.stdin.buffer, stdout, stderr, os.getcwd(), mode=mode)
-    finally:
-        stdout.flush()
-        stderr.flush()
+    stdout, stderr = io.BytesIO(), io.BytesIO()
+    code = apply(args.patch, sys.stdin.buffer, stdout, stderr, os.getcwd(), mode=mode)
+    if code != 0:
+        return failure.tell(PatchError(stderr.getvalue().decode().rstrip("\n")), code, "")
+    if args.json:
+        options.print_json({"summary": stdout.getvalue().decode()})
+    else:
+        sys.stdout.buffer.write(stdout.getvalue())
+    return 0

@@ -11,6 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from handrail.cli import failure, options
+from handrail.errors import PolicyError
+
 if TYPE_CHECKING:
     from handrail.policy.check import CheckResult
     from handrail.policy.situation import Situation
@@ -49,6 +52,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="let a rule on a bare name speak for a path to it",
     )
     add("--pretty", action="store_true", help="JSON over several lines")
+    add("--json", action="store_true", help="print JSON if the rules cannot be used, too")
     add(
         "--shell",
         action="store_true",
@@ -90,6 +94,7 @@ def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         allow_abbrev=False,
     )
     parser.add_argument("--strict", action="store_true", help="warnings count like errors")
+    options.add_json(parser)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a rules file, or a folder")
     parser.set_defaults(run=run_lint, parser=parser)
 
@@ -101,6 +106,8 @@ def run_check(args: argparse.Namespace) -> int:
     command: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         args.parser.error("the following arguments are required: COMMAND")
+    if args.json and args.explain:
+        args.parser.error("--explain is for people; leave it out with --json")
     if args.shell and len(command) == 1:
         command = ["/bin/bash", "-c", command[0]]
     result = check(
@@ -131,7 +138,8 @@ def _situation(args: argparse.Namespace) -> Situation:
 
 def _say(result: CheckResult) -> int:
     sys.stdout.write(result.output)
-    sys.stderr.write(result.error)
+    if result.error:
+        failure.tell(PolicyError(result.error.rstrip("\n")), result.exit_code, "")
     return result.exit_code
 
 
@@ -146,8 +154,23 @@ def run_lint(args: argparse.Namespace) -> int:
         for path in args.paths:
             paths += rules_files(path) if os.path.isdir(path) else [path]
     except RulesFileError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+        return failure.tell(error, 1, "")
     result = lint(paths)
-    sys.stdout.write(result.text())
+    if args.json:
+        options.print_json(
+            {
+                "errors": result.errors,
+                "warnings": len(result.remarks) - result.errors,
+                "remarks": [
+                    {
+                        "severity": remark.severity.value,
+                        "source": str(remark.source),
+                        "text": remark.text,
+                    }
+                    for remark in result.remarks
+                ],
+            }
+        )
+    else:
+        sys.stdout.write(result.text())
     return result.exit_code(strict=args.strict)

@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 
+from handrail.cli import failure
 from handrail.errors import HandrailError, UsageError
 
 _BLOCK = 256 * 1024
@@ -48,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
                 raise UsageError(f"no server listens at {path}; start one, or leave --no-start out")
             sock = _start(path)
     except (HandrailError, OSError) as error:
-        print(f"handrail: {error}", file=sys.stderr)
-        return 1
+        return failure.tell(error, 1)
     with sock:
         try:
             _copy(sock)

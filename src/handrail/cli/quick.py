@@ -7,7 +7,8 @@ Reads the few words that are usual without argparse; whatever else was asked for
 from __future__ import annotations
 
 import os
-import sys
+
+from handrail.cli.complaint import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,9 +99,12 @@ def _run_contained(asked: _Asked) -> int:
     try:
         cwd = os.getcwdb()
     except FileNotFoundError:
-        print(
-            "handrail: nothing was run: the current directory is gone; change to another",
-            file=sys.stderr,
+        complain("nothing was run: the current directory is gone; change to another")
+        return OWN_FAILURE
+    if asked.sandbox == "workspace-write" and os.path.realpath(cwd) == b"/":
+        complain(
+            "nothing was run: a workspace at / that may be written holds nothing back; change to a"
+            " directory, or give --sandbox off or read-only"
         )
         return OWN_FAILURE
     env = dict(os.environb)
@@ -119,7 +123,7 @@ def _run_contained(asked: _Asked) -> int:
         argv = tuple(map(os.fsencode, asked.argv))
         return contained.run(sandbox, profile, argv, cwd, env, timeout=asked.timeout, own=own)
     except (HandrailError, OSError) as error:
-        print(f"handrail: nothing was run: {error}", file=sys.stderr)
+        complain(f"nothing was run: {error}")
         return OWN_FAILURE
     finally:
         sandbox.close()
@@ -131,7 +135,9 @@ def _missing(program: str) -> OSError | None:
     """Why a program cannot be run, as exec would say it; None for one that is there."""
     import errno
 
-    places = [""] if "/" in program else os.get_exec_path()
+    # Not os.get_exec_path, which imports warnings.
+    given = os.environ.get("PATH", os.defpath)
+    places = [""] if "/" in program else given.split(os.pathsep)
     found = False
     for place in places:
         path = os.path.join(place, program)
@@ -144,5 +150,5 @@ def _missing(program: str) -> OSError | None:
 
 
 def _not_started(program: str, error: OSError) -> int:
-    print(f"handrail: cannot run {program}: {error.strerror}", file=sys.stderr)
+    complain(f"cannot run {program}: {error.strerror}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

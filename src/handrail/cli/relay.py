@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -27,14 +28,24 @@ _LAST_SECONDS = 2.0
 class Relay:
     """One process at our streams.
 
-    With ``leaves`` it goes on without us: ``detach_key`` (a byte), a hang-up or a TERM make
-    ``run`` return None.  Otherwise they end it.
+    With ``leaves`` it goes on without us: ``detach_key`` (a byte), a Ctrl-C that is not typed to
+    the process, a hang-up or a TERM make ``run`` return None, and ``left_by`` is the signal's
+    number.  Otherwise Ctrl-C is passed on, and the others end it.
     """
 
     def __init__(
-        self, process: AsyncProcess, *, raw: bool, leaves: bool = False, detach_key: bytes = b""
+        self,
+        process: AsyncProcess,
+        *,
+        raw: bool,
+        leaves: bool = False,
+        detach_key: bytes = b"",
+        as_json: bool = False,
     ) -> None:
         self._process = process
+        self._json = as_json
+        #: The signal that made us leave it; 0 for the key.
+        self.left_by = 0
         self._raw = raw
         self._leaves = leaves
         self._key = detach_key
@@ -43,8 +54,8 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ExitInfo | None:
-        """How it ended; None when the user has left it.  Raises BrokenPipeError when nobody
-        takes the output any more, and what the way to the process raises.
+        """How it ended; None when the user has left it.  Raises OutputFailed when the output
+        cannot be written, and what the way to the process raises.
         """
         with contextlib.ExitStack() as stack:
             if self._raw:
@@ -76,20 +87,23 @@ class Relay:
             async for event in paced:
                 if isinstance(event, Exited):
                     return event.exit
-                if event.omitted:
-                    await writer.write(2, options.no_longer_kept(event.omitted))
-                await writer.write(1 if event.stream == "stdout" else 2, event.data)
+                await options.write_event(writer, event, as_json=self._json)
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
     def _signals(self) -> dict[int, Callable[[], None]]:
         found: dict[int, Callable[[], None]] = {
-            signal.SIGINT: lambda: self._do(self._process.interrupt()),
-            signal.SIGTERM: self._stopped.set,
-            signal.SIGHUP: self._stopped.set,
+            number: functools.partial(self._leave, number)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
+        if not self._leaves:
+            found[signal.SIGINT] = lambda: self._do(self._process.interrupt())
         if self._raw:
             found[signal.SIGWINCH] = lambda: self._do(self._process.resize(*terminal.size()))
         return found
+
+    def _leave(self, number: int) -> None:
+        self.left_by = number
+        self._stopped.set()
 
     def _do(self, coroutine: object) -> None:
         task = self._loop.create_task(_quietly(coroutine))

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
-from handrail.cli import options
+from handrail.cli import failure, options
+from handrail.cli.streams import OutputFailed
 from handrail.errors import UsageError
+
+if TYPE_CHECKING:
+    from handrail.workspace.result import Result
 
 #: A detached command waits this long for somebody to come back.
 DETACHED_SECONDS = 24 * 3600.0
@@ -70,8 +75,10 @@ async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     at, root = args.at, args.cwd
-    if args.detach and at is None:
-        at, root = here(), os.path.join(os.getcwd(), root)  # the server works somewhere else
+    if at is None:
+        root = _from_here(root)
+        if args.detach:
+            at = here()  # it works somewhere else
     workspace = AsyncWorkspace(
         root,
         at=at,
@@ -98,7 +105,11 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
     process = await workspace.start(
         words, tty=raw or bool(args.tty), size=terminal.size(), timeout=args.timeout
     )
-    info = await Relay(process, raw=raw).run()
+    try:
+        info = await Relay(process, raw=raw).run()
+    except OutputFailed as error:
+        error.outcome = "so the command was ended"
+        raise
     assert info is not None  # noqa: S101 (there is no key to leave it with)
     return options.exit_code(info)
 
@@ -112,33 +123,55 @@ async def _collect(args: argparse.Namespace, workspace: object, words: list[str]
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
     stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
     loop = asyncio.get_running_loop()
+    running = loop.create_task(
+        workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
+    )
     telling: set[asyncio.Task[None]] = set()
+    early: list[int] = []
 
-    def tell() -> None:
+    def tell(number: int) -> None:
         for process in workspace.processes:
-            task = loop.create_task(process.interrupt())
+            # What follows Ctrl-C is the command's to say.
+            says = process.interrupt() if number == signal.SIGINT else process.terminate()
+            task = loop.create_task(says)
             telling.add(task)
             task.add_done_callback(telling.discard)
+        if not workspace.processes:
+            early.append(number)
+            running.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, tell)  # what follows is the command's to say
-    result = await workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
-    options.print_json(
-        {
-            "argv": words,
-            "exitCode": result.exit_code,
-            "exit": options.exit_json(result.exit),
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-            "durationMs": round(result.duration * 1000, 3),
-            "omitted": result.omitted,
-            "denials": [
-                {"kind": d.kind, "op": d.op, "path": d.path, "certain": d.certain}
-                for d in result.denials
-            ],
-        }
-    )
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        result = await running
+    except asyncio.CancelledError:
+        if early:
+            raise failure.Interrupted(early[0]) from None
+        raise
     assert result.exit is not None  # noqa: S101 (it was waited for)
-    return options.exit_code(result.exit)
+    code = options.exit_code(result.exit)
+    try:
+        options.print_json(_report(words, result))
+    except OutputFailed as error:
+        error.outcome = f"and the command's exit code was {code}"
+        raise
+    return code
+
+
+def _report(words: list[str], result: Result[str]) -> dict[str, object]:
+    return {
+        "argv": words,
+        "exitCode": result.exit_code,
+        "exit": options.exit_json(result.exit),
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "durationMs": round(result.duration * 1000, 3),
+        "omitted": result.omitted,
+        "denials": [
+            {"kind": d.kind, "op": d.op, "path": d.path, "certain": d.certain}
+            for d in result.denials
+        ],
+    }
 
 
 def _read_all() -> bytes:
@@ -165,6 +198,19 @@ async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) 
     else:
         print(workspace_id)
     return 0
+
+
+def _from_here(path: str) -> str:
+    """The same from everywhere; raises UsageError."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:
+        if path.startswith(("/", "~")):
+            return path
+        raise UsageError(
+            "nothing was run: the current directory is gone; change to another, or give --cwd with"
+            " an absolute path"
+        ) from None
 
 
 def here() -> str:

@@ -6,7 +6,9 @@ No argparse, no event loop, no server: what is imported here is what people wait
 from __future__ import annotations
 
 import os
-import sys
+
+from handrail import compiled
+from handrail.cli.complaint import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +31,21 @@ options:
   --writable DIR     one more directory that may be written, may be given again
   --network          leave the network open
   -C, --cwd DIR      where the command starts (default: the current directory)
+  --json             collect its output, and print it with the exit code as JSON
   -h, --help         show this
 """
 
 
 class Usage(Exception):
     """What was typed makes no sense."""
+
+
+class NotRun(Exception):
+    """There was no command; ``code`` is what we exit with."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Options:
@@ -45,6 +56,7 @@ class Options:
         self.roots: list[str] = []
         self.writable: list[str] = []
         self.network = False
+        self.json = False
         self.cwd = ""
         self.command: list[str] = []
         rest = list(words)
@@ -52,28 +64,28 @@ class Options:
             word = rest.pop(0)
             if word == "--":
                 break
-            if word == "--network":
-                self.network = True
+            if word in ("--network", "--json"):
+                setattr(self, word[2:], True)
                 continue
             name, equals, value = word.partition("=")
             if name not in ("--profile", "--root", "--writable", "--cwd", "-C"):
-                raise Usage(f"there is no option {word}")
+                raise Usage(f"there is no option {word}; see handrail sandbox --help")
             if not equals:
                 if not rest:
-                    raise Usage(f"{name} needs a value")
+                    raise Usage(f"{name} needs a value; see handrail sandbox --help")
                 value = rest.pop(0)
             self._set(name, value)
         self.command = rest
         if not rest:
-            raise Usage("a command is missing")
+            raise Usage("a command is missing; see handrail sandbox --help")
 
     def _set(self, name: str, value: str) -> None:
         if name == "--profile":
             self.profile = value
         elif name == "--root":
-            self.roots.append(os.path.abspath(value))
+            self.roots.append(value)
         elif name == "--writable":
-            self.writable.append(os.path.abspath(value))
+            self.writable.append(value)
         else:
             self.cwd = value
 
@@ -81,31 +93,57 @@ class Options:
 def main(words: list[str]) -> int:
     """Run the command; its exit code, or one of ours."""
     if words[:1] in (["-h"], ["--help"]):
+        from handrail.cli import streams
+
+        streams.take_over()
         print(USAGE, end="")
-        return 0
-    try:
-        options = Options(words)
-        cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
-    except Usage as error:
-        print(f"handrail sandbox: {error}; see handrail sandbox --help", file=sys.stderr)
-        return 2
-    except FileNotFoundError:  # nothing can be relative to it
-        why = (
-            "the current directory is gone; change to another, or give --cwd with an absolute path"
-        )
-        print(f"handrail sandbox: {why}", file=sys.stderr)
-        return FAILED
-    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
+        return streams.settle(0)
     from handrail.errors import HandrailError
 
     try:
-        code = _run(options, cwd)
+        options = Options(words)
+        if options.json:
+            from handrail.cli import collected
+
+            return collected.run(options.command, lambda: _begin(options), _as_json)
+        code = _begin(options)
+        compiled.make()
         # Nothing is left to be done, and taking an interpreter down takes a while.
-        sys.stdout.flush()
         os._exit(code)
-    except HandrailError as error:
-        print(f"handrail sandbox: {error}", file=sys.stderr)
-        return FAILED
+    except (Usage, NotRun, HandrailError) as error:
+        if isinstance(error, Usage) and "--json" in words:
+            from handrail.cli import streams
+
+            streams.take_over()
+            print(_as_json(error))
+            return streams.settle(_code(error))
+        complain(str(error), "handrail sandbox: ")
+        return _code(error)
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, Usage):
+        return 2
+    return error.code if isinstance(error, NotRun) else FAILED
+
+
+def _as_json(error: Exception) -> str:
+    from handrail.cli import failure
+
+    return failure.as_json(error, _code(error))
+
+
+def _begin(options: Options) -> int:
+    try:
+        cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
+        options.roots = [os.path.abspath(path) for path in options.roots]
+        options.writable = [os.path.abspath(path) for path in options.writable]
+    except FileNotFoundError:  # nothing can be relative to it
+        raise NotRun(
+            "the current directory is gone; change to another, or give --cwd with an absolute path"
+        ) from None
+    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
+    return _run(options, cwd)
 
 
 def _run(options: Options, cwd: str) -> int:
@@ -113,14 +151,12 @@ def _run(options: Options, cwd: str) -> int:
     from handrail.sandbox.select import Sandbox
 
     if not os.path.isdir(cwd):
-        print(f"handrail sandbox: {cwd} is no directory; give another --cwd", file=sys.stderr)
-        return FAILED
+        raise NotRun(f"{cwd} is no directory; give another --cwd")
     program = options.command[0]
     code = _lookup(program, cwd)
     if code:
         why = "cannot be run" if code == NOT_EXECUTABLE else "was not found"
-        print(f"handrail sandbox: {program} {why}", file=sys.stderr)
-        return code
+        raise NotRun(f"{program} {why}", code)
     sandbox = Sandbox()
     profile = sandbox.resolve(_intent(options, cwd), os.fsencode(cwd))
     for fd in map(int, os.listdir("/proc/self/fd")):
@@ -161,6 +197,11 @@ def _lookup(program: str, cwd: str) -> int:
 def _intent(options: Options, cwd: str) -> Intent:
     from handrail.sandbox import profile
 
+    if options.profile == "workspace-write" and not options.roots and os.path.realpath(cwd) == "/":
+        raise NotRun(
+            "a workspace at / that may be written holds nothing back; change to a directory, or say"
+            " --root / if that is meant"
+        )
     roots = tuple(os.fsencode(root) for root in options.roots or [cwd])
     extra = tuple(
         profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
@@ -185,5 +226,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sandbox", help="run one command contained", add_help=False, allow_abbrev=False
     )
+    for line in USAGE.splitlines():  # for completions
+        if line.startswith("  -"):
+            names = [word.split()[0] for word in line[:21].split(",")]
+            parser.add_argument(*names, help=line[21:])
     parser.add_argument("words", nargs="...")
     parser.set_defaults(run=lambda args: main(args.words))

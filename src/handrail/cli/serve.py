@@ -11,9 +11,9 @@ import argparse
 import gc
 import os
 import signal
-import sys
 
 from handrail import faults
+from handrail.cli import failure
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
     DEFAULT_LISTEN,
@@ -133,8 +133,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(args)
     except HandrailError as error:
-        print(f"handrail: {error}", file=sys.stderr)
-        return 1
+        return failure.tell(error, 1)
     except KeyboardInterrupt:
         return 0
 

@@ -6,9 +6,9 @@ import argparse
 import os
 import select
 import signal
-import sys
 import time
 
+from handrail.cli import failure, options
 from handrail.errors import HandrailError, UsageError
 
 _SECONDS = 60.0
@@ -25,6 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     parser.add_argument("--state-dir", metavar="DIR", help="of that server, if it was given one")
+    options.add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -33,9 +34,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         before, after = _upgrade(args.state_dir)
     except HandrailError as error:
-        print(f"handrail: {error}", file=sys.stderr)
-        return 1
-    print(f"server {before} has handed over to server {after}")
+        return failure.tell(error, 1)
+    if args.json:
+        options.print_json({"before": before, "after": after})
+    else:
+        print(f"server {before} has handed over to server {after}")
     return 0
 
 

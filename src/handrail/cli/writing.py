@@ -12,6 +12,8 @@ import queue
 import select
 import threading
 
+from handrail.cli.streams import OutputFailed
+
 
 class Writer:
     """Both streams, one write after the other."""
@@ -24,7 +26,7 @@ class Writer:
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     async def write(self, fd: int, data: bytes) -> None:
-        """Return when all of it was taken; raises OSError, BrokenPipeError when nobody reads."""
+        """Return when all of it was taken; raises OutputFailed."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put((fd, data, done))
         await done
@@ -32,11 +34,11 @@ class Writer:
     def _run(self) -> None:
         while True:
             fd, data, done = self._queue.get()
-            error: OSError | None = None
+            error: OutputFailed | None = None
             try:
                 _write_all(fd, data)
             except OSError as why:
-                error = why
+                error = OutputFailed(fd, why)
             try:
                 self._loop.call_soon_threadsafe(_tell, done, error)
             except RuntimeError:

@@ -16,9 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Mapping
-    from typing import Protocol
+    from typing import Protocol, TypedDict
 
     from handrail.process.own_terminal import OwnTerminal
+
+    class _Beginning(TypedDict):
+        setsid: bool
+        setsigmask: tuple[int, ...]
+        setsigdef: tuple[int, ...]
 
     class Held(Protocol):
         """What is around a command in a sandbox."""
@@ -44,6 +49,8 @@ _STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
 _WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
 _GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
+#: How a command begins: in a session of its own, with signals as a shell would leave them.
+_AS_USUAL: _Beginning = {"setsid": True, "setsigmask": (), "setsigdef": _GIVEN_BACK}
 
 
 def own_terminal() -> OwnTerminal | None:
@@ -90,15 +97,7 @@ class Foreground:
             actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in self.terminal.streams[1:]]
         elif self._no_input:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-        self._pid = os.posix_spawnp(
-            argv[0],
-            argv,
-            env,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_GIVEN_BACK,
-        )
+        self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
 
     def start_held(
         self,
@@ -305,18 +304,7 @@ def start_passing(
             from handrail.keeper import fork
 
             return fork.start(argv[0], argv, env, actions, _GIVEN_BACK, fork.Before(code=code))
-        return (
-            os.posix_spawn(
-                argv[0],
-                argv,
-                env,
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_GIVEN_BACK,
-            ),
-            -1,
-        )
+        return os.posix_spawn(argv[0], argv, env, file_actions=actions, **_AS_USUAL), -1
     finally:
         for fd in spare:
             os.close(fd)

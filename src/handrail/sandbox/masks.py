@@ -24,7 +24,8 @@ from handrail.sandbox.state import state_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
 
 
 Identity = tuple[int, int]  # device, inode
@@ -98,16 +99,15 @@ class Registry:
             fcntl.flock(held, fcntl.LOCK_SH)
             written = os.open(self._place(name, _MADE), flags, 0o600)
             try:
-                for mask in masks:
-                    made[mask] = _make(mask, others.get(mask.path))
-                    # Each at once: what is not written down stays for ever after a kill.
-                    os.write(written, _record(mask, made[mask]))
+                with _Directories() as directories:
+                    for mask in masks:
+                        made[mask] = _make(directories, mask, others.get(mask.path))
+                        # Each at once: what is not written down stays for ever after a kill.
+                        os.write(written, _record(mask, made[mask]))
             finally:
                 os.close(written)
         except BaseException:
-            for mask, identity in made.items():
-                if mask.path not in others:
-                    _remove(mask.path, identity)
+            _remove({mask.path: made[mask] for mask in made if mask.path not in others})
             self._forget(name)
             os.close(held)
             raise
@@ -129,9 +129,13 @@ class Registry:
             os.close(lease.fd)
             self._forget(lease.name)
             others = self._living()
-            for mask, identity in lease.made.items():
-                if not _held(others, mask.path, identity):
-                    _remove(mask.path, identity)
+            _remove(
+                {
+                    mask.path: identity
+                    for mask, identity in lease.made.items()
+                    if not _held(others, mask.path, identity)
+                }
+            )
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""
@@ -166,9 +170,7 @@ class Registry:
             else:
                 dead.append((name, records))
         for name, records in dead:
-            for path, identity in records:
-                if not _held(living, path, identity):
-                    _remove(path, identity)
+            _remove({path: made for path, made in records if not _held(living, path, made)})
             self._forget(name)
         return living
 
@@ -201,58 +203,77 @@ def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> boo
     return others.get(path) == identity
 
 
-def _make(mask: Mask, shared: Identity | None) -> Identity:
+class _Directories:
+    """Directories of masks, each opened once for a block: most lie in the same one."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+
+    def of(self, path: bytes) -> tuple[int, bytes]:
+        """A descriptor of the one a path lies in, and its name there; raises as ``open_path``."""
+        parent, name = os.path.split(path)
+        fd = self._open.get(parent)
+        if fd is None:
+            fd = self._open[parent] = open_path(parent, alias_of_the_system).fd
+        return fd, name
+
+
+def _make(directories: _Directories, mask: Mask, shared: Identity | None) -> Identity:
     """Make one mount point by the descriptor of its directory; share one of a living lease."""
-    parent, name = os.path.split(mask.path)
     try:
-        opened = open_path(parent, alias_of_the_system)
+        parent, name = directories.of(mask.path)
     except (Missing, Crossed):
         raise Stale from None
+    fresh = True
     try:
-        fresh = True
-        try:
-            if mask.directory:
-                os.mkdir(name, 0o755, dir_fd=opened.fd)
-            else:
-                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-                os.close(os.open(name, flags, 0o644, dir_fd=opened.fd))
-        except FileExistsError:
-            fresh = False
-        except OSError as error:
-            raise Refused(
-                f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
-                " make it, or leave its directory out of what may be written"
-            ) from None
-        status = os.stat(name, dir_fd=opened.fd, follow_symlinks=False)
-    finally:
-        os.close(opened.fd)
+        if mask.directory:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        else:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o644, dir_fd=parent))
+    except FileExistsError:
+        fresh = False
+    except OSError as error:
+        raise Refused(
+            f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
+            " make it, or leave its directory out of what may be written"
+        ) from None
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     identity = (status.st_dev, status.st_ino)
     if not fresh and identity != shared:
         raise Stale
     return identity
 
 
-def _remove(path: bytes, identity: Identity) -> None:
+def _remove(made: Mapping[bytes, Identity]) -> None:
     """Take away what we made, unless it is something else by now or holds something."""
-    parent, name = os.path.split(path)
-    try:
-        opened = open_path(parent, alias_of_the_system)
-    except (Missing, Crossed, Refused):
+    with _Directories() as directories:
+        for path, identity in made.items():
+            try:
+                _remove_one(*directories.of(path), identity)
+            except (Missing, Crossed, Refused):
+                pass  # out of reach
+            except OSError:
+                pass  # gone, or somebody has begun to use it: then it is theirs
+
+
+def _remove_one(parent: int, name: bytes, identity: Identity) -> None:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if identity != (status.st_dev, status.st_ino):
         return
-    try:
-        status = os.stat(name, dir_fd=opened.fd, follow_symlinks=False)
-        if identity != (status.st_dev, status.st_ino):
-            return
-        if stat.S_ISDIR(status.st_mode):
-            if name not in PROTECTED_NAMES:
-                return  # no other directory was ever made by us
-            os.rmdir(name, dir_fd=opened.fd)
-        elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
-            os.unlink(name, dir_fd=opened.fd)
-    except OSError:
-        pass  # gone, or somebody has begun to use it: then it is theirs
-    finally:
-        os.close(opened.fd)
+    if stat.S_ISDIR(status.st_mode):
+        if name not in PROTECTED_NAMES:
+            return  # no other directory was ever made by us
+        os.rmdir(name, dir_fd=parent)
+    elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        os.unlink(name, dir_fd=parent)
 
 
 def _all_there(made: dict[Mask, Identity]) -> bool:

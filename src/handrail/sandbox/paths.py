@@ -91,7 +91,11 @@ class Places:
         known = self._opened.get(path)
         if known is not None:
             return known
-        opened = open_path(path, trusted)
+        parent, name = posixpath.split(path)
+        above = self._opened.get(parent)
+        opened = None if above is None or above.fd < 0 else _below(above, name, path)
+        if opened is None:
+            opened = open_path(path, trusted)
         self.links.update(opened.links)
         known = self._opened.get(opened.path)
         if known is not None:
@@ -153,15 +157,7 @@ def _step(
             os.close(before)
             raise Unreachable(here)
         try:
-            fd = os.open(name, _FLAGS, dir_fd=before)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise Missing(here) from None
-            if error.errno == errno.EACCES:
-                raise Unreachable(here) from None
-            raise Refused(
-                f"{shown(here)} cannot be opened ({error.strerror}); leave it out of the profile"
-            ) from None
+            fd = _open_name(name, before, here)
         finally:
             os.close(before)
         status = os.fstat(fd)
@@ -178,6 +174,34 @@ def _step(
             return -1, status, _resolved(rest)
         at = here
     return fd, status, None
+
+
+def _below(above: Opened, name: bytes, path: bytes) -> Opened | None:
+    """The same for a name in a directory that is open: what was looked at is gone on from.
+
+    None for a symbolic link, which is walked over from the root.
+    """
+    if not _searchable(os.fstat(above.fd)):
+        raise Unreachable(path)
+    fd = _open_name(name, above.fd, path)
+    status = os.fstat(fd)
+    if stat.S_ISLNK(status.st_mode):
+        os.close(fd)
+        return None
+    return Opened(fd, path, status.st_mode, {}, (status.st_dev, status.st_ino))
+
+
+def _open_name(name: bytes, directory: int, path: bytes) -> int:
+    try:
+        return os.open(name, _FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise Missing(path) from None
+        if error.errno == errno.EACCES:
+            raise Unreachable(path) from None
+        raise Refused(
+            f"{shown(path)} cannot be opened ({error.strerror}); leave it out of the profile"
+        ) from None
 
 
 def _searchable(directory: os.stat_result) -> bool:
