@@ -209,6 +209,21 @@ class Inside:
                 return
         self._end()
 
+    def kill(self) -> None:
+        """End everybody inside.  The first process asks to be told of bwrap's end, but only after
+        it has started the command, so a violent end may come too early for it."""
+        if not self._know():
+            return
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return
+        if _namespace(self.pid) == self._namespace:  # the number is still its own
+            import _signal
+
+            _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
+        os.close(pidfd)
+
     def signal(self, number: int, *, tree: bool) -> int:
         """Signal the command's group, or everybody inside; how many were reached."""
         if not self._know():
