@@ -14,6 +14,7 @@ from handrail.sandbox.masks import Lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from handrail.sandbox.attendance import Attendance, Keep
     from handrail.sandbox.denial import Denial
     from handrail.sandbox.watcher import Watcher
+else:
+    import _signal  # the C part: ``signal`` itself would import enum
 
 
 #: Those that have been made and whose end has not been seen.
@@ -219,8 +222,6 @@ class Inside:
         except OSError:
             return
         if _namespace(self.pid) == self._namespace:  # the number is still its own
-            import _signal
-
             _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
         os.close(pidfd)
 
