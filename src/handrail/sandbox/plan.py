@@ -58,7 +58,7 @@ class Plan:
                     return False
         for path, changed in self.changed.items():
             try:
-                if os.stat(path, follow_symlinks=False).st_mtime_ns != changed:
+                if os.stat(path, follow_symlinks=False).st_ctime_ns != changed:
                     return False
             except OSError:
                 return False
@@ -82,7 +82,7 @@ def look(path: bytes, follow: bool) -> Fact:
         return None
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFREG and path.endswith(b"/.git"):
-        return status.st_dev, status.st_ino, kind, status.st_mtime_ns, status.st_size
+        return status.st_dev, status.st_ino, kind, status.st_ctime_ns, status.st_size
     return status.st_dev, status.st_ino, kind
 
 
