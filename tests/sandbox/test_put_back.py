@@ -1,4 +1,4 @@
-"""A command that runs may put times back: what came into being meanwhile is protected all the same."""
+"""A command may put times back: what came into being meanwhile is protected all the same."""
 
 from __future__ import annotations
 
