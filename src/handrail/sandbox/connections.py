@@ -12,8 +12,8 @@ go while a command runs.  So no ``connect`` is made by the command itself.  Each
 * everything else as it was asked for.  A socket belongs to the network namespace it was made in,
   so it reaches nothing that the command's own would not.
 
-Datagrams could be sent elsewhere without a ``connect``; Unix sockets of that kind cannot be made
-in a sandbox at all (``seccomp.py``).
+Datagrams could be sent elsewhere without a ``connect``; single Unix sockets of that kind cannot be
+made in a sandbox at all (``seccomp.py``), and pairs are of another kind (``pairs.py``).
 """
 
 from __future__ import annotations

@@ -94,9 +94,10 @@ def give_descriptor(listener: int, notice: Notice, fd: int, *, close_on_exec: bo
     asked = _ADDED.pack(notice.number, 0, fd, 0, os.O_CLOEXEC if close_on_exec else 0)
     while True:
         try:
-            return fcntl.ioctl(listener, _ADD, bytearray(asked))
+            number: int = fcntl.ioctl(listener, _ADD, bytearray(asked))
         except InterruptedError:
             continue  # by a signal of ours, before it was done
+        return number
 
 
 # --- who asks -------------------------------------------------------------------------------------
