@@ -24,6 +24,8 @@ MOST_ARGUMENTS = 8900
 PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
 #: of the others nothing is left.  An empty directory is also the cheaper mount by far.
 PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
+#: bwrap's own process inside: whoever could write its memory would have it live on when bwrap ends.
+FIRST_PROCESS = b"/proc/1"
 
 
 class Bind(Record):

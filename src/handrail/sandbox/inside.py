@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from handrail.sandbox.watcher import Watcher
 
 
+#: Of the kernel's flags of a thread, as in its ``stat``.
+_PF_EXITING = 4
 #: Those that have been made and whose end has not been seen.
 _living: set[Inside] = set()
 
@@ -236,7 +238,7 @@ class Inside:
             return -1  # bwrap ended before it made one
         # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
         # Its own way out through all its mounts takes a while, and harms nobody.
-        if not _children(self.pid):
+        if not _children(self.pid) and _leaves(self.pid):
             return -1
         try:
             pidfd = os.pidfd_open(self.pid)
@@ -245,11 +247,23 @@ class Inside:
         import select
 
         # Not to be seen, 0, only while it is ending.
-        ours = _namespace(self.pid) in (self._namespace, 0)
+        namespace = _namespace(self.pid)
+        ours = namespace in (self._namespace, 0)
         if ours and not select.select([pidfd], [], [], 0)[0]:
+            if namespace:
+                self._kill(pidfd)
             return pidfd
         os.close(pidfd)
         return -1
+
+    def _kill(self, pidfd: int) -> None:
+        """It dies with bwrap; but somebody in there may have talked it out of that."""
+        import signal
+
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended
 
     def _end(self) -> None:
         _living.discard(self)
@@ -298,6 +312,18 @@ def _children(pid: int) -> list[int]:
     except (OSError, ValueError):
         pass  # it is ending
     return found
+
+
+def _leaves(pid: int) -> bool:
+    """Whether none of its threads can run any more: each is on its way out, or gone."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if not int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING:
+                    return False
+    except OSError:
+        pass  # gone
+    return True
 
 
 def family_of(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ import os
 from handrail.sandbox import beforehand
 from handrail.sandbox.bubblewrap import (
     FIRST_FD,
+    FIRST_PROCESS,
     MOST_ARGUMENTS,
     PROC_HIDDEN,
     PROC_READABLE,
@@ -110,7 +111,7 @@ class Mounts:
     def _devices_and_processes(self) -> None:
         self._plan.steps.append(Devices())
         if self._fresh_proc:
-            self._plan.steps.append(Processes())
+            self._plan.steps += [Processes(), Empty(FIRST_PROCESS, 0o555)]
             for path in PROC_READABLE:
                 if os.path.exists(path):
                     self._plan.steps.append(Bind(path, 0, writable=False))
