@@ -84,3 +84,33 @@ def test_a_managed_network_is_refused(case: Case, base: str, wires: dict[int, Wi
         answer = wires[os.getuid()].call("process/start", params)
         assert answer["error"]["code"] == -32602
         assert "managed network proxy" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("uid", users(), ids=lambda uid: "root" if uid == 0 else "user")
+def test_a_command_cannot_have_its_own_server_start_another(base: str, uid: int) -> None:
+    """With an open network the server is one of the machine's addresses like any other."""
+    command = (
+        'python3 -c \'import os, socket; s = socket.create_connection(("localhost",'
+        ' int(os.environ["PORT_OF_OURS"])), 5); s.sendall(b"GET /readyz HTTP/1.0\\r\\n\\r\\n");'
+        " print(s.recv(99))'"
+    )
+    root = {"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}
+    case: Case = {
+        "name": "own-server",
+        "profile": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": [root]},
+            "network": "enabled",
+        },
+        "command": command,
+        "must": "fail",
+        "check": 'grep -q HTTP "$CMD_OUT"',
+    }
+    with serving(base, uid) as url:
+        wire = Wire(url)
+        case["env"] = {"PORT_OF_OURS": url.rpartition(":")[2]}
+        with Room(case, base, uid) as room:
+            output, code, said = wire.run(room)
+            assert room.holds(output, code)
+            assert "Permission denied" in said
+        wire.close()

@@ -60,7 +60,9 @@ def run(held: Held, ws: Path, *argv: str) -> tuple[int, bytes]:
 
 
 def test_it_cannot_be_looked_into(held: Held, ws: Path) -> None:
-    script = "ls -A /proc/1 /proc/self/root/proc/1 | grep -v :; cat /proc/1/task/1/stat /proc/1/fd/6"
+    script = (
+        "ls -A /proc/1 /proc/self/root/proc/1 | grep -v :; cat /proc/1/task/1/stat /proc/1/fd/6"
+    )
     assert b"No such file" in run(held, ws, "/bin/sh", "-c", script)[1]
     code, said = run(held, ws, "/bin/sh", "-c", "ls -A /proc/1/ && ps -e && ls /proc/2/fd")
     assert (code, said.split()[:4]) == (0, [b"PID", b"TTY", b"TIME", b"CMD"])

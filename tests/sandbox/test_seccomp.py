@@ -137,3 +137,20 @@ def test_connect_is_announced_and_nothing_else(arch: str, audit: int, connect: i
     assert answer(program, audit, connect) == seccomp.NOTIFY
     for number in set(range(470)) - {connect}:
         assert answer(program, audit, number, 1, 1, 1) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("arch", "audit", "calls"),
+    [("x86_64", X86, {44: 3, 46: 2, 307: 3}), ("aarch64", ARM, {206: 3, 211: 2, 269: 3})],
+)
+def test_nothing_is_connected_by_sending(arch: str, audit: int, calls: dict[int, int]) -> None:
+    program = seccomp.program(arch, unix_sockets=True)
+    for number, place in calls.items():
+        arguments = [1] * 6
+        for flags, expected in (
+            (0x4000, ALLOW),
+            (0x20000000, ERRNO | errno.EOPNOTSUPP),
+            (0x20004000, ERRNO | errno.EOPNOTSUPP),
+        ):
+            arguments[place] = flags
+            assert answer(program, audit, number, *arguments) == expected

@@ -182,3 +182,10 @@ def connect(fd: int, address: bytes) -> int:
     if _libc.connect(fd, address, len(address)) < 0:
         return ctypes.get_errno()
     return 0
+
+
+def bind(fd: int, address: bytes) -> int:
+    """The same for ``bind``."""
+    if _libc.bind(fd, address, len(address)) < 0:
+        return ctypes.get_errno()
+    return 0

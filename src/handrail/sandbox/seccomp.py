@@ -81,6 +81,9 @@ _IOCTL = (16, 29)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _CONNECT = (42, 203)
+#: Calls that can connect without a ``connect``, and which of their arguments has the flag for it.
+_SENDING = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
+_FAST_OPEN = 0x20000000
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACE = 0x7E020000
@@ -189,6 +192,12 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     announced = (_DATAGRAM, _RAW) if unix_sockets else ()
     block.code += _connected_types(eperm, *announced).code
     main.only_for(_SOCKETPAIR[column], block)
+    for call, flags_at in _SENDING:
+        block = _Program()
+        block.argument(flags_at)
+        block.answer_if(_JSET, _FAST_OPEN, ERRNO | errno.EOPNOTSUPP)
+        block.answer(ALLOW)
+        main.only_for(call[column], block)
     main.answer(ALLOW)
     return main.bytes()
 
