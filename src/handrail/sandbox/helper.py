@@ -103,7 +103,9 @@ def confine(asked: Mapping[str, Any]) -> None:
     from handrail.sandbox import landlock
 
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(
+        resource.RLIMIT_CORE, (1, 1)
+    )  # which no program that takes dumps gets either
     drop_privileges()
     rules = landlock.Rules(
         tuple(os.fsencode(path) for path in asked["readable"]),
