@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from handrail.sandbox.watcher import Watcher
 
 
+#: How often it is looked whether the first process is on its way out, before it is waited for.
+_LOOKS = 10
 #: Of the kernel's flags of a thread, as in its ``stat``.
 _PF_EXITING = 4
 #: Those that have been made and whose end has not been seen.
@@ -238,8 +240,10 @@ class Inside:
             return -1  # bwrap ended before it made one
         # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
         # Its own way out through all its mounts takes a while, and harms nobody.
-        if not _children(self.pid) and _leaves(self.pid):
-            return -1
+        for _ in range(_LOOKS):
+            if not _children(self.pid) and _leaves(self.pid):
+                return -1
+            os.sched_yield()  # it has been killed, but may wait for a processor to die on
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
