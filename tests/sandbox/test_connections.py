@@ -321,11 +321,7 @@ def test_an_open_network_opens_no_socket_of_the_host(held: Held, ws: Path) -> No
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0handrail-{os.getpid()}")
     abstract.listen()
-    listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
-    words = [sys.executable, "-c", listen + "; __import__('sys').stdout.flush(); input()"]
-    far = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert far.stdout is not None
-    port = int(far.stdout.readline())
+    far = socket.create_server(("127.0.0.1", 0))
     script = """
 serve(listening("in"))
 print(tried("in"), tried("in", timeout=5), tried("host"), tried("\\0" + sys.argv[1]))
@@ -339,17 +335,20 @@ for timeout in (None, 5):
 print("OUT")
 """
     try:
-        said = run(held, ws, script, f"handrail-{os.getpid()}", str(port), network=True)
+        words = (f"handrail-{os.getpid()}", str(far.getsockname()[1]))
+        said = run(held, ws, script, *words, network=True)
     finally:
         host.close()
         abstract.close()
-        far.communicate(b"\n")
+        far.close()
     denied, refused = "PermissionError", "ConnectionRefusedError"
     assert said == ["INSIDE", "INSIDE", denied, refused, denied, "INSIDE", "OUT"]
     assert host.visits == 0
 
 
-def test_whoever_contains_a_command_is_out_of_its_reach(held: Held, ws: Path) -> None:
+def test_whoever_contains_a_command_is_out_of_its_reach(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By every name of this machine, at once or later; but not in a network of its own."""
     script = """
 import errno
@@ -371,7 +370,7 @@ for send in (lambda: s.sendto(b"x", 0x20000000, ("127.0.0.1", int(sys.argv[1])))
 """
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as ours:
         port = str(ours.getsockname()[1])
-        own_door._known = (0.0, frozenset())
+        monkeypatch.setattr(own_door, "_ports", {int(port)})
         said = run(held, ws, script, port, network=True)
         assert set(said) == {"EACCES", "ENOTSUP"}
         assert len(said) == 16

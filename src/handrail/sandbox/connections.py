@@ -9,7 +9,7 @@ go while a command runs.  So no ``connect`` is made by the command itself.  Each
   The inode is asked of the listening socket, not of its name, and the connection is made to the
   inode that was looked at: whatever is renamed, linked or replaced meanwhile changes nothing;
 * an abstract name only in a network namespace of its own, where all of them were made inside;
-* what this very process listens on not at all: it starts commands for whoever comes by;
+* what this very server listens on not at all: it starts commands for whoever comes by;
 * everything else as it was asked for.  A socket belongs to the network namespace it was made in,
   so it reaches nothing that the command's own would not.
 

@@ -20,6 +20,7 @@ from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
+from handrail.sandbox import own_door
 from handrail.server import environment, quota, upgrade
 from handrail.server.adoption import adopt, renew_keeper
 from handrail.server.auth import Authenticator, Principal, Throttle
@@ -330,6 +331,7 @@ async def _listen(
             return unix
         limits = ListenLimits(refused=Throttle().failed)
         tcp = await websocket.listen(listen.host, listen.port, front, limits=limits, sock=sock)
+        own_door.keep_from_commands(tcp.sockname[1])  # type: ignore[index]
     except OSError as error:
         raise UsageError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
