@@ -114,3 +114,22 @@ def test_a_command_cannot_have_its_own_server_start_another(base: str, uid: int)
             assert room.holds(output, code)
             assert "Permission denied" in said
         wire.close()
+
+
+def test_a_state_directory_of_the_servers_own_is_hidden(base: str) -> None:
+    root = {"path": {"type": "special", "value": {"kind": "root"}}, "access": "write"}
+    files = {"type": "restricted", "entries": [root]}
+    state = tempfile.mkdtemp(prefix="state", dir=base)
+    case: Case = {
+        "name": "state-dir",
+        "profile": {"type": "managed", "file_system": files, "network": "restricted"},
+        "command": f"ls {state}; rm -f {state}/lock; echo x > {state}/new; chmod 700 {state}",
+        "must": "fail",
+        "check": f'grep -q lock "$CMD_OUT" || test -e {state}/new || ! test -e {state}/lock',
+    }
+    with serving(base, os.getuid(), "--state-dir", state) as url:
+        wire = Wire(url)
+        with Room(case, base, os.getuid()) as room:
+            output, code, said = wire.run(room)
+            assert room.holds(output, code), said
+        wire.close()

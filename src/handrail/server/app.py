@@ -114,7 +114,9 @@ class Server:
         if self._sandbox is None:
             from handrail.sandbox.select import Sandbox
 
-            self._sandbox = Sandbox()
+            named = self.settings.state_dir
+            private = () if named is None else (os.fsencode(os.path.abspath(named)),)
+            self._sandbox = Sandbox(*private)
         return self._sandbox
 
     def admit(self, session: Session) -> None:
