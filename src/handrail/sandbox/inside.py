@@ -31,6 +31,11 @@ _PF_EXITING = 4
 _living: set[Inside] = set()
 
 
+def others_at_work() -> bool:
+    """Whether somebody is in a sandbox of ours who could exchange names while another is made."""
+    return any(not inside.trusted for inside in _living)
+
+
 def wait_for_all(seconds: float) -> None:
     """Before we end ourselves: clear away what sandboxes leave that were told to end."""
     for inside in list(_living):
@@ -53,6 +58,7 @@ class Inside:
         "_watcher",
         "again",
         "pid",
+        "trusted",
     )
 
     def __init__(
@@ -64,8 +70,12 @@ class Inside:
         ready: int = -1,
         again: Callable[[], ProcessSpec] | None = None,
         watcher: Watcher | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         _living.add(self)
+        #: What runs in there is ours.
+        self.trusted = trusted
         self._info = info
         self._closing = closing
         self._lease = lease

@@ -10,6 +10,7 @@ import os
 import stat
 
 from handrail.sandbox.bubblewrap import Step
+from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.paths import Exchanged
 from handrail.sandbox.profile import Access, Profile, parents
@@ -109,37 +110,41 @@ class Planner:
     def __init__(self, registry: Registry, *, fresh_proc: bool = True) -> None:
         self.registry = registry
         self._fresh_proc = fresh_proc
-        self._plans: dict[Profile, Plan] = {}
+        #: By profile, and whether others were at work.
+        self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
-        known = self._plans.pop(profile, None)
+        careful = others_at_work()
+        known = self._plans.pop((profile, careful), None)
         if known is not None and not known.still_true():
             known.close()
             known = None
         if known is None:
-            known = self._made(profile)
-        self._plans[profile] = known
+            known = self._made(profile, careful)
+        self._plans[profile, careful] = known
         while len(self._plans) > self.MOST_PLANS:
             self._plans.pop(next(iter(self._plans))).close()
         return known
 
-    def _made(self, profile: Profile) -> Plan:
+    def _made(self, profile: Profile, careful: bool) -> Plan:
         from handrail.sandbox.layout import Layout  # which fills plans
 
         for _ in range(_MOST_TRIES):
             try:
-                return Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
+                layout = Layout(profile, self.registry, self._indexes, self._fresh_proc, careful)
+                return layout.build()
             except Exchanged as moved:
                 problem = moved  # others work here as well
         raise problem
 
     def forget(self, profile: Profile) -> None:
         """Think of this profile anew the next time."""
-        plan = self._plans.pop(profile, None)
-        if plan is not None:
-            plan.close()
+        for careful in (False, True):
+            plan = self._plans.pop((profile, careful), None)
+            if plan is not None:
+                plan.close()
 
     def close(self) -> None:
         for plan in self._plans.values():

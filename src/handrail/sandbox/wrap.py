@@ -187,7 +187,17 @@ def wrap_command(
         (*program, b"--args", b"%d" % ARGS_FD, b"--", *command),
         _ENV,
         tuple(passed),
-        Inside(info, tuple(closing), lease, tty, ready, again, watcher),
+        # Without sockets: a helper of ours for files, or somebody who is as harmless.
+        Inside(
+            info,
+            tuple(closing),
+            lease,
+            tty,
+            ready,
+            again,
+            watcher,
+            trusted=not plan.profile.sockets,
+        ),
     )
 
 
