@@ -77,8 +77,8 @@ class Mounts:
                 self._writable_inside.update(parents(path))
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
-        many = len(self._needed) > MANY or (careful and self._has_found())
-        if many and beforehand.possible():
+        plan.found = self._has_found()
+        if (len(self._needed) > MANY or (careful and plan.found)) and beforehand.possible():
             self._beforehand = []
 
     def _has_found(self) -> bool:

@@ -38,6 +38,8 @@ class Plan:
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
         self.arguments: list[bytes] = []
+        #: Whether it covers something that was found below a writable place, rather than named.
+        self.found = False
         #: What is mounted before bwrap begins (``beforehand.py``).
         self.beforehand = b""
 
@@ -110,23 +112,35 @@ class Planner:
     def __init__(self, registry: Registry, *, fresh_proc: bool = True) -> None:
         self.registry = registry
         self._fresh_proc = fresh_proc
-        #: By profile, and whether others were at work.
+        #: By profile, and whether others were at work and that made a difference.
         self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
         careful = others_at_work()
-        known = self._plans.pop((profile, careful), None)
-        if known is not None and not known.still_true():
-            known.close()
-            known = None
+        known = self._known(profile, careful)
         if known is None:
             known = self._made(profile, careful)
-        self._plans[profile, careful] = known
+        # The last to go, from now on.
+        key = profile, careful and known.found
+        self._plans.pop(key, None)
+        self._plans[key] = known
         while len(self._plans) > self.MOST_PLANS:
             self._plans.pop(next(iter(self._plans))).close()
         return known
+
+    def _known(self, profile: Profile, careful: bool) -> Plan | None:
+        """One that is still true; with others at work it must be made for that, if it matters."""
+        for key in ((profile, False), (profile, True)):
+            known = self._plans.get(key)
+            if known is None:
+                continue
+            if not known.still_true():
+                self._plans.pop(key).close()
+            elif key[1] is (careful and known.found):
+                return known
+        return None
 
     def _made(self, profile: Profile, careful: bool) -> Plan:
         from handrail.sandbox.layout import Layout  # which fills plans
