@@ -188,6 +188,14 @@ def test_create_directory(tree: Path, resolver: str, follow: bool) -> None:
         create_directory(str(tree / "dangling/x/y"), follow=follow)
 
 
+@pytest.mark.parametrize("follow", [True, False])
+def test_create_directory_where_nothing_can_be_made(follow: bool) -> None:
+    """The kernel says "no such file" of a place that is there; it is asked once."""
+    for place in ("/proc/sys/kernel/x", "/proc/x/y/z"):
+        with failing("not_found"):
+            create_directory(place, follow=follow)
+
+
 def test_create_directory_as_deep_as_a_path_goes(tmp_path: Path) -> None:
     deep = str(tmp_path) + "/d" * 1100
     create_directory(deep)

@@ -259,11 +259,11 @@ def python_for(uid: int) -> dict[str, Any] | None:
 
 
 @contextmanager
-def serving(base: str, uid: int) -> Iterator[str]:
+def serving(base: str, uid: int, *options: str) -> Iterator[str]:
     """A server of this user, with a home of its own; gives its URL."""
     home = tempfile.mkdtemp(prefix="home", dir=base)
     os.chown(home, uid, -1)
-    argv = [sys.executable, "-m", "handrail", "serve", "--listen", "ws://127.0.0.1:0"]
+    argv = [sys.executable, "-m", "handrail", "serve", "--listen", "ws://127.0.0.1:0", *options]
     env = {**os.environ, "HOME": home}
     env.pop("XDG_STATE_HOME", None)
     if uid != os.getuid():

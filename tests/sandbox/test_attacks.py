@@ -84,3 +84,52 @@ def test_a_managed_network_is_refused(case: Case, base: str, wires: dict[int, Wi
         answer = wires[os.getuid()].call("process/start", params)
         assert answer["error"]["code"] == -32602
         assert "managed network proxy" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("uid", users(), ids=lambda uid: "root" if uid == 0 else "user")
+def test_a_command_cannot_have_its_own_server_start_another(base: str, uid: int) -> None:
+    """With an open network the server is one of the machine's addresses like any other."""
+    command = (
+        'python3 -c \'import os, socket; s = socket.create_connection(("localhost",'
+        ' int(os.environ["PORT_OF_OURS"])), 5); s.sendall(b"GET /readyz HTTP/1.0\\r\\n\\r\\n");'
+        " print(s.recv(99))'"
+    )
+    root = {"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}
+    case: Case = {
+        "name": "own-server",
+        "profile": {
+            "type": "managed",
+            "file_system": {"type": "restricted", "entries": [root]},
+            "network": "enabled",
+        },
+        "command": command,
+        "must": "fail",
+        "check": 'grep -q HTTP "$CMD_OUT"',
+    }
+    with serving(base, uid) as url:
+        wire = Wire(url)
+        case["env"] = {"PORT_OF_OURS": url.rpartition(":")[2]}
+        with Room(case, base, uid) as room:
+            output, code, said = wire.run(room)
+            assert room.holds(output, code)
+            assert "Permission denied" in said
+        wire.close()
+
+
+def test_a_state_directory_of_the_servers_own_is_hidden(base: str) -> None:
+    root = {"path": {"type": "special", "value": {"kind": "root"}}, "access": "write"}
+    files = {"type": "restricted", "entries": [root]}
+    state = tempfile.mkdtemp(prefix="state", dir=base)
+    case: Case = {
+        "name": "state-dir",
+        "profile": {"type": "managed", "file_system": files, "network": "restricted"},
+        "command": f"ls {state}; rm -f {state}/lock; echo x > {state}/new; chmod 700 {state}",
+        "must": "fail",
+        "check": f'grep -q lock "$CMD_OUT" || test -e {state}/new || ! test -e {state}/lock',
+    }
+    with serving(base, os.getuid(), "--state-dir", state) as url:
+        wire = Wire(url)
+        with Room(case, base, os.getuid()) as room:
+            output, code, said = wire.run(room)
+            assert room.holds(output, code), said
+        wire.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox import notices, probe
+from handrail.sandbox import notices, own_door, probe
 from handrail.sandbox.attendance import Attendance
 from handrail.sandbox.connections import Call, Connections
 from handrail.sandbox.denial import Denial
@@ -321,9 +321,7 @@ def test_an_open_network_opens_no_socket_of_the_host(held: Held, ws: Path) -> No
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0handrail-{os.getpid()}")
     abstract.listen()
-    far = socket.socket()
-    far.bind(("127.0.0.1", 0))
-    far.listen()
+    far = socket.create_server(("127.0.0.1", 0))
     script = """
 serve(listening("in"))
 print(tried("in"), tried("in", timeout=5), tried("host"), tried("\\0" + sys.argv[1]))
@@ -346,6 +344,41 @@ print("OUT")
     denied, refused = "PermissionError", "ConnectionRefusedError"
     assert said == ["INSIDE", "INSIDE", denied, refused, denied, "INSIDE", "OUT"]
     assert host.visits == 0
+
+
+def test_whoever_contains_a_command_is_out_of_its_reach(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every name of this machine, at once or later; but not in a network of its own."""
+    script = """
+import errno
+for host in ("127.0.0.1", "127.0.0.9", "0.0.0.0", "localhost", "::1", "::ffff:127.0.0.1", "::"):
+    for kind, timeout in ((socket.SOCK_STREAM, None), (socket.SOCK_STREAM, 2)):
+        try:
+            socket.create_connection((host, int(sys.argv[1])), timeout)
+            print("reached", host)
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.EADDRNOTAVAIL):
+                print(errno.errorcode[error.errno])
+s = socket.socket()
+for send in (lambda: s.sendto(b"x", 0x20000000, ("127.0.0.1", int(sys.argv[1]))),
+             lambda: s.sendmsg([b"x"], [], 0x20000000, ("127.0.0.1", int(sys.argv[1])))):
+    try:
+        send(); print("sent")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as ours:
+        port = str(ours.getsockname()[1])
+        monkeypatch.setattr(own_door, "_ports", {int(port)})
+        said = run(held, ws, script, port, network=True)
+        assert set(said) == {"EACCES", "ENOTSUP"}
+        assert len(said) == 16
+        assert Denial("network", "connect", f"localhost:{port}", "notify", True) in held.denials
+        assert set(run(held, ws, script, port)) == {"ENOTSUP"}
+        ours.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            ours.accept()
 
 
 def test_a_signal_interrupts_as_ever(held: Held, ws: Path) -> None:

@@ -117,6 +117,10 @@ def test_no_socket_but_a_pair() -> None:
         "    try: socket.socketpair(socket.AF_UNIX, kind); print('made', kind)\n"
         "    except PermissionError: pass\n"
         "a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))\n"
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "for made in (libc.shmget(7, 99, 0o1600), libc.semget(7, 1, 0o1600),"
+        " libc.msgget(7, 0o1600)):\n"
+        "    if made >= 0 or ctypes.get_errno() != 1: print('made', made)\n"
     )
     spec = ProcessSpec((os.fsencode(sys.executable), b"-c", os.fsencode(code)), b"/", {})
     held, fd = fallback.contain(spec, profile(ROOT), WHY)

@@ -109,8 +109,26 @@ def test_socket_families() -> None:
 def test_unix_datagrams_would_need_no_connect(x86: bytes) -> None:
     for kind in (2, 3, 2 | 0o2000000, 2 | 1 << 32):  # the kernel takes raw for datagrams
         assert answer(x86, X86, 41, 1, kind, 0) == EPERM
-        assert answer(x86, X86, 53, 1, kind, 0) == EPERM
     assert answer(x86, X86, 41, 2, 2, 0) == ALLOW
+
+
+@pytest.mark.parametrize(("arch", "audit", "number"), [("x86_64", X86, 53), ("aarch64", ARM, 199)])
+@pytest.mark.parametrize("watch", [False, True])
+def test_no_pair_but_connected_ones_is_made_by_the_command_itself(
+    arch: str, audit: int, number: int, watch: bool
+) -> None:
+    without = seccomp.program(arch, unix_sockets=False)
+    with_unix = seccomp.program(arch, unix_sockets=True)
+    announcing = seccomp.announcing(arch, watch=watch)
+    for kind in range(16):
+        for flags in (0, 0o2000000, 0o4000, 1 << 32, 0xFFFFFFF0):
+            alone = answer(without, audit, number, 1, kind | flags, 0)
+            assert alone == (ALLOW if kind in (1, 5) else EPERM)
+            # The kernel takes the strictest of both: an error before an announcement.
+            held = answer(with_unix, audit, number, 1, kind | flags, 0)
+            told = answer(announcing, audit, number, 1, kind | flags, 0)
+            assert held == (ALLOW if kind in (1, 2, 3, 5) else EPERM)
+            assert told == (ALLOW if kind in (1, 5) else seccomp.NOTIFY)
 
 
 @pytest.mark.parametrize(("arch", "audit", "connect"), [("x86_64", X86, 42), ("aarch64", ARM, 203)])
@@ -119,3 +137,20 @@ def test_connect_is_announced_and_nothing_else(arch: str, audit: int, connect: i
     assert answer(program, audit, connect) == seccomp.NOTIFY
     for number in set(range(470)) - {connect}:
         assert answer(program, audit, number, 1, 1, 1) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("arch", "audit", "calls"),
+    [("x86_64", X86, {44: 3, 46: 2, 307: 3}), ("aarch64", ARM, {206: 3, 211: 2, 269: 3})],
+)
+def test_nothing_is_connected_by_sending(arch: str, audit: int, calls: dict[int, int]) -> None:
+    program = seccomp.program(arch, unix_sockets=True)
+    for number, place in calls.items():
+        arguments = [1] * 6
+        for flags, expected in (
+            (0x4000, ALLOW),
+            (0x20000000, ERRNO | errno.EOPNOTSUPP),
+            (0x20004000, ERRNO | errno.EOPNOTSUPP),
+        ):
+            arguments[place] = flags
+            assert answer(program, audit, number, *arguments) == expected

@@ -54,6 +54,25 @@ sys.exit(7)
 """
 
 
+#: Somebody who makes pairs of datagram sockets again and again.
+PAIRS = """
+import socket, sys
+for n in range(20):
+    while True:
+        try:
+            a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            break
+        except ConnectionAbortedError:
+            print("again", flush=True)
+    a.send(b"one"); a.send(b"two")
+    assert (b.recv(9), b.recv(9)) == (b"one", b"two")
+    a.close()
+    assert b.recv(9) == b""
+    print("call", n, flush=True)
+sys.exit(7)
+"""
+
+
 class Said(Followed):
     """A process whose words are kept."""
 
@@ -75,6 +94,7 @@ def follow(rig: Rig, one: Said, until: bytes | None = None) -> None:
         rig.receive()
 
 
+@pytest.mark.parametrize("script", [CALLS, PAIRS], ids=["connect", "pair"])
 @pytest.mark.parametrize(
     "point",
     [
@@ -87,11 +107,11 @@ def follow(rig: Rig, one: Said, until: bytes | None = None) -> None:
         ),
     ],
 )
-def test_calls_survive_a_kill_at_each_point(tmp_path: Path, point: str) -> None:
+def test_calls_survive_a_kill_at_each_point(tmp_path: Path, point: str, script: str) -> None:
     with rigged(tmp_path / "state", faults=point) as rig:
         rig.attach()
         try:
-            one = contained(rig, tmp_path / "w", sys.executable, "-I", "-c", CALLS)
+            one = contained(rig, tmp_path / "w", sys.executable, "-I", "-c", script)
             follow(rig, one)
         except ConnectionClosed:
             one = rig.followed["p"]  # type: ignore[assignment]

@@ -73,7 +73,6 @@ def _guard(foreground: Foreground, held: Wrapped, own: Temporary | None) -> Guar
             _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
         except ProcessLookupError:
             pass
-        held.inside.kill()
         held.inside.wait()
         if own is not None:
             own.remove()

@@ -79,19 +79,22 @@ def make_all(raw: bytes) -> None:
     Not ``os.makedirs``: that recurses, and blames a dangling link on the way on its child.
     """
     missing = [raw]
+    there: set[bytes] = set()
     while missing:
         try:
             os.mkdir(missing[-1])
         except FileNotFoundError:
             above = os.path.dirname(missing[-1])
-            if not above or above == missing[-1]:
+            # Above it all was there already: somebody takes it away, or nothing can be made in it,
+            # as in /proc.
+            if not above or above == missing[-1] or above in there:
                 raise
             missing.append(above)
             continue
         except OSError:
             if not os.path.isdir(missing[-1]):
                 raise
-        missing.pop()
+        there.add(missing.pop())
 
 
 def _make_all_no_follow(raw: bytes) -> None:

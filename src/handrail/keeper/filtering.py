@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
+
+from handrail.keeper import prelude
 
 #: The number of the system call.
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -24,7 +27,11 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def install(code: bytes) -> int:
-    """The listener of the filter that is on from now on, for good; raises OSError."""
+    """The listener of the filter that is on from now on, for good; raises OSError.
+
+    Core files are given up as well, as ``prelude.py`` does.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (prelude.CORE_BYTES, prelude.CORE_BYTES))
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0:
         raise _failed()
     number, mode = ctypes.c_long(_SECCOMP[os.uname().machine]), ctypes.c_long(_SET_FILTER)

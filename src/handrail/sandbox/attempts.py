@@ -86,9 +86,10 @@ def calls_of(machine: str) -> dict[int, Call]:
     return {number: _BY_NAME[name] for name, number in MACHINES[machine][1].items()}
 
 
-def filter_code(machine: str) -> bytes:
+def filter_code(machine: str, more: bytes = b"") -> bytes:
     """A seccomp program that announces the calls of the table and allows everything.
 
+    ``more``: steps that find the number of the call loaded, and answer or leave it so.
     What another program of the same process refuses is refused without an announcement.
     """
     arch, numbers = MACHINES[machine]
@@ -106,8 +107,7 @@ def filter_code(machine: str) -> bytes:
                 _step(_RETURN, _NOTIFY),
                 _step(_RETURN, _ALLOW),
             ]
-    code.append(_step(_RETURN, _ALLOW))
-    return b"".join(code)
+    return b"".join((*code, more, _step(_RETURN, _ALLOW)))
 
 
 def _step(code: int, value: int, hit: int = 0, miss: int = 0) -> bytes:

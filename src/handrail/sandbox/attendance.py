@@ -11,6 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _thread import LockType
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
@@ -28,7 +29,7 @@ _BUSY_SECONDS = 0.01
 class Attendance:
     """The calls of one sandbox; takes the descriptors."""
 
-    __slots__ = ("_attendant", "_ledger", "_listener", "_loop", "_watcher")
+    __slots__ = ("_attendant", "_ledger", "_listener", "_lock", "_loop", "_watcher")
 
     def __init__(self, listener: int, watcher: Watcher | None = None, ledger: int = -1) -> None:
         self._listener = listener
@@ -36,6 +37,7 @@ class Attendance:
         self._ledger = ledger
         self._loop: AbstractEventLoop | None = None
         self._attendant: Attendant | None = None
+        self._lock: LockType | None = None
 
     def begin(self, loop: AbstractEventLoop, keep: Keep | None) -> None:
         """From now on calls are answered."""
@@ -49,6 +51,7 @@ class Attendance:
         """The same without an event loop."""
         import _thread  # threading itself is for those who are called
 
+        self._lock = _thread.allocate_lock()
         # A copy of its own: everybody inside may be gone before it has begun.
         _thread.start_new_thread(self._wait, (os.dup(self._listener),))
 
@@ -68,7 +71,12 @@ class Attendance:
     def close(self) -> None:
         """Everybody inside has ended, or somebody else goes on with it."""
         self._quiet()
+        # Or else the thread might take up a number that is somebody else's by then.
+        if self._lock is not None:
+            self._lock.acquire()
         listener, self._listener = self._listener, -1
+        if self._lock is not None:
+            self._lock.release()
         if self._attendant is not None:
             self._attendant.close()
         elif listener >= 0:
@@ -113,5 +121,7 @@ class Attendance:
         first.register(listener, POLLIN)
         called = first.poll()[0][1] & POLLIN
         os.close(listener)
-        if called and self._listener >= 0:
-            self._called(None)
+        assert self._lock is not None  # noqa: S101 (made before the thread)
+        with self._lock:
+            if called and self._listener >= 0:
+                self._called(None)

@@ -1,8 +1,9 @@
 """Who answers the calls that a contained command has announced.
 
 One thread a sandbox, started when there is something to answer: most commands connect to nothing
-and never have one.  ``connect`` is carried out (``connections.py``); where attempts are watched as
-well, the other calls are let go on at once and then thought about (``watcher.py``).  A connection
+and never have one.  ``connect`` is carried out (``connections.py``), and so are pairs of datagram
+sockets (``pairs.py``); where attempts are watched as well, the other calls are let go on at once
+and then thought about (``watcher.py``).  A connection
 whose caller can wait has a thread of its own, so that it holds up nobody.
 
 A signal interrupts a caller that waits, as ever.  What was begun for it goes on; should it come
@@ -27,6 +28,7 @@ from handrail.sandbox import attempts, notices, seccomp
 from handrail.sandbox.call_ledger import MOST_CALLS, CallLedger
 from handrail.sandbox.connections import Call, Connections, shares_our_network
 from handrail.sandbox.denial import Denial
+from handrail.sandbox.pairs import Pairs
 from handrail.sandbox.watcher import Watcher
 
 #: Different denials that are noted of one command.
@@ -75,7 +77,9 @@ class Attendant:
         #: By socket: what a caller was to be told when a signal interrupted it.
         self._undelivered: dict[int, int] = {}
         self._connect = seccomp.connect_number(platform.machine())
+        self._socketpair = seccomp.socketpair_number(platform.machine())
         self._connections = Connections()
+        self._pairs = Pairs()
         self._thread = threading.Thread(target=self._run, name="handrail-attendant", daemon=True)
         self._thread.start()
 
@@ -106,6 +110,7 @@ class Attendant:
             self._attend()
         finally:
             self._connections.close()
+            self._pairs.close()
             os.close(self._stop)
             self._let_go()
 
@@ -142,7 +147,7 @@ class Attendant:
                 continue
             if faults.armed:
                 faults.point("call.taken")
-            if notice.call == self._connect:
+            if notice.call in (self._connect, self._socketpair):
                 slot = -1 if self._ledger is None else self._ledger.enter(notice)
                 self._carry_out(notice, slot)
             elif self._watcher is None:
@@ -150,13 +155,16 @@ class Attendant:
             else:
                 self._note(*self._watcher.see(self._listener, notice))
 
-    # --- connections ------------------------------------------------------------------------
+    # --- carrying them out ------------------------------------------------------------------
 
     def _carry_out(self, notice: notices.Notice, slot: int, *, again: bool = False) -> None:
         if faults.armed:
             faults.point("call.entered")
         if not notices.still_waits(self._listener, notice):
             self._strike(slot)
+            return
+        if notice.call == self._socketpair:
+            self._answer(notice, slot, self._pairs.make(self._listener, notice))
             return
         try:
             call = self._connections.prepare(notice)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Numbers of descriptors in the child.
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD, FIRST_FD = 3, 4, 5, 6, 7, 8, 9
+#: What is started before bwrap: one program or the other.
+APART_FD = BEFORE_FD
 #: The last thing that bwrap does before it starts the command is to copy this file.
 READY_FILE = b"/dev/.ready"
 #: bwrap itself refuses more than 9000 arguments.
@@ -24,6 +26,8 @@ MOST_ARGUMENTS = 8900
 PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
 #: of the others nothing is left.  An empty directory is also the cheaper mount by far.
 PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
+#: bwrap's own process inside: whoever could write its memory would have it live on when bwrap ends.
+FIRST_PROCESS = b"/proc/1"
 
 
 class Bind(Record):

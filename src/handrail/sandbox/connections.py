@@ -9,11 +9,12 @@ go while a command runs.  So no ``connect`` is made by the command itself.  Each
   The inode is asked of the listening socket, not of its name, and the connection is made to the
   inode that was looked at: whatever is renamed, linked or replaced meanwhile changes nothing;
 * an abstract name only in a network namespace of its own, where all of them were made inside;
+* what this very server listens on not at all: it starts commands for whoever comes by;
 * everything else as it was asked for.  A socket belongs to the network namespace it was made in,
   so it reaches nothing that the command's own would not.
 
-Datagrams could be sent elsewhere without a ``connect``; Unix sockets of that kind cannot be made
-in a sandbox at all (``seccomp.py``).
+Datagrams could be sent elsewhere without a ``connect``; single Unix sockets of that kind cannot be
+made in a sandbox at all (``seccomp.py``), and pairs are of another kind (``pairs.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Iterable
 from handrail.filesystem import kernel
 from handrail.sandbox import notices
 from handrail.sandbox.inside import family_of
+from handrail.sandbox.own_door import is_ours
 from handrail.sandbox.unix_inode import is_bound_to
 
 _UNIX = int(socket.AF_UNIX).to_bytes(2, sys.byteorder)
@@ -69,6 +71,9 @@ class Connections:
                     return Call(sock, raw, self._inode(notice.pid, path))
                 if shares_our_network(notice.pid):
                     raise ConnectionRefusedError(errno.ECONNREFUSED, "an abstract name of the host")
+            elif shares_our_network(notice.pid) and is_ours(raw):
+                here = b"localhost:%d" % int.from_bytes(raw[2:4], "big")
+                raise PermissionError(errno.EACCES, "where we listen ourselves", here)
             return Call(sock, raw)
         except BaseException:
             sock.close()

@@ -85,6 +85,19 @@ def _bubblewrap() -> list[Finding]:
             " with kernel.yama.ptrace_scope below 3",
         )
     )
+    spread = probe.receives_mounts()
+    findings.append(
+        Finding(
+            "later mounts",
+            found.apart or not spread,
+            "stay outside"
+            if found.apart or not spread
+            else "of the host show up inside with the permissions they have outside",
+            ""
+            if found.apart or not spread
+            else "`mount --make-rprivate /` in a mount namespace for the server, as root",
+        )
+    )
     numbers = tuple(map(int, re.findall(r"\d+", found.version)[:2]))
     findings.append(
         Finding(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.profile import BadIntent, Glob
+from handrail.sandbox.repositories import UNSETTLED_NS
 
 MOST_MATCHES = 8192
 MOST_ENTRIES = 400_000
@@ -72,7 +74,8 @@ def expand(
 ) -> tuple[list[bytes], list[bytes]]:
     """The paths that match now, and the directories into which we may not look.
 
-    ``seen`` takes the directories read and their times of change.
+    ``seen`` takes the directories read and their times of change, 0 for one that may have changed
+    since without a tick of its clock.
     Raises Refused when there is too much to look at.
     """
     start, pattern, below = _start(glob)
@@ -88,7 +91,7 @@ def expand(
     while todo:
         path, relative, level = todo.pop()
         try:
-            seen[path] = os.stat(path, follow_symlinks=False).st_mtime_ns
+            seen[path] = _changed(path)
         except PermissionError:
             closed.append(os.path.dirname(path))  # gives its names, but nothing by them
             continue
@@ -116,6 +119,12 @@ def expand(
                 " set glob_scan_max_depth"
             )
     return found, closed
+
+
+def _changed(path: bytes) -> int:
+    # Of the inode: the time of modification could be put back by a command.
+    changed = os.stat(path, follow_symlinks=False).st_ctime_ns
+    return changed if time.time_ns() - changed > UNSETTLED_NS else 0
 
 
 def _start(glob: Glob) -> tuple[bytes, str, bytes]:

@@ -107,7 +107,8 @@ def confine(asked: Mapping[str, Any]) -> None:
 
     if not asked["lasting"]:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # One that is not 0: no program that takes dumps gets it either.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     drop_privileges()
     rules = landlock.Rules(
         tuple(os.fsencode(path) for path in asked["readable"]),

@@ -26,8 +26,17 @@ else:
     import _signal  # the C part: ``signal`` itself would import enum
 
 
+#: How often it is looked whether the first process is on its way out, before it is waited for.
+_LOOKS = 10
+#: Of the kernel's flags of a thread, as in its ``stat``.
+_PF_EXITING = 4
 #: Those that have been made and whose end has not been seen.
 _living: set[Inside] = set()
+
+
+def others_at_work() -> bool:
+    """Whether somebody is in a sandbox of ours who could exchange names while another is made."""
+    return any(not inside.trusted for inside in _living)
 
 
 def wait_for_all(seconds: float) -> None:
@@ -52,6 +61,7 @@ class Inside:
         "_watcher",
         "again",
         "pid",
+        "trusted",
     )
 
     def __init__(
@@ -63,8 +73,12 @@ class Inside:
         ready: int = -1,
         again: Callable[[], ProcessSpec] | None = None,
         watcher: Watcher | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         _living.add(self)
+        #: What runs in there is ours.
+        self.trusted = trusted
         self._info = info
         self._closing = closing
         self._lease = lease
@@ -212,19 +226,6 @@ class Inside:
                 return
         self._end()
 
-    def kill(self) -> None:
-        """End everybody inside.  The first process asks to be told of bwrap's end, but only after
-        it has started the command, so a violent end may come too early for it."""
-        if not self._know():
-            return
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except OSError:
-            return
-        if _namespace(self.pid) == self._namespace:  # the number is still its own
-            _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
-        os.close(pidfd)
-
     def signal(self, number: int, *, tree: bool) -> int:
         """Signal the command's group, or everybody inside; how many were reached."""
         if not self._know():
@@ -257,8 +258,10 @@ class Inside:
             return -1  # bwrap ended before it made one
         # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
         # Its own way out through all its mounts takes a while, and harms nobody.
-        if not _children(self.pid):
-            return -1
+        for _ in range(_LOOKS):
+            if not _children(self.pid) and _leaves(self.pid):
+                return -1
+            os.sched_yield()  # it has been killed, but may wait for a processor to die on
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -266,11 +269,23 @@ class Inside:
         import select
 
         # Not to be seen, 0, only while it is ending.
-        ours = _namespace(self.pid) in (self._namespace, 0)
+        namespace = _namespace(self.pid)
+        ours = namespace in (self._namespace, 0)
         if ours and not select.select([pidfd], [], [], 0)[0]:
+            if namespace:
+                self._kill(pidfd)
             return pidfd
         os.close(pidfd)
         return -1
+
+    def _kill(self, pidfd: int) -> None:
+        """It dies with bwrap, or is ended by the keeper; but somebody in there may have talked it
+        out of that, or bwrap was killed before it could ask to be told: it starts the command
+        first."""
+        try:
+            _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
+        except OSError:
+            pass  # it has ended
 
     def _end(self) -> None:
         _living.discard(self)
@@ -319,6 +334,18 @@ def _children(pid: int) -> list[int]:
     except (OSError, ValueError):
         pass  # it is ending
     return found
+
+
+def _leaves(pid: int) -> bool:
+    """Whether none of its threads can run any more: each is on its way out, or gone."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if not int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING:
+                    return False
+    except OSError:
+        pass  # gone
+    return True
 
 
 def family_of(pid: int) -> list[int]:

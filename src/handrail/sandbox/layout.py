@@ -40,12 +40,18 @@ class Layout:
     """One plan in the making."""
 
     def __init__(
-        self, profile: Profile, registry: Registry, indexes: Indexes, fresh_proc: bool
+        self,
+        profile: Profile,
+        registry: Registry,
+        indexes: Indexes,
+        fresh_proc: bool,
+        careful: bool = False,
     ) -> None:
         self.profile = profile
         self.registry = registry
         self.indexes = indexes
         self.fresh_proc = fresh_proc
+        self.careful = careful
         self.plan = Plan(profile, registry, indexes)
         self.rules = self.plan.rules
         self.places = Places()
@@ -59,7 +65,7 @@ class Layout:
             self._protected()
             self._globs()
             self._private()
-            Mounts(self.plan, self.places, self.masks, self.fresh_proc).make()
+            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful).make()
         except BaseException:
             self.plan.close()
             raise

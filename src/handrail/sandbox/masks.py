@@ -7,8 +7,8 @@ sandbox lives: a copy of its descriptor is held by the first process inside (bwr
 So whoever comes later can tell what a killed server has left behind, and takes it away, by identity
 and only if empty.
 
-The sandbox can reach that descriptor by ``/proc`` and write the empty file, which nobody ever
-reads; what is read it never gets to hold.
+What is read the sandbox never gets to hold, and the empty file it cannot reach: the place of that
+first process in ``/proc`` is covered.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Rules that add nothing to the rule around them are dropped; the others become mounts in the order
 of their depth.  Whatever is less than writable inside something writable is a *carve-out*: the
 directories between are pinned by mounting them onto themselves, for a mount point cannot be
-renamed.  Carve-outs are mounted by bwrap, or before it begins if there are many (``beforehand``).
+renamed.  Carve-outs are mounted by bwrap, or before it begins if there are many, or if somebody
+could exchange them meanwhile (``beforehand``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from handrail.sandbox import beforehand
 from handrail.sandbox.bubblewrap import (
     FIRST_FD,
+    FIRST_PROCESS,
     MOST_ARGUMENTS,
     PROC_HIDDEN,
     PROC_READABLE,
@@ -51,7 +53,12 @@ class Mounts:
     """The mounts of one plan in the making."""
 
     def __init__(
-        self, plan: Plan, places: Places, masks: Mapping[bytes, Mask], fresh_proc: bool
+        self,
+        plan: Plan,
+        places: Places,
+        masks: Mapping[bytes, Mask],
+        fresh_proc: bool,
+        careful: bool = False,
     ) -> None:
         self._plan = plan
         self._rules = plan.rules
@@ -70,8 +77,25 @@ class Mounts:
                 self._writable_inside.update(parents(path))
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
-        if len(self._needed) > MANY and beforehand.possible():
+        plan.found = self._has_found()
+        if (len(self._needed) > MANY or (careful and plan.found)) and beforehand.possible():
             self._beforehand = []
+
+    def _has_found(self) -> bool:
+        """Whether something was found below a writable place rather than named.
+
+        Who was there before it may exchange it for a link while bwrap makes the sandbox, and bwrap
+        (before 0.12) follows: it would make what is missing wherever that leads.
+        """
+        named = {rule.path for rule in self._plan.profile.rules}
+        for path in self._needed:
+            around = self._around(path)
+            if around is None or self._rules[around] is not Access.WRITE or path in named:
+                continue
+            protected = os.path.basename(path) in self._plan.profile.protected
+            if not (protected and os.path.dirname(path) in named):
+                return True
+        return False
 
     def make(self) -> None:
         """Fill the plan; raises Refused."""
@@ -110,7 +134,7 @@ class Mounts:
     def _devices_and_processes(self) -> None:
         self._plan.steps.append(Devices())
         if self._fresh_proc:
-            self._plan.steps.append(Processes())
+            self._plan.steps += [Processes(), Empty(FIRST_PROCESS, 0o555)]
             for path in PROC_READABLE:
                 if os.path.exists(path):
                     self._plan.steps.append(Bind(path, 0, writable=False))

@@ -13,11 +13,12 @@ import os
 import struct
 from typing import NamedTuple
 
-_RECEIVE, _SEND, _ID_VALID = 0xC0502100, 0xC0182101, 0x40082102
+_RECEIVE, _SEND, _ID_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _CONTINUE = 1
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _ID = struct.Struct("=Q")
+_ADDED = struct.Struct("=QIIII")
 _PIDFD_GETFD = 438  # on every machine
 _PIDFD_THREAD = os.O_EXCL  # since Linux 6.9
 _LONGEST_PATH = 4096
@@ -86,6 +87,17 @@ def _send(listener: int, text: bytes) -> bool:
     except OSError:
         return False  # nobody waits for it any more
     return True
+
+
+def give_descriptor(listener: int, notice: Notice, fd: int, *, close_on_exec: bool) -> int:
+    """Give the caller a copy of a descriptor of ours; its number there.  Raises OSError."""
+    asked = _ADDED.pack(notice.number, 0, fd, 0, os.O_CLOEXEC if close_on_exec else 0)
+    while True:
+        try:
+            number: int = fcntl.ioctl(listener, _ADD, bytearray(asked))
+        except InterruptedError:
+            continue  # by a signal of ours, before it was done
+        return number
 
 
 # --- who asks -------------------------------------------------------------------------------------
@@ -168,5 +180,12 @@ def text_at(pid: int, address: int) -> bytes:
 def connect(fd: int, address: bytes) -> int:
     """``connect`` with an address as the caller had it; its error or 0."""
     if _libc.connect(fd, address, len(address)) < 0:
+        return ctypes.get_errno()
+    return 0
+
+
+def bind(fd: int, address: bytes) -> int:
+    """The same for ``bind``."""
+    if _libc.bind(fd, address, len(address)) < 0:
         return ctypes.get_errno()
     return 0

@@ -10,6 +10,7 @@ import os
 import stat
 
 from handrail.sandbox.bubblewrap import Step
+from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.paths import Exchanged
 from handrail.sandbox.profile import Access, Profile, parents
@@ -37,6 +38,8 @@ class Plan:
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
         self.arguments: list[bytes] = []
+        #: Whether it covers something that was found below a writable place, rather than named.
+        self.found = False
         #: What is mounted before bwrap begins (``beforehand.py``).
         self.beforehand = b""
 
@@ -58,7 +61,7 @@ class Plan:
                     return False
         for path, changed in self.changed.items():
             try:
-                if os.stat(path, follow_symlinks=False).st_mtime_ns != changed:
+                if os.stat(path, follow_symlinks=False).st_ctime_ns != changed:
                     return False
             except OSError:
                 return False
@@ -82,7 +85,7 @@ def look(path: bytes, follow: bool) -> Fact:
         return None
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFREG and path.endswith(b"/.git"):
-        return status.st_dev, status.st_ino, kind, status.st_mtime_ns, status.st_size
+        return status.st_dev, status.st_ino, kind, status.st_ctime_ns, status.st_size
     return status.st_dev, status.st_ino, kind
 
 
@@ -109,37 +112,53 @@ class Planner:
     def __init__(self, registry: Registry, *, fresh_proc: bool = True) -> None:
         self.registry = registry
         self._fresh_proc = fresh_proc
-        self._plans: dict[Profile, Plan] = {}
+        #: By profile, and whether others were at work and that made a difference.
+        self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
-        known = self._plans.pop(profile, None)
-        if known is not None and not known.still_true():
-            known.close()
-            known = None
+        careful = others_at_work()
+        known = self._known(profile, careful)
         if known is None:
-            known = self._made(profile)
-        self._plans[profile] = known
+            known = self._made(profile, careful)
+        # The last to go, from now on.
+        key = profile, careful and known.found
+        self._plans.pop(key, None)
+        self._plans[key] = known
         while len(self._plans) > self.MOST_PLANS:
             self._plans.pop(next(iter(self._plans))).close()
         return known
 
-    def _made(self, profile: Profile) -> Plan:
+    def _known(self, profile: Profile, careful: bool) -> Plan | None:
+        """One that is still true; with others at work it must be made for that, if it matters."""
+        for key in ((profile, False), (profile, True)):
+            known = self._plans.get(key)
+            if known is None:
+                continue
+            if not known.still_true():
+                self._plans.pop(key).close()
+            elif key[1] is (careful and known.found):
+                return known
+        return None
+
+    def _made(self, profile: Profile, careful: bool) -> Plan:
         from handrail.sandbox.layout import Layout  # which fills plans
 
         for _ in range(_MOST_TRIES):
             try:
-                return Layout(profile, self.registry, self._indexes, self._fresh_proc).build()
+                layout = Layout(profile, self.registry, self._indexes, self._fresh_proc, careful)
+                return layout.build()
             except Exchanged as moved:
                 problem = moved  # others work here as well
         raise problem
 
     def forget(self, profile: Profile) -> None:
         """Think of this profile anew the next time."""
-        plan = self._plans.pop(profile, None)
-        if plan is not None:
-            plan.close()
+        for careful in (False, True):
+            plan = self._plans.pop((profile, careful), None)
+            if plan is not None:
+                plan.close()
 
     def close(self) -> None:
         for plan in self._plans.values():

@@ -28,7 +28,7 @@ _ENV = {"PATH": "/usr/bin:/bin"}
 #: As in ``rehearsal.py``.
 _UNDECIDED = 75
 #: Of what is remembered.
-_FORM = 2
+_FORM = 3
 
 
 class Bubblewrap(Record):
@@ -39,6 +39,7 @@ class Bubblewrap(Record):
     fresh_proc: bool  # whether it may mount a /proc of its own
     argv0: bool  # whether it can set the name a program is called by
     connects: bool  # whether connections can be made for what it holds (``rehearsal.py``)
+    apart: bool = False  # whether it can be started apart from later mounts (``apart.py``)
 
 
 def this_machine() -> Machine:
@@ -113,10 +114,32 @@ def _try(path: str) -> tuple[Bubblewrap, bool]:
         )
     rehearsal = os.path.join(os.path.dirname(__file__), "rehearsal.py")
     how = _run([sys.executable, "-I", "-S", rehearsal, path])[0]
-    return Bubblewrap(path, version, fresh, "--argv0" in options, how == 0), how != _UNDECIDED
+    found = Bubblewrap(path, version, fresh, "--argv0" in options, how == 0, _try_apart(base))
+    return found, how != _UNDECIDED
 
 
-def _run(argv: list[str]) -> tuple[int, str]:
+def _try_apart(base: list[str]) -> bool:
+    from handrail.keeper import announce
+    from handrail.sandbox import apart
+
+    if not announce.startable():
+        return False
+    program = os.memfd_create("probe", os.MFD_CLOEXEC)
+    try:
+        os.write(program, apart.elf(os.geteuid(), os.getegid(), apart.NUMBER))
+        words = [f"/proc/self/fd/{apart.NUMBER}", *base, "/bin/true"]
+        return _run(words, (apart.NUMBER, program))[0] == 0
+    finally:
+        os.close(program)
+
+
+def receives_mounts() -> bool:
+    """Whether what is mounted on this machine later would show up in mount namespaces of ours."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        return b" shared:" in (text := file.read()) or b" master:" in text
+
+
+def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:
     """Run a program with nothing of our environment; its exit code and all it said."""
     fd = os.memfd_create("probe", os.MFD_CLOEXEC)
     try:
@@ -125,6 +148,7 @@ def _run(argv: list[str]) -> tuple[int, str]:
             (os.POSIX_SPAWN_OPEN, 0, null, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_DUP2, fd, 1),
             (os.POSIX_SPAWN_DUP2, fd, 2),
+            *((os.POSIX_SPAWN_DUP2, ours, number) for number, ours in passed),
         ]
         pid = os.posix_spawn(argv[0], argv, _ENV, file_actions=actions)
         _, status = os.waitpid(pid, 0)
@@ -167,11 +191,11 @@ def _switch(place: str) -> str:
 def _remembered(key: str) -> Bubblewrap | None:
     try:
         with open(_file()) as file:
-            first, path, version, *facts = file.read().split("\n")[:6]
-            proc, argv0, connects = (fact == "1" for fact in facts)
+            first, path, version, *facts = file.read().split("\n")[:7]
+            proc, argv0, connects, apart = (fact == "1" for fact in facts)
     except (OSError, ValueError):
         return None
-    return Bubblewrap(path, version, proc, argv0, connects) if first == key else None
+    return Bubblewrap(path, version, proc, argv0, connects, apart) if first == key else None
 
 
 def forget() -> None:
@@ -183,7 +207,7 @@ def forget() -> None:
 
 
 def _remember(key: str, found: Bubblewrap) -> None:
-    facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n"
+    facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n{found.apart:d}\n"
     text = f"{key}\n{found.path}\n{found.version}\n{facts}"
     place = _file()
     temporary = f"{place}.{os.getpid()}"

@@ -1,8 +1,9 @@
 """Repositories inside a writable root, found again quickly.
 
 The first look walks the tree; later ones ask every directory for its time of change only and
-read those anew that have changed.  A directory that changed about when it was read is read again,
-for its clock may not have ticked since.
+read those anew that have changed.  That is the inode's own time, which nobody can put back: a
+command could have its way with the time of modification.  A directory that changed about when it
+was read is read again, for its clock may not have ticked since.
 
 A directory that others use too, such as the one for temporary files, is looked at less closely:
 only what is ours, only so much of it, nearest first.  It changes all the time, and nobody should
@@ -23,9 +24,11 @@ MOST_SHARED = 128
 #: Stands among what was found for all that was not looked at.
 MORE = b""
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
-_UNSETTLED_NS = 50_000_000
+#: What changed so shortly before it was read may have changed again within the same tick.
+UNSETTLED_NS = 50_000_000
 
-Directory = tuple[int, int, tuple[bytes, ...], bool]  # mtime, read at, subdirectories, has .git
+#: Time of change, inode, when it was read, subdirectories, whether it has a .git.
+Directory = tuple[int, int, int, tuple[bytes, ...], bool]
 
 
 class RepositoryIndex:
@@ -62,19 +65,22 @@ class RepositoryIndex:
                 if not self._shared:
                     found.append(path)
                 continue
-            changed = status.st_mtime_ns
             entry = before.get(path)
-            if entry is None or entry[0] != changed or entry[1] - changed < _UNSETTLED_NS:
-                entry = _read(path, changed, empty=not self._shared)
+            if (
+                entry is None
+                or entry[:2] != (status.st_ctime_ns, status.st_ino)
+                or entry[2] - status.st_ctime_ns < UNSETTLED_NS
+            ):
+                entry = _read(path, status, empty=not self._shared)
             seen[path] = entry
-            if entry[3] and path != self.root:
+            if entry[4] and path != self.root:
                 found.append(path + b"/.git")
-            todo += entry[2]
+            todo += entry[3]
         self._seen = seen
         return tuple(sorted(found))
 
 
-def _read(path: bytes, changed: int, *, empty: bool) -> Directory:
+def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
     """``empty``: whether an empty ``.git`` counts; masks of sandboxes are, and come and go."""
     now = time.time_ns()
     below: list[bytes] = []
@@ -89,7 +95,7 @@ def _read(path: bytes, changed: int, *, empty: bool) -> Directory:
                     below.append(entry.path)
     except OSError:
         pass  # not ours to read: then git of ours would not trust it either
-    return changed, now, tuple(below), has_git
+    return status.st_ctime_ns, status.st_ino, now, tuple(below), has_git
 
 
 def _is_empty(entry: os.DirEntry[bytes]) -> bool:

@@ -81,13 +81,17 @@ _IOCTL = (16, 29)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _CONNECT = (42, 203)
+#: Calls that can connect without a ``connect``, and which of their arguments has the flag for it.
+_SENDING = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
+_FAST_OPEN = 0x20000000
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACE = 0x7E020000
 _NEW_TIME = 0x80  # of unshare alone; in clone these bits are the signal
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_STREAM, _SEQPACKET = 1, 5
+#: The kernel takes raw Unix sockets for datagrams.
+_STREAM, _DATAGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
 class _Program:
@@ -127,14 +131,14 @@ class _Program:
         )
 
 
-def _connected_types(eperm: int) -> _Program:
+def _connected_types(otherwise: int, *more: int) -> _Program:
     """Streams and packets in sequence: without a ``connect`` these can reach nobody else."""
     block = _Program()
     block.argument(1)
     block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
-    block.answer_if(_JEQ, _STREAM, ALLOW)
-    block.answer_if(_JEQ, _SEQPACKET, ALLOW)
-    block.answer(eperm)
+    for kind in (_STREAM, _SEQPACKET, *more):
+        block.answer_if(_JEQ, kind, ALLOW)
+    block.answer(otherwise)
     return block
 
 
@@ -143,7 +147,7 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
 
     ``unix_sockets``: whether such sockets may be made one by one, which takes somebody who answers
     what ``announcing`` announces; pairs may in any case.  Either must be of a kind that cannot be
-    sent elsewhere: datagrams can.
+    sent elsewhere: datagrams can.  A pair of those is announced, and another kind given instead.
     """
     audit, column = ARCHES[arch]
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
@@ -185,8 +189,15 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     block = _Program()
     block.argument(0)
     block.answer_unless(_JEQ, _UNIX, eperm)
-    block.code += _connected_types(eperm).code
+    announced = (_DATAGRAM, _RAW) if unix_sockets else ()
+    block.code += _connected_types(eperm, *announced).code
     main.only_for(_SOCKETPAIR[column], block)
+    for call, flags_at in _SENDING:
+        block = _Program()
+        block.argument(flags_at)
+        block.answer_if(_JSET, _FAST_OPEN, ERRNO | errno.EOPNOTSUPP)
+        block.answer(ALLOW)
+        main.only_for(call[column], block)
     main.answer(ALLOW)
     return main.bytes()
 
@@ -196,19 +207,34 @@ def connect_number(arch: str) -> int:
     return _CONNECT[ARCHES[arch][1]]
 
 
+def socketpair_number(arch: str) -> int:
+    """Which call ``socketpair`` is."""
+    return _SOCKETPAIR[ARCHES[arch][1]]
+
+
+def _announced_pairs(arch: str) -> _Program:
+    """Every pair of a kind that ``program`` lets pass only because it is announced."""
+    part = _Program()
+    part.only_for(socketpair_number(arch), _connected_types(NOTIFY))
+    return part
+
+
 def announcing(arch: str, *, watch: bool) -> bytes:
-    """The program that has ``connect`` announced, or every attempt to change something as well.
+    """The program that has ``connect`` and pairs of datagrams announced.
+
+    Every attempt to change something as well, if that is watched.
 
     What the other program refuses is refused without an announcement.
     """
     if watch:
         from handrail.sandbox import attempts  # only for those who ask
 
-        return attempts.filter_code(arch)
+        return attempts.filter_code(arch, _announced_pairs(arch).bytes())
     main = _Program()
     main.load(_ARCH)
     main.answer_unless(_JEQ, ARCHES[arch][0], ALLOW)
     main.load(_NR)
     main.answer_if(_JEQ, connect_number(arch), NOTIFY)
+    main.code += _announced_pairs(arch).code
     main.answer(ALLOW)
     return main.bytes()

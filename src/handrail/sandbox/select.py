@@ -40,7 +40,9 @@ _MOST_TRIES = 8
 class Sandbox:
     """The sandbox of this machine, ready to be used again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *private: bytes) -> None:
+        """``private``: directories of ours that nobody inside gets to see, besides the usual."""
+        self._private = private
         self._machine: Machine | None = None
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
@@ -49,7 +51,8 @@ class Sandbox:
     def machine(self) -> Machine:
         """What symbolic roots mean here."""
         if self._machine is None:
-            self._machine = probe.this_machine()
+            found = probe.this_machine()
+            self._machine = found._replace(private=(*found.private, *self._private))
         return self._machine
 
     def resolve(self, intent: Intent, cwd: bytes) -> Profile:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 
 #: How they are named, with eight hex digits after it.
 PREFIX = "handrail-tmp-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Temporary:
@@ -98,26 +98,53 @@ def _is_still(path: bytes, fd: int) -> bool:
 
 
 def clear(path: bytes) -> None:
-    """Remove a directory with all that is in it, closed directories too."""
+    """Remove a directory with all that is in it, closed directories too.
+
+    What is in it was made by commands, and others may be at work there: no name is followed, and
+    no depth is too much.
+    """
     try:
         os.rmdir(path)  # nearly always empty
         return
     except OSError:
         pass
-    import shutil
+    from handrail.errors import FilesError
+    from handrail.filesystem.removal import remove
 
-    shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        _open_up(path)
-        shutil.rmtree(path, ignore_errors=True)
+    for prepare in (lambda _: None, _open_up):
+        prepare(path)
+        try:
+            remove(path)
+            return
+        except FilesError:
+            continue  # closed, or somebody else's: then it stays
 
 
 def _open_up(path: bytes) -> None:
-    for here, below, _ in os.walk(path):
-        for name in [b"", *below]:
-            place = os.path.join(here, name)
-            try:
-                if stat.S_ISDIR(os.lstat(place).st_mode):
-                    os.chmod(place, 0o700)
-            except OSError:
-                pass  # somebody else's: then it stays
+    try:
+        top = os.open(path, _PLACE)
+    except OSError:
+        return
+    levels = [(top, _opened(top))]
+    while levels:
+        here, below = levels[-1]
+        if not below:
+            os.close(here)
+            levels.pop()
+            continue
+        try:
+            inner = os.open(below.pop(), _PLACE, dir_fd=here)
+        except OSError:
+            continue  # gone, exchanged, or deeper than we can have files open
+        levels.append((inner, _opened(inner)))
+
+
+def _opened(place: int) -> list[bytes]:
+    """The directories in one that is given its mode back: the very one, whatever its name is."""
+    name = b"/proc/self/fd/%d" % place
+    try:
+        os.chmod(name, 0o700)
+        with os.scandir(name) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # somebody else's: then it stays

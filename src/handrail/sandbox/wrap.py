@@ -12,6 +12,7 @@ import os
 from handrail.keeper import announce
 from handrail.sandbox import seccomp
 from handrail.sandbox.bubblewrap import (
+    APART_FD,
     ARGS_FD,
     BEFORE_FD,
     INFO_FD,
@@ -27,7 +28,7 @@ from handrail.sandbox.inside import Inside
 from handrail.sandbox.masks import Registry
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan
-from handrail.sandbox.probe import Bubblewrap
+from handrail.sandbox.probe import Bubblewrap, receives_mounts
 from handrail.sandbox.record import Record
 
 TYPE_CHECKING = False
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
-#: Filter programs by what they are for.
+#: Filter programs, and the one before bwrap, by what they are for.
 _filters: dict[tuple[str, bool], int] = {}
+#: What ``spreads`` has found.
+_spreading: list[bool] = []
 
 
 class Wrapped(Record):
@@ -172,6 +175,10 @@ def wrap_command(
             closing.append(_memory(plan.beforehand))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*beforehand.words(BEFORE_FD, lasting=lasting), *program)
+        elif bwrap.apart and spreads():
+            closing.append(_filter("apart", True))
+            passed.append((APART_FD, closing[-1]))
+            program = (b"/proc/self/fd/%d" % APART_FD, *program)
         ours.send(b"\n")
         ours.shutdown(_socket.SHUT_WR)
         ready = ours.detach()
@@ -185,7 +192,17 @@ def wrap_command(
         (*program, b"--args", b"%d" % ARGS_FD, b"--", *command),
         _ENV,
         tuple(passed),
-        Inside(info, tuple(closing), lease, tty, ready, again, watcher),
+        # Without sockets: a helper of ours for files, or somebody who is as harmless.
+        Inside(
+            info,
+            tuple(closing),
+            lease,
+            tty,
+            ready,
+            again,
+            watcher,
+            trusted=not plan.profile.sockets,
+        ),
     )
 
 
@@ -197,16 +214,27 @@ def _setsid() -> bytes:
 
 
 def _filter(what: str, option: bool) -> int:
-    """A filter program, to be read from its beginning: each reader needs a position of its own."""
+    """A program, to be read from its beginning: each reader needs a position of its own."""
     fd = _filters.get((what, option))
     if fd is None:
         machine = os.uname().machine
-        if what == "refuse":
+        if what == "apart":
+            from handrail.sandbox import apart  # where mounts spread
+
+            text = apart.elf(os.geteuid(), os.getegid(), APART_FD)
+        elif what == "refuse":
             text = seccomp.program(machine, unix_sockets=option)
         else:
             text = seccomp.announcing(machine, watch=option)
         fd = _filters[what, option] = _memory(text)
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def spreads() -> bool:
+    """Whether later mounts of this machine would show up inside; looked at once."""
+    if not _spreading:
+        _spreading.append(receives_mounts())
+    return _spreading[0]
 
 
 def forget_filters() -> None:

@@ -20,6 +20,7 @@ from handrail.process.launcher import Launcher
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
+from handrail.sandbox import own_door
 from handrail.server import environment, quota, upgrade
 from handrail.server.adoption import adopt, renew_keeper
 from handrail.server.auth import Authenticator, Principal, Throttle
@@ -114,7 +115,9 @@ class Server:
         if self._sandbox is None:
             from handrail.sandbox.select import Sandbox
 
-            self._sandbox = Sandbox()
+            named = self.settings.state_dir
+            private = () if named is None else (os.fsencode(os.path.abspath(named)),)
+            self._sandbox = Sandbox(*private)
         return self._sandbox
 
     def admit(self, session: Session) -> None:
@@ -331,6 +334,7 @@ async def _listen(
             return unix
         limits = ListenLimits(refused=Throttle().failed)
         tcp = await websocket.listen(listen.host, listen.port, front, limits=limits, sock=sock)
+        own_door.keep_from_commands(tcp.sockname[1])  # type: ignore[index]
     except OSError as error:
         raise UsageError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"

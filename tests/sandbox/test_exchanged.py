@@ -1,0 +1,90 @@
+"""Names that a running command exchanges while another sandbox is being made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail.sandbox.beforehand import possible
+from handrail.sandbox.inside import others_at_work
+from handrail.sandbox.paths import Refused
+from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
+
+from .runs import Held, holding, spawn
+
+EXCHANGE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+os.makedirs("one/.git/hooks")
+os.symlink("/oldroot" + sys.argv[1], "two")
+while True:
+    libc.renameat2(-100, b"one", -100, b"two", 2)
+    for _ in range(100000): pass
+"""
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    with holding() as made:
+        yield made
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="handrail-race-", dir="/var/tmp"))
+    for name in ("ws/.git", "ws/.agents", "ws/.codex", "out"):
+        (made / name).mkdir(parents=True)
+    yield made
+    shutil.rmtree(made)
+
+
+def profile(ws: Path, *more: Entry) -> Profile:
+    entries = (Entry(Access.READ, special="root"), Entry(Access.WRITE, special="project_roots"))
+    root = os.fsencode(ws)
+    intent = Intent(entries=(*entries, *more), workspace_roots=(root,))
+    return resolve(intent, root, Machine())
+
+
+@pytest.mark.skipif(not possible(), reason="this machine does not let us mount beforehand")
+def test_nothing_is_made_where_a_link_leads(held: Held, place: Path) -> None:
+    ws, asked = place / "ws", profile(place / "ws")
+    argv = ["/usr/bin/python3", "-c", EXCHANGE, str(place / "out")]
+    with tempfile.TemporaryFile() as output:
+        first = held.wrap(asked, argv, os.fsencode(ws))
+        pid = spawn(first, output.fileno())
+        first.inside.sent()
+        assert others_at_work()
+        until = time.monotonic() + 4
+        while time.monotonic() < until and not os.listdir(place / "out"):
+            try:
+                held.run(asked, ["/bin/true"])
+            except Refused:
+                pass  # seen in time
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        first.inside.wait()
+    assert os.listdir(place / "out") == []
+    assert not others_at_work()
+
+
+@pytest.mark.skipif(not possible(), reason="this machine does not let us mount beforehand")
+def test_it_is_done_for_what_was_found_and_only_then(held: Held, place: Path) -> None:
+    ws = place / "ws"
+    assert not held.planner.plan(profile(ws)).beforehand
+    (ws / "sub/.git").mkdir(parents=True)
+    assert not held.planner.plan(profile(ws)).beforehand
+    first = held.wrap(profile(ws), ["/bin/true"])
+    assert held.planner.plan(profile(ws)).beforehand
+    pattern = Entry(Access.DENY, glob="*.env")
+    (ws / "a.env").write_text("x")
+    assert held.planner.plan(profile(ws, pattern)).beforehand
+    shutil.rmtree(ws / "sub")
+    assert not held.planner.plan(profile(ws)).beforehand
+    first.inside.abandon()
+    assert not held.planner.plan(profile(ws, pattern)).beforehand
