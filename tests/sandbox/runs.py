@@ -15,6 +15,7 @@ from handrail.sandbox.masks import Registry
 from handrail.sandbox.plan import Planner
 from handrail.sandbox.probe import bubblewrap
 from handrail.sandbox.profile import Profile
+from handrail.sandbox.upkeep import Upkeep
 from handrail.sandbox.watcher import watch_plan
 from handrail.sandbox.wrap import Wrapped, wrap_command
 
@@ -28,6 +29,7 @@ class Held:
         self.registry = Registry(directory)
         self.bwrap = bubblewrap()
         self.planner = Planner(self.registry, fresh_proc=self.bwrap.fresh_proc)
+        self.upkeep = Upkeep()
         self.denials: list[Denial] = []
 
     def wrap(
@@ -36,7 +38,9 @@ class Held:
         words = tuple(map(os.fsencode, argv))
         plan = self.planner.plan(profile)
         watcher = watch_plan(plan) if watch else None
-        return wrap_command(words, cwd, ENV, plan, self.bwrap, self.registry, watcher=watcher)
+        return wrap_command(
+            words, cwd, ENV, plan, self.bwrap, self.registry, self.upkeep, watcher=watcher
+        )
 
     def run(
         self, profile: Profile, argv: list[str], cwd: bytes = b"/", *, watch: bool = False
@@ -52,6 +56,7 @@ class Held:
             return os.waitstatus_to_exitcode(status), os.pread(output.fileno(), 1 << 20, 0)
 
     def close(self) -> None:
+        self.upkeep.close(0)
         self.planner.close()
         self.registry.close()
 

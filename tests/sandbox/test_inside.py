@@ -21,7 +21,9 @@ def test_those_inside_are_ended_though_nobody_told_them_to_end_with_bwrap() -> N
     alive, theirs = os.pipe()
     with holding() as held, open(alive, "rb", 0) as reader:
         plan = held.planner.plan(profile)
-        one = wrap_command(WAITS, b"/", ENV, plan, held.bwrap, held.registry, lasting=True)
+        one = wrap_command(
+            WAITS, b"/", ENV, plan, held.bwrap, held.registry, held.upkeep, lasting=True
+        )
         bwrap = spawn(one, theirs)
         os.close(theirs)
         one.inside.sent()

@@ -84,9 +84,17 @@ class Attendance:
             if self._ledger >= 0:
                 os.close(self._ledger)
 
+    def disown(self) -> None:
+        """In a child after a fork: somebody else answers, on a loop that is not ours."""
+        listener, self._listener = self._listener, -1
+        if listener >= 0:
+            os.close(listener)
+
     def _quiet(self) -> None:
-        if self._loop is not None and self._attendant is None and self._listener >= 0:
-            self._loop.remove_reader(self._listener)
+        loop = self._loop
+        if loop is None or loop.is_closed() or self._attendant is not None or self._listener < 0:
+            return
+        loop.remove_reader(self._listener)
 
     def _called(self, keep: Keep | None) -> None:
         """The first call, or the end of all who could make one."""

@@ -67,11 +67,13 @@ class Attendant:
         self._listener = listener
         self._ledger = ledger
         self._watcher = watcher
-        self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
+        # Not the end of a pipe: a forked child would hold it open.
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._stopped = False
         self._found: dict[Denial, None] = {}
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(MOST_CALLS)
-        #: Of the listener and the ledger: our owner, our thread, and every errand with one.
+        #: Of the descriptors: our owner, our thread, and every errand with one.
         self._users = 2
         self._errands: dict[int, _Errand] = {}  # by socket
         #: By socket: what a caller was to be told when a signal interrupted it.
@@ -95,9 +97,9 @@ class Attendant:
 
     def close(self) -> None:
         """Stop, and wait until that has happened; who calls then waits for the next attendant."""
-        fd, self._stopped = self._stopped, -1
-        if fd >= 0:
-            os.close(fd)
+        if not self._stopped:
+            self._stopped = True
+            os.eventfd_write(self._stop, 1)
             self._thread.join(_LAST_SECONDS)
             self._let_go()
 
@@ -111,7 +113,6 @@ class Attendant:
         finally:
             self._connections.close()
             self._pairs.close()
-            os.close(self._stop)
             self._let_go()
 
     def _let_go(self) -> None:
@@ -119,6 +120,7 @@ class Attendant:
             self._users -= 1
             last = self._users == 0
         if last:
+            os.close(self._stop)
             os.close(self._listener)
             if self._ledger is not None:
                 self._ledger.close()
@@ -187,7 +189,7 @@ class Attendant:
             self._run_errand(errand)
             return
         while not self._turns.acquire(timeout=_LOOK_SECONDS):
-            if self._stopped < 0:
+            if self._stopped:
                 call.close()
                 return  # whoever follows us finds it in the ledger
         with self._lock:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from handrail.process.spec import ProcessSpec
     from handrail.sandbox.attendance import Attendance, Keep
     from handrail.sandbox.denial import Denial
+    from handrail.sandbox.upkeep import Upkeep
     from handrail.sandbox.watcher import Watcher
 else:
     import _signal  # the C part: ``signal`` itself would import enum
@@ -30,19 +31,14 @@ else:
 _LOOKS = 10
 #: Of the kernel's flags of a thread, as in its ``stat``.
 _PF_EXITING = 4
-#: Those that have been made and whose end has not been seen.
+#: Those of this program whose end has not been seen.  They are counted here and looked after by
+#: those who made them: they may belong to other threads.
 _living: set[Inside] = set()
 
 
 def others_at_work() -> bool:
     """Whether somebody is in a sandbox of ours who could exchange names while another is made."""
-    return any(not inside.trusted for inside in _living)
-
-
-def wait_for_all(seconds: float) -> None:
-    """Before we end ourselves: clear away what sandboxes leave that were told to end."""
-    for inside in list(_living):
-        inside.wait(seconds)
+    return any(not inside.trusted for inside in list(_living))  # in one step, for other threads
 
 
 class Inside:
@@ -54,10 +50,13 @@ class Inside:
         "_closing",
         "_info",
         "_lease",
+        "_looking",
         "_namespace",
         "_ready",
         "_said",
         "_tty",
+        "_upkeep",
+        "_waiting",
         "_watcher",
         "again",
         "pid",
@@ -73,10 +72,15 @@ class Inside:
         ready: int = -1,
         again: Callable[[], ProcessSpec] | None = None,
         watcher: Watcher | None = None,
+        upkeep: Upkeep | None = None,
         *,
         trusted: bool = False,
     ) -> None:
         _living.add(self)
+        #: Of whoever made it.
+        self._upkeep = upkeep
+        if upkeep is not None:
+            upkeep.insides.add(self)
         #: What runs in there is ours.
         self.trusted = trusted
         self._info = info
@@ -88,6 +92,9 @@ class Inside:
         self.again = again
         self._watcher = watcher
         self._attendance: Attendance | None = None
+        #: Of ``set_up`` and of ``settle``, while they wait: on which loop, and for what.
+        self._looking: tuple[AbstractEventLoop, Future[None]] | None = None
+        self._waiting: tuple[AbstractEventLoop, int, list[Callable[[], None]]] | None = None
         self._said = b""
         self._namespace = 0
         self._bwrap = 0  # of one that a server before us has set up
@@ -133,15 +140,17 @@ class Inside:
 
     def park(self) -> None:
         """Another server goes on with it."""
-        _living.discard(self)
+        self._forget()
         if self._attendance is not None:
             self._attendance.close()
 
     def sent(self) -> None:
         """Whoever starts it has descriptors of its own now."""
-        for fd in self._closing:
-            os.close(fd)
-        self._closing = ()
+        if self._upkeep is not None:
+            with self._upkeep.lock:
+                closing, self._closing = self._closing, ()
+                for fd in closing:
+                    os.close(fd)
 
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Whether bwrap has come to start the command; it may have met what vanished meanwhile.
@@ -151,21 +160,13 @@ class Inside:
         if self._ready < 0:
             return True
         seen: Future[None] = loop.create_future()
-
-        def look() -> None:
-            if not seen.done():
-                seen.set_result(None)
-
-        loop.add_reader(self._ready, look)
+        self._looking = loop, seen
+        loop.add_reader(self._ready, _tell, seen)
         try:
             await seen
-            return os.read(self._ready, 1) == b""
-        except ConnectionError:
-            return False
+            return self._ready >= 0 and self.stood()
         finally:
-            loop.remove_reader(self._ready)
-            os.close(self._ready)
-            self._ready = -1
+            self._close_ready()
 
     def stands(self) -> bool:
         """The same for whoever has nothing else to do meanwhile."""
@@ -174,8 +175,7 @@ class Inside:
         try:
             return self.stood()
         finally:
-            os.close(self._ready)
-            self._ready = -1
+            self._close_ready()
 
     def stood(self) -> bool:
         """After bwrap's exit: whether it had come to start the command."""
@@ -186,8 +186,28 @@ class Inside:
 
     def abandon(self) -> None:
         """It was never started."""
-        self.sent()
         self._end()
+
+    def leave(self) -> None:
+        """Somebody in there lives on, and we are going; whoever comes later clears away."""
+        lease, self._lease = self._lease, None
+        self._let_go()
+        if lease is not None:
+            lease.leave()
+
+    def disown(self) -> None:
+        """In a child after a fork: this is the parent's, and so are its loops; nothing is told."""
+        _living.discard(self)
+        waiting, self._waiting = self._waiting, None
+        held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
+        self._closing, self._info, self._ready, self._looking = (), -1, -1, None
+        for fd in held:
+            if fd >= 0:
+                os.close(fd)
+        if self._attendance is not None:
+            self._attendance.disown()
+        if self._lease is not None:
+            self._lease.disown()
 
     def over(self) -> bool:
         """bwrap has exited: whether everybody inside is gone too, and all is cleared away."""
@@ -200,19 +220,16 @@ class Inside:
 
     def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
         """bwrap has exited: call back when everybody inside is gone; at once if they are."""
+        if self._waiting is not None:
+            self._waiting[2].append(done)
+            return
         pidfd = self._first_process()
         if pidfd < 0:
             self._end()
             done()
             return
-
-        def gone() -> None:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-            self._end()
-            done()
-
-        loop.add_reader(pidfd, gone)
+        self._waiting = loop, pidfd, [done]
+        loop.add_reader(pidfd, self._end)
 
     def wait(self, seconds: float | None = None) -> None:
         """The same for whoever has nothing else to do."""
@@ -288,18 +305,52 @@ class Inside:
             pass  # it has ended
 
     def _end(self) -> None:
-        _living.discard(self)
-        if self._attendance is not None:
-            self._attendance.close()
-        if self._info >= 0:
-            os.close(self._info)
-            self._info = -1
-        if self._ready >= 0:
-            os.close(self._ready)
-            self._ready = -1
+        """Nobody is in there: clear away, and say so."""
+        waiting = self._waiting
+        self._let_go()
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()
+        if waiting is not None:
+            for done in waiting[2]:
+                done()
+
+    def _let_go(self) -> None:
+        """Of everything but the lease.  On its own loop, or when that is closed."""
+        self._forget()
+        self.sent()
+        if self._attendance is not None:
+            self._attendance.close()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            loop, pidfd, _ = waiting
+            if not loop.is_closed():
+                loop.remove_reader(pidfd)
+            os.close(pidfd)
+        info, self._info = self._info, -1
+        if info >= 0:
+            os.close(info)
+        self._close_ready()
+
+    def _forget(self) -> None:
+        _living.discard(self)
+        if self._upkeep is not None:
+            self._upkeep.insides.discard(self)
+
+    def _close_ready(self) -> None:
+        ready, self._ready = self._ready, -1
+        looking, self._looking = self._looking, None
+        if ready < 0:
+            return
+        if looking is not None and not looking[0].is_closed():
+            looking[0].remove_reader(ready)
+            _tell(looking[1])
+        os.close(ready)
+
+
+def _tell(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _number(text: bytes, name: bytes) -> int:

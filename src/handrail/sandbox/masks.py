@@ -63,6 +63,18 @@ class Lease:
         if self.users == 0:
             self._registry.give_up(self)
 
+    def leave(self) -> None:
+        """Somebody of that sandbox lives, and we are going: whoever comes later clears away."""
+        self.users -= 1
+        if self.users == 0:
+            self._registry.leave(self)
+
+    def disown(self) -> None:
+        """In a child after a fork: it is the parent's, and not to be held any longer than that."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
 
 class Registry:
     """The masks of this user, in one directory that all our processes share."""
@@ -122,9 +134,7 @@ class Registry:
 
     def give_up(self, lease: Lease) -> None:
         """Take a lease's masks away, but not those that somebody else holds as well."""
-        for key, held in list(self._active.items()):
-            if held is lease:
-                del self._active[key]
+        self._drop(lease)
         with self._locked():
             os.close(lease.fd)
             self._forget(lease.name)
@@ -136,6 +146,16 @@ class Registry:
                     if not _held(others, mask.path, identity)
                 }
             )
+
+    def leave(self, lease: Lease) -> None:
+        """Let go of a lease whose sandbox goes on holding it."""
+        self._drop(lease)
+        os.close(lease.fd)
+
+    def _drop(self, lease: Lease) -> None:
+        for key, held in list(self._active.items()):
+            if held is lease:
+                del self._active[key]
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""

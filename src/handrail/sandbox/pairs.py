@@ -127,7 +127,9 @@ class Pairs:
     def close(self) -> None:
         """Nobody asks any more."""
         if self._line is not None:
-            self._line.close()  # which ends the program
+            # Which ends the program, also when a forked child has a copy of the line.
+            self._line.shutdown(socket.SHUT_RDWR)
+            self._line.close()
             self._line = None
             os.waitpid(self._maker, 0)
 

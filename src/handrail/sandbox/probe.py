@@ -210,7 +210,7 @@ def _remember(key: str, found: Bubblewrap) -> None:
     facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n{found.apart:d}\n"
     text = f"{key}\n{found.path}\n{found.version}\n{facts}"
     place = _file()
-    temporary = f"{place}.{os.getpid()}"
+    temporary = f"{place}.{os.getpid()}-{os.urandom(4).hex()}"  # threads of ours may find it, too
     try:
         with open(temporary, "w") as file:
             file.write(text)

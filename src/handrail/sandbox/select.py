@@ -12,15 +12,16 @@ import sys
 
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
-from handrail.sandbox.inside import wait_for_all
 from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.wrap import Wrapped, forget_filters, wrap, wrap_command
+from handrail.sandbox.upkeep import Upkeep
+from handrail.sandbox.wrap import Wrapped, wrap, wrap_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
@@ -46,6 +47,9 @@ class Sandbox:
         self._machine: Machine | None = None
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
+        #: What it has made, and nobody else.
+        self.upkeep = Upkeep()
+        self._closed = False
 
     @property
     def machine(self) -> Machine:
@@ -87,6 +91,7 @@ class Sandbox:
                 plan,
                 self._bwrap,
                 plan.registry,
+                self.upkeep,
                 once_more,
                 watcher(plan),
                 lasting=lasting,
@@ -124,7 +129,9 @@ class Sandbox:
         """The same for words and an environment, under a profile that asks for something."""
 
         def hold(plan: Plan) -> Wrapped:
-            return wrap_command(argv, cwd, env, plan, self._bwrap, plan.registry, tty=tty)
+            return wrap_command(
+                argv, cwd, env, plan, self._bwrap, plan.registry, self.upkeep, tty=tty
+            )
 
         if again:
             self._ready().forget(profile)
@@ -147,13 +154,18 @@ class Sandbox:
         """Clear away what sandboxes of before have left behind."""
         self._ready().registry.sweep()
 
-    def close(self) -> None:
-        wait_for_all(_LAST_SECONDS)
+    async def see_out(self, loop: AbstractEventLoop) -> None:
+        """Before ``close``, for whoever has more to do on its loop than to wait for the last."""
+        await self.upkeep.see_out(loop, _LAST_SECONDS)
+
+    def close(self, seconds: float = _LAST_SECONDS) -> None:
+        """Clear away what its sandboxes leave, which were told to end, and let go."""
+        self._closed = True
+        self.upkeep.close(seconds)
         if self._planner is not None:
             self._planner.close()
             self._planner.registry.close()
             self._planner = None
-        forget_filters()
 
     @property
     def _bwrap(self) -> probe.Bubblewrap:
@@ -161,6 +173,8 @@ class Sandbox:
         return self._found
 
     def _ready(self) -> Planner:
+        if self._closed:
+            raise SandboxUnavailable("whoever contains commands is closed; make another")
         if self._planner is None:
             if sys.platform != "linux":
                 from handrail.sandbox.seatbelt import platform_refusal

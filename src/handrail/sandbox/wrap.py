@@ -10,7 +10,6 @@ import _socket  # socket itself takes a while to import
 import os
 
 from handrail.keeper import announce
-from handrail.sandbox import seccomp
 from handrail.sandbox.bubblewrap import (
     APART_FD,
     ARGS_FD,
@@ -30,6 +29,7 @@ from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
 from handrail.sandbox.record import Record
+from handrail.sandbox.upkeep import Upkeep, memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
-#: Filter programs, and the one before bwrap, by what they are for.
-_filters: dict[tuple[str, bool], int] = {}
 #: What ``spreads`` has found.
 _spreading: list[bool] = []
 
@@ -61,6 +59,7 @@ def wrap(
     plan: Plan,
     bwrap: Bubblewrap,
     registry: Registry,
+    upkeep: Upkeep,
     again: Callable[[], ProcessSpec] | None = None,
     watcher: Watcher | None = None,
     *,
@@ -80,6 +79,7 @@ def wrap(
         plan,
         bwrap,
         registry,
+        upkeep,
         arg0=spec.arg0,
         tty=spec.tty,
         again=again,
@@ -106,6 +106,7 @@ def wrap_command(
     plan: Plan,
     bwrap: Bubblewrap,
     registry: Registry,
+    upkeep: Upkeep,
     *,
     arg0: bytes | None = None,
     tty: bool = False,
@@ -155,55 +156,59 @@ def wrap_command(
         if lease is not None:
             arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
-        closing.append(_filter("refuse", unix_sockets))
+        closing.append(upkeep.filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
         if unix_sockets or watcher is not None:
-            closing.append(_filter("announce", watcher is not None))
+            closing.append(upkeep.filter("announce", watcher is not None))
             passed.append((announce.PROGRAM, closing[-1]))
-        closing.append(_memory(b"\0".join(arguments) + b"\0"))
+        closing.append(memory(b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
-        info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        closing.append(said)
-        passed.append((INFO_FD, said))
-        ours, theirs = _socket.socketpair()
-        closing.append(theirs.detach())
-        passed.append((READY_FD, closing[-1]))
         program: tuple[bytes, ...] = (os.fsencode(bwrap.path),)
         if plan.beforehand:
             from handrail.sandbox import beforehand  # few have that many
 
-            closing.append(_memory(plan.beforehand))
+            closing.append(memory(plan.beforehand))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*beforehand.words(BEFORE_FD, lasting=lasting), *program)
         elif bwrap.apart and spreads():
-            closing.append(_filter("apart", True))
+            closing.append(upkeep.filter("apart", True))
             passed.append((APART_FD, closing[-1]))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
-        ours.send(b"\n")
-        ours.shutdown(_socket.SHUT_WR)
-        ready = ours.detach()
+        with upkeep.lock:
+            info, ready = _lines(closing, passed)
+            # Without sockets: a helper of ours for files, or somebody who is as harmless.
+            inside = Inside(
+                info,
+                tuple(closing),
+                lease,
+                tty,
+                ready,
+                again,
+                watcher,
+                upkeep,
+                trusted=not plan.profile.sockets,
+            )
     except BaseException:
         for fd in closing:
             os.close(fd)
         if lease is not None:
             lease.release()
         raise
-    return Wrapped(
-        (*program, b"--args", b"%d" % ARGS_FD, b"--", *command),
-        _ENV,
-        tuple(passed),
-        # Without sockets: a helper of ours for files, or somebody who is as harmless.
-        Inside(
-            info,
-            tuple(closing),
-            lease,
-            tty,
-            ready,
-            again,
-            watcher,
-            trusted=not plan.profile.sockets,
-        ),
-    )
+    words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *command)
+    return Wrapped(words, _ENV, tuple(passed), inside)
+
+
+def _lines(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:
+    """Where bwrap tells of its first process, and where it is seen that the sandbox stands."""
+    ours, theirs = _socket.socketpair()
+    closing.append(theirs.detach())
+    passed.append((READY_FD, closing[-1]))
+    ours.send(b"\n")
+    ours.shutdown(_socket.SHUT_WR)
+    info, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    closing.append(said)
+    passed.append((INFO_FD, said))
+    return info, ours.detach()
 
 
 def _setsid() -> bytes:
@@ -213,40 +218,8 @@ def _setsid() -> bytes:
     return b"setsid"
 
 
-def _filter(what: str, option: bool) -> int:
-    """A program, to be read from its beginning: each reader needs a position of its own."""
-    fd = _filters.get((what, option))
-    if fd is None:
-        machine = os.uname().machine
-        if what == "apart":
-            from handrail.sandbox import apart  # where mounts spread
-
-            text = apart.elf(os.geteuid(), os.getegid(), APART_FD)
-        elif what == "refuse":
-            text = seccomp.program(machine, unix_sockets=option)
-        else:
-            text = seccomp.announcing(machine, watch=option)
-        fd = _filters[what, option] = _memory(text)
-    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-
-
 def spreads() -> bool:
     """Whether later mounts of this machine would show up inside; looked at once."""
     if not _spreading:
         _spreading.append(receives_mounts())
     return _spreading[0]
-
-
-def forget_filters() -> None:
-    """Let go of the programs that are kept for the next command."""
-    while _filters:
-        os.close(_filters.popitem()[1])
-
-
-def _memory(text: bytes) -> int:
-    fd = os.memfd_create("handrail-sandbox", os.MFD_CLOEXEC)
-    view = memoryview(text)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
