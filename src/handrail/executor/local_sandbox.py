@@ -1,9 +1,16 @@
-"""Holding processes of this machine in a sandbox.  Imported with the first that asks for one."""
+"""Holding processes of this machine in a sandbox.  Imported with the first that asks for one.
+
+A program that uses this may fork.  Its child then has copies of our descriptors, and the locks and
+loops of threads that it does not have: it closes the ones and never touches the others.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,6 +21,7 @@ from handrail.sandbox.profile import Profile
 from handrail.sandbox.request import read_intent
 from handrail.sandbox.select import Sandbox
 from handrail.sandbox.temporary import PREFIX
+from handrail.sandbox.upkeep import Upkeep
 from handrail.sandbox.verdict import judge
 
 _TEMPORARY = re.compile(rb"(?:/[^/]+)+/%b[0-9a-f]{8}" % PREFIX.encode())
@@ -24,6 +32,7 @@ class LocalSandbox:
 
     def __init__(self) -> None:
         self._sandbox = Sandbox()
+        _forks.take_in(self._sandbox.upkeep)
         self._last: tuple[Mapping[str, object], bytes, Profile] | None = None
 
     def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
@@ -52,6 +61,54 @@ class LocalSandbox:
             self._last = (given, spec.cwd, profile._replace(shared=profile.shared + own))
         return self._last[2]
 
+    async def see_out(self) -> None:
+        """Wait for the end of those that were told to end."""
+        await self._sandbox.see_out(asyncio.get_running_loop())
+
     def close(self) -> None:
-        """Clear away what sandboxes leave behind."""
-        self._sandbox.close()
+        """Let go of all that is left, without waiting."""
+        self._sandbox.close(0)
+
+
+class _Forks:
+    """Sees to it that a fork takes no descriptor along that has to be closed here alone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._known: dict[int, weakref.ref[Upkeep]] = {}
+        #: Of forks under way: which thread, and what it has stopped.
+        self._forking: list[tuple[int, list[Upkeep]]] = []
+        os.register_at_fork(
+            before=self._before, after_in_parent=self._after, after_in_child=self._in_child
+        )
+
+    def take_in(self, upkeep: Upkeep) -> None:
+        """From now on it is thought of."""
+        key = id(upkeep)
+        with self._lock:
+            self._known[key] = weakref.ref(upkeep, lambda _: self._known.pop(key, None))
+
+    def _before(self) -> None:
+        self._lock.acquire()
+        found = [known() for known in list(self._known.values())]
+        stopped = [upkeep for upkeep in found if upkeep is not None]
+        for upkeep in stopped:
+            upkeep.lock.acquire()
+        self._forking.append((threading.get_ident(), stopped))
+
+    def _after(self) -> None:
+        if not self._forking or self._forking[-1][0] != threading.get_ident():
+            return  # we were imported while it forked
+        for upkeep in self._forking.pop()[1]:
+            upkeep.lock.release()
+        self._lock.release()
+
+    def _in_child(self) -> None:
+        for _, stopped in self._forking:
+            for upkeep in stopped:
+                upkeep.disown()
+        self._known.clear()
+        self._after()
+
+
+_forks = _Forks()
