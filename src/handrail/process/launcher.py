@@ -33,6 +33,9 @@ _STARTS_MOST = 32
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
 
+#: Other threads may be looking for room at the same time, or were when we were forked.
+_OTHERS = 16
+
 ExitCallback = Callable[[int, int, int, int], None]
 
 
@@ -457,11 +460,11 @@ def _check_room(fd: int, starts: int) -> None:
 
     Numbers are given from below, so when a high one is free all above it are.  Raises OSError.
     """
-    first = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _EACH * starts
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _EACH * starts
     try:
-        found = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first)
+        found = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, most - _OTHERS)
         os.close(found)
     except (OSError, ValueError):
-        found = -1
-    if found != first:
+        found = most + 1
+    if found > most:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
