@@ -11,8 +11,8 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail.errors import (
     ExecutorSpawnFailed,
@@ -25,7 +25,7 @@ from handrail.errors import (
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
-from handrail.process import custody, env_policy
+from handrail.process import custody, env_policy, family
 from handrail.process.child import Child
 from handrail.process.keeper_program import start_keeper
 from handrail.process.launcher import Launcher
@@ -34,6 +34,8 @@ from handrail.process.table import ProcessTable, StartCancelled, Starting
 
 if TYPE_CHECKING:
     from handrail.executor.local_sandbox import LocalSandbox
+
+T = TypeVar("T")
 
 #: How long a closed process keeps its id; its output is kept by its session.
 RETENTION_SECONDS = 0.5
@@ -51,11 +53,13 @@ class LocalExecutor:
         self._lock = asyncio.Lock()
         self._launcher: Launcher | None = None
         self._table: ProcessTable | None = None
+        self._lost: list[ProcessTable] = []  # of keepers that were killed
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
         self._sessions: weakref.WeakValueDictionary[str, LocalSession] = (
             weakref.WeakValueDictionary()
         )
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._sandbox: LocalSandbox | None = None
         self._files = LocalFiles()
@@ -67,12 +71,15 @@ class LocalExecutor:
 
     async def spawn(self, request: SpawnRequest) -> LocalSession:
         """Start one process; raises ExecutorSpawnFailed."""
-        spec = self._contained(request, _spec(request))
+        spec = _spec(request)
         try:
             table = self._table
             if table is None or self._loop is not asyncio.get_running_loop():
-                table = await self._begin()
+                # Apart from this request: one that is given up must not end everybody's keeper.
+                table = await asyncio.shield(self._task(self._begin()))
             session = LocalSession(request.process_id)
+            # In one step: the descriptors of a sandbox are its plan's, which may become another.
+            spec = self._contained(request, spec)
             starting = table.start(request.process_id, spec, lambda: session)
         except (SpawnFailed, ProcessExists, KeeperLost) as error:
             raise ExecutorSpawnFailed(str(error)) from error
@@ -124,20 +131,48 @@ class LocalExecutor:
             pass  # its children were killed with it
 
     async def close(self) -> None:
-        """End every process with its tree, and the keeper."""
+        """End every process with its tree, and the keeper.
+
+        In a child after a fork nothing is done: all of it is the parent's.
+        """
+        loop = self._loop
+        if loop is not None and self._pid != os.getpid():
+            return
+        if loop is None or loop is asyncio.get_running_loop() or not loop.is_running():
+            await self._close()
+        else:  # a loop is touched in its own thread only
+            there = asyncio.run_coroutine_threadsafe(self._close(), loop)
+            with contextlib.suppress(TimeoutError):  # it was stopped meanwhile
+                await asyncio.wait_for(asyncio.wrap_future(there), 2 * _END_SECONDS)
+
+    async def _close(self) -> None:
         async with self._lock:
             self._closed = True
             self._files.close()
             launcher, table = self._launcher, self._table
             self._launcher = self._table = None
             sandbox, self._sandbox = self._sandbox, None
-            if launcher is None or table is None:
-                return
-            if self._loop is not asyncio.get_running_loop():
-                with contextlib.suppress(RuntimeError):  # a loop that is closed reaps nobody
-                    launcher.close()  # the keeper ends them when it sees that
-                await asyncio.to_thread(_reap, launcher.keeper_pid)
-                return
+            own = self._loop is asyncio.get_running_loop()
+            try:
+                if launcher is not None and table is not None:
+                    await (self._end if own else self._abandon)(launcher, table)
+                for lost in self._lost if own else ():
+                    await lost.end_all()
+                    await lost.started()
+                if sandbox is not None and own:
+                    await sandbox.see_out()
+            finally:
+                if sandbox is not None:
+                    sandbox.close()
+
+    async def _abandon(self, launcher: Launcher, table: ProcessTable) -> None:
+        """The same when our loop runs no more."""
+        with contextlib.suppress(RuntimeError):  # a loop that is closed reaps nobody
+            launcher.close()  # the keeper ends them when it sees that
+        await asyncio.to_thread(_reap, launcher.keeper_pid)
+
+    async def _end(self, launcher: Launcher, table: ProcessTable) -> None:
+        try:
             try:
                 async with asyncio.timeout(_END_SECONDS):
                     await asyncio.gather(*(_ended(child) for child in table))
@@ -146,10 +181,11 @@ class LocalExecutor:
             sessions = list(self._sessions.values())
             await table.end_all()
             await launcher.stop()
-            if sandbox is not None:
-                sandbox.close()
-            for session in sessions:
-                session.lost()
+            await table.started()
+        finally:
+            launcher.close()  # also when nobody waits for us any more
+        for session in sessions:
+            session.lost()
 
     async def _begin(self) -> ProcessTable:
         async with self._lock:
@@ -173,7 +209,7 @@ class LocalExecutor:
                 launcher.close()
                 raise
             launcher.on_lost = self._keeper_lost
-            self._loop = loop
+            self._loop, self._pid = loop, os.getpid()
             self._launcher = launcher
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
             return self._table
@@ -194,9 +230,11 @@ class LocalExecutor:
         """It was killed: its children are ended, and the next spawn starts another."""
         table, launcher, self._table, self._launcher = self._table, self._launcher, None, None
         children = list(table or ())
+        self._lost = [table for table in (*self._lost, table) if table]
         custody.kill(*children)
         if launcher is not None:
             launcher.close()
+            family.end_all_of([launcher.mark])  # started, and nobody was told
         for child in children:
             custody.give_up(child)
 
@@ -206,9 +244,19 @@ class LocalExecutor:
         if isinstance(entry, Starting):
             table.cancel_start(entry)
         elif isinstance(entry, Child):
-            task = asyncio.get_running_loop().create_task(entry.kill())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._task(entry.kill())
+
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that outlives whoever asked for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever would have heard of it may be gone
 
 
 def _reap(pid: int) -> None:

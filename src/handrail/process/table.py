@@ -22,6 +22,7 @@ from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUna
 from handrail.keeper import link, memory
 from handrail.process import closing, custody, notes
 from handrail.process.child import Child, Sink
+from handrail.process.keeper_link import gone
 from handrail.process.launcher import Launcher, Spawned
 from handrail.process.spec import ProcessSpec
 
@@ -75,6 +76,7 @@ class ProcessTable:
         self._closed: deque[Child] = deque()  # in the order of their time
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[Child]] = set()
         self._running = 0
         #: Forgotten here, with descendants that live on; by the keeper's number.
         self._haunted: dict[int, Child] = {}
@@ -122,8 +124,20 @@ class ProcessTable:
         self._entries[key] = place
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
-        task.add_done_callback(_heard)
+        self._starts.add(task)
+        task.add_done_callback(self._heard)
         return task
+
+    def _heard(self, task: asyncio.Task[Child]) -> None:
+        """Whoever asked for this child may be gone, and with it whoever hears why it failed."""
+        self._starts.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def started(self) -> None:
+        """Wait for those that are on their way; they come to nothing when there is no keeper."""
+        if self._starts:
+            await asyncio.wait(self._starts)
 
     async def _start(
         self,
@@ -134,24 +148,26 @@ class ProcessTable:
         spawning: Coroutine[Any, Any, Spawned],
     ) -> Child:
         try:
-            spawned = await spawning
+            try:
+                spawned = await spawning
+            except BaseException:
+                _settle(spec, self._loop)
+                raise
             if spec.containment is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
+            child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+            if not self._launcher.alive and not self._launcher.bereft:
+                _end(child)  # nobody would tell us of its exit
+                raise gone()
         except BaseException:
             del self._entries[key]
             self._running -= 1
-            if spec.containment is not None:
-                spec.containment.settle(self._loop, _nothing)
             raise
-        child = Child(key, spec, spawned, self._launcher, self._loop, sink())
         child.started = place.at
         if place.cancelled:
             del self._entries[key]
             self._running -= 1
-            try:
-                await child.kill()
-            finally:
-                closing.discard(child)
+            await _kill(child)
             raise StartCancelled(f"process {key} start was cancelled")
         self._entries[key] = child
         child.on_closed = self._retire
@@ -213,25 +229,36 @@ class ProcessTable:
     async def _set_up(
         self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
     ) -> tuple[ProcessSpec, Spawned]:
-        """Wait until a sandbox stands; one that met a moving file system is tried again."""
+        """Wait until a sandbox stands; one that met a moving file system is tried again.
+
+        Lets go of everything when it raises.
+        """
         for _ in range(_MOST_TRIES):
             inside = spec.containment
-            if inside is not None and spawned.listener >= 0:
-                keep = partial(self._launcher.keep, spawned.child, custody.CALLS)
-                inside.attend(spawned.listener, self._loop, keep)
-            if inside is None or await inside.set_up(self._loop):
+            if inside is None:
                 return spec, spawned
-            said = _last_words(spawned)
-            failed = Child(key, spec, spawned, self._launcher, self._loop, None)
-            await failed.kill()
-            closing.discard(failed)
+            try:
+                if spawned.listener >= 0:
+                    keep = partial(self._launcher.keep, spawned.child, custody.CALLS)
+                    inside.attend(spawned.listener, self._loop, keep)
+                if await inside.set_up(self._loop):
+                    return spec, spawned
+                said = _last_words(spawned)
+            except BaseException:
+                _end(Child(key, spec, spawned, self._launcher, self._loop, None))
+                raise
+            await _kill(Child(key, spec, spawned, self._launcher, self._loop, None))
             if inside.again is None or place.cancelled:
                 break
             spec = replace(inside.again(), judge=spec.judge)
-            spawning = self._launcher.spawn(spec, self._note(key, spec, place))
-            if spec.containment is not None:
-                spec.containment.sent()
-            spawned = await spawning
+            try:
+                spawning = self._launcher.spawn(spec, self._note(key, spec, place))
+                if spec.containment is not None:
+                    spec.containment.sent()
+                spawned = await spawning
+            except BaseException:
+                _settle(spec, self._loop)
+                raise
         raise SandboxUnavailable(f"failed to prepare process sandbox: {said or 'it was killed'}")
 
     def cancel_start(self, place: Starting) -> None:
@@ -344,11 +371,30 @@ def _last_words(spawned: Spawned) -> str:
         return ""
 
 
+async def _kill(child: Child) -> None:
+    """End one that is not wanted, and let go of it."""
+    try:
+        await child.kill()
+    except BaseException:
+        _end(child)
+        raise
+    closing.discard(child)
+
+
+def _end(child: Child) -> None:
+    """The same without waiting, whether there is a keeper or not."""
+    if child._launcher.alive:
+        child._launcher.kill(child.number)
+    else:
+        custody.kill(child)
+    closing.discard(child)
+
+
+def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
+    """Its sandbox came to nothing."""
+    if spec.containment is not None:
+        spec.containment.settle(loop, _nothing)
+
+
 def _nothing() -> None:
     """Nobody waits for the end of what never began."""
-
-
-def _heard(task: asyncio.Task[Child]) -> None:
-    """Whoever asked for this child may be gone, and with it whoever hears why it failed."""
-    if not task.cancelled():
-        task.exception()
