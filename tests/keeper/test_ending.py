@@ -20,7 +20,7 @@ class Book:
         self.deaf = deaf  # so often nobody is there yet
         self.endings = Endings(self._send)
 
-    def _send(self, child: bytes, number: int) -> bool:
+    def _send(self, child: bytes, number: int, at: int) -> bool:
         if self.deaf:
             self.deaf -= 1
             return False
@@ -129,7 +129,7 @@ def test_one_that_is_killed_meanwhile_is_not_timed_out() -> None:
 def test_another_keeper_goes_on_where_the_first_was() -> None:
     book = Book()
     ending = plan(100, 50, cause=CAUSE_TIME)
-    ending.go_on(120)
+    ending.go_on(ending.steps[0][0])
     book.endings.set(b"1", ending)
     book.endings.run(150)
     assert book.numbers() == [KILL]

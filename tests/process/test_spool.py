@@ -56,7 +56,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def test_whether_output_survives_a_kill_is_known(kernel: str) -> None:
-    assert can_splice() is (kernel == "splice")
+    assert can_splice.__wrapped__() is (kernel == "splice")
 
 
 def _counters(start: int, size: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,46 @@ def test_a_time_limit_outlives_an_upgrade_of_both(tmp_path: Path) -> None:
         assert Path(f"/proc/{before}").exists()  # the same process, another program
         os.kill(new, signal.SIGTERM)
     assert one.text.count(b"bye") == 1
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+def test_a_grace_that_outlived_a_server_outlives_the_keeper_too(
+    tmp_path: Path, inside: bool
+) -> None:
+    with orphaned(tmp_path / "state") as rig:
+        rig.attach()
+        one = start(rig, tmp_path / "w", DEAF, inside=inside, tty=False)
+        follow(rig, one, b"ready")
+        rig.call("process/terminate", processId="p", graceMs=3000)
+        follow(rig, one, b"again")
+        keeper = keeper_of(rig)
+        rig.restart()
+        os.kill(keeper, signal.SIGKILL)
+        kind, code = exit_of(rig, one)
+    assert (kind, code) in (("terminated", 128 + signal.SIGKILL), ("lost", None))
+    assert one.text.count(b"again") == 1
+
+
+def test_one_that_ended_in_time_is_not_said_to_be_late(tmp_path: Path) -> None:
+    """It has neither its keeper nor a server, and the next one comes after its time."""
+    script = "echo ready; sleep 0.5; exit 7"
+    with orphaned(tmp_path / "state") as rig:
+        rig.attach()
+        one = start(rig, tmp_path / "w", script, inside=False, tty=False, timeout=2000)
+        follow(rig, one, b"ready")
+        began = time.monotonic()
+        pidfd = gone(rig)
+        os.kill(keeper_of(rig), signal.SIGKILL)
+        rig.call("process/list")  # answered by the next keeper
+        rig.kill()
+        rig._rest()
+        assert ended(pidfd)
+        select.select([], [], [], max(0.0, began + 2.2 - time.monotonic()))
+        rig.start_server()
+        rig.attach()
+        kind, code = exit_of(rig, one)
+        usage = rig.call("process/read", processId="p")["usage"]
+    assert (kind, code) in (("exited", 7), ("lost", None))
+    if kind == "exited":
+        assert usage["wallMs"] < 2000
+        assert usage["userMs"] is None  # nobody has counted it

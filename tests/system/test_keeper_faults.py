@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,11 +48,15 @@ class Client:
         self.session: str = answer["sessionId"]
         ws.send('{"method":"initialized"}')
 
-    def call(self, method: str, **params: Any) -> Any:
+    def try_call(self, method: str, **params: Any) -> Any:
         self.ids += 1
         self.ws.send(json.dumps({"id": self.ids, "method": method, "params": params}))
         while (message := json.loads(self.ws.recv(timeout=LIMIT))).get("id") != self.ids:
             self.notes.append(message)
+        return message
+
+    def call(self, method: str, **params: Any) -> Any:
+        message = self.try_call(method, **params)
         assert "error" not in message, message
         return message["result"]
 
@@ -307,3 +312,83 @@ def test_a_session_that_ends_while_its_keeper_dies_leaves_nobody(tmp_path: Path)
         os.kill(keeper_of(server), signal.SIGKILL)
         client.call("session/close")
         assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_stop_that_keeps_waits_for_the_next_keeper(tmp_path: Path) -> None:
+    """Else nobody would have what the server lets go of."""
+    state = tmp_path / "state"
+    with (
+        serving(state, "--on-stop", "keep") as (server, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        client = Client(ws)
+        client.start("p", "sh", "-c", "echo $$; read line; exit 3", pipeStdin=True)
+        pid, session = client.said(), client.session
+        os.kill(keeper_of(server), signal.SIGKILL)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(LIMIT) == 0
+    assert Path(f"/proc/{pid}").exists()
+    with serving(state) as (_, url), connect(url, proxy=None, ping_interval=None) as ws:
+        client = Client(ws, session)
+        line = base64.b64encode(b"go on\n").decode()
+        client.call("process/write", processId="p", chunk=line, writeId="1")
+        exited = client.until("process/exited")
+        assert (exited["exitCode"], exited["exit"]["kind"]) in ((3, "exited"), (-1, "lost"))
+
+
+def test_a_server_that_gets_no_keeper_says_so_and_stops(tmp_path: Path) -> None:
+    state, log = tmp_path / "state", tmp_path / "log"
+    argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(state)]
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True) as server,
+    ):
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        with connect(url, proxy=None, ping_interval=None) as ws:
+            client = Client(ws)
+            client.start("p", "sh", "-c", "echo $$; exec sleep 600")
+            pid = client.said()
+            keeper = keeper_of(server)
+            shutil.rmtree(state)
+            os.kill(keeper, signal.SIGKILL)
+            assert server.wait(LIMIT) == 1
+    assert "no new keeper can be had" in log.read_text()
+    assert is_gone(pid)
+
+
+def test_the_last_descriptors_are_for_those_who_come_back(tmp_path: Path) -> None:
+    """At the limit, the next server has room for the client that wants to resume."""
+    state = tmp_path / "state"
+    limited = ["prlimit", "--nofile=128:128", sys.executable, "-m", "handrail", "serve"]
+    argv = [*limited, "--state-dir", str(state)]
+    session, count = None, 0
+    for last in (False, True):
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                url = server.stdout.readline().strip()
+                with connect(url, proxy=None, ping_interval=None) as ws:
+                    client = Client(ws, session)
+                    session = client.session
+                    while not last:
+                        name = f"p{count}"
+                        params = {"argv": ["sh", "-c", "echo; read x"], "cwd": "file:///"}
+                        answer = client.try_call(
+                            "process/start",
+                            processId=name,
+                            **params,
+                            env={"PATH": os.environ["PATH"]},
+                            tty=False,
+                            pipeStdin=True,
+                        )
+                        if "error" in answer:
+                            assert "Too many open files" in answer["error"]["message"]
+                            break
+                        count += 1
+                    rows = client.call("process/list")["processes"]
+                    assert len(rows) == count > 5
+                    assert all(row["state"] == "running" for row in rows)
+            finally:
+                server.send_signal(signal.SIGTERM if last else signal.SIGKILL)
+                server.wait(LIMIT)

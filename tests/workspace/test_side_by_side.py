@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from keeper.watching import descriptors, eventually_so
 from handrail import AsyncProcess, AsyncWorkspace, ExecutorSpawnFailed, run
 from handrail.executor.local import LocalExecutor
 from handrail.executor.local_sandbox import LocalSandbox
+from handrail.process import reserve
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.inside import Inside
 from handrail.workspace import profile
@@ -103,8 +103,7 @@ async def test_an_executor_is_closed_on_its_own_loop(tmp_path: Path) -> None:
 
 async def test_another_thread_that_looks_for_room_takes_none(tmp_path: Path) -> None:
     """A number that somebody else has for a moment does not mean that all are taken."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    taken = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, most - 5)
+    taken = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, reserve.limit() - 5)
     try:
         async with AsyncWorkspace(tmp_path, sandbox="off") as ws:
             assert (await ws.run("echo x")).stdout == "x\n"

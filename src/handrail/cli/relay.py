@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from handrail.cli import options, terminal
@@ -127,7 +128,7 @@ class Relay:
                 if not data:
                     self._await(self._process.close_stdin())
                     return
-            except (HandrailError, RuntimeError):
+            except (HandrailError, RuntimeError, CancelledError):
                 return  # it takes no more, or the loop has ended
 
     def _await(self, coroutine: object) -> None:

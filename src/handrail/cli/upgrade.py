@@ -43,42 +43,41 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _upgrade(path: str | None) -> tuple[int, int]:
-    from handrail.process.keeper_program import holder_of
     from handrail.server import state_dir, upgrade
 
     path, handle = state_dir.running(path)
-    with handle.sock:
-        before = holder_of(handle)
-        nobody = UsageError(f"no server is running on {path}; start one with `handrail serve`")
-        if not before:
-            raise nobody
-        try:
-            server = os.pidfd_open(before)
-        except ProcessLookupError:
-            raise nobody from None
-        try:
-            upgrade.refusal(path)  # of another time
-            signal.pidfd_send_signal(server, signal.SIGUSR2)
-            deadline = time.monotonic() + _SECONDS
-            while time.monotonic() < deadline:
-                # Asked in this order: it ends when it has handed over.
-                ended = bool(select.select([server], [], [], _PAUSE)[0])
-                after = holder_of(handle)
-                if after not in (0, before):
-                    return before, after
-                reason = upgrade.refusal(path)
-                if reason is not None:
-                    raise UsageError(f"server {before} goes on as it was: {reason}")
-                if ended and not state_dir.in_use(path):
-                    raise UsageError(
-                        f"server {before} ended before it had handed over, and no other has taken"
-                        " its place; its processes wait for the next: start it with `handrail"
-                        f" serve --state-dir {path}`"
-                    )
-                if ended:
-                    time.sleep(_PAUSE)
-        except ProcessLookupError:
-            raise nobody from None
-        finally:
-            os.close(server)
+    handle.sock.close()
+    before = state_dir.holder(path)
+    nobody = UsageError(f"no server is running on {path}; start one with `handrail serve`")
+    if not before:
+        raise nobody
+    try:
+        server = os.pidfd_open(before)
+    except ProcessLookupError:
+        raise nobody from None
+    try:
+        upgrade.refusal(path)  # of another time
+        signal.pidfd_send_signal(server, signal.SIGUSR2)
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            # Asked in this order: it ends when it has handed over.
+            ended = bool(select.select([server], [], [], _PAUSE)[0])
+            after = state_dir.holder(path)
+            if after not in (0, before):
+                return before, after
+            reason = upgrade.refusal(path)
+            if reason is not None:
+                raise UsageError(f"server {before} goes on as it was: {reason}")
+            if ended and not state_dir.in_use(path):
+                raise UsageError(
+                    f"server {before} ended before it had handed over, and no other has taken its"
+                    " place; its processes wait for the next: start it with `handrail serve"
+                    f" --state-dir {path}`"
+                )
+            if ended:
+                time.sleep(_PAUSE)
+    except ProcessLookupError:
+        raise nobody from None
+    finally:
+        os.close(server)
     raise UsageError(f"server {before} has not handed over; look into its log")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import struct
 import time
@@ -62,11 +63,13 @@ class Entry:
 class Children:
     """All of them, by the number their server gave them and by their own."""
 
-    def __init__(self, say: Say, lease: Lease) -> None:
+    def __init__(self, say: Say, lease: Lease, poll: select.poll) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.by_pid: dict[int, Entry] = {}
+        self.lone: dict[int, Entry] = {}  # by their descriptors, those of a keeper before us
         self.say = say
         self.lease = lease
+        self.poll = poll
         self.limits = spawn.Limits()
         self.groups = groups.Groups()
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -174,15 +177,32 @@ class Children:
             entry.status = None if status == b"-" else int(status)
             self.entries[child] = entry
             fds.clear()  # ours now
+            self.watch_lone(entry)
 
-    def end_by(self, entry: Entry, cause: bytes, at: int, grace: int, *, done: int = 0) -> None:
+    def watch_lone(self, entry: Entry) -> None:
+        """Nobody tells us of the end of one that is not our child, so we look for it."""
+        lone = entry.fds.get(b"lone")
+        if entry.far and lone is not None and entry.status is None and not entry.ended:
+            self.lone[lone] = entry
+            self.poll.register(lone, select.POLLIN)
+
+    def lone_ended(self, fd: int) -> None:
+        """Such a one has ended; its status is for the server to find out."""
+        entry = self.lone.pop(fd)
+        self.poll.unregister(fd)
+        entry.ended = time.monotonic_ns() // 1_000_000
+        self.endings.exited(entry.child, entry.ended)
+        if entry.killed or entry.inside:
+            tree.kill_afar(None, {entry.mark})
+
+    def end_by(self, entry: Entry, cause: bytes, at: int, grace: int, *, done: int = -1) -> None:
         """From ``at`` on it is asked to end, and after that grace killed; milliseconds.
 
         ``done``: up to that time a keeper before us has seen to it.
         """
         terminal = b"pty" in entry.fds and entry.status is None
         ending = Ending.plan(cause, at, grace, terminal=terminal)
-        if done:
+        if done >= 0:
             ending.go_on(done)
         self.endings.set(entry.child, ending)
 
@@ -193,14 +213,14 @@ class Children:
         if entry is not None:
             self.end_by(entry, cause, int(at), int(grace), done=int(done))
 
-    def signal_ending(self, child: bytes, number: int) -> bool:
+    def signal_ending(self, child: bytes, number: int, at: int) -> bool:
         """One step of an end; False when somebody is to come whom it did not reach."""
         entry = self.entries.get(child)
         reached = self.signal(child, number, link.SCOPE_TREE)
         if entry is not None and entry.inside and entry.status is None and not reached:
             return False
         if self.lease.holder is not None:
-            self.say(self.lease.holder, link.BEGUN, 0, [child])
+            self.say(self.lease.holder, link.BEGUN, 0, [child, b"%d" % at])
         return True
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
@@ -208,7 +228,8 @@ class Children:
         if entry is None:
             return 0
         leader = self.leader(entry)
-        if scope == link.SCOPE_TREE and number == signal.SIGKILL and entry.status is None:
+        lives = entry.status is None and not entry.ended
+        if scope == link.SCOPE_TREE and number == signal.SIGKILL and lives:
             entry.killed = True  # and what it has started by the time it is reaped, too
             self.endings.overtaken(child)
         if scope == link.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
@@ -258,15 +279,16 @@ class Children:
 
     def families(self) -> bytes:
         """Each child with the mark of its family, which a server needs should we be killed, when
-        it ended, and whether it was to be killed (1) or asked to end (2), and whether an end by
-        the clock has begun (4)."""
+        it ended, whether it was to be killed (1) or asked to end (2), and of an end by the clock
+        when it is due, its grace, and up to which time it was seen to."""
         words = []
         for entry in self.entries.values():
             ending = self.endings.get(entry.child)
-            fate = int(entry.killed)
+            fate, clock = int(entry.killed), b"0 0 -1"
             if ending is not None:
-                fate |= (ending.cause == CAUSE_ASKED) << 1 | ending.begun << 2
-            words.append(b"%b %d %d %d" % (entry.child, entry.mark, entry.ended, fate))
+                fate |= (ending.cause == CAUSE_ASKED) << 1
+                clock = b"%d %d %d" % (ending.at, ending.grace, ending.done)
+            words.append(b"%b %d %d %d %b" % (entry.child, entry.mark, entry.ended, fate, clock))
         return b" ".join(words)
 
     def release(self, child: bytes) -> None:
@@ -280,6 +302,10 @@ class Children:
     def forget(self, child: bytes) -> None:
         entry = self.entries.pop(child, None)
         if entry is not None:
+            lone = entry.fds.get(b"lone")
+            if lone in self.lone:
+                del self.lone[lone]
+                self.poll.unregister(lone)
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()

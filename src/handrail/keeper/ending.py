@@ -31,19 +31,28 @@ _SPARE = 64
 class Ending:
     """What is going to happen to one child, and why."""
 
-    __slots__ = ("begun", "cause", "steps")
+    __slots__ = ("at", "cause", "done", "grace", "steps")
 
-    def __init__(self, cause: bytes, steps: list[tuple[int, int]], begun: bool = False) -> None:
+    def __init__(
+        self, cause: bytes, at: int, grace: int, steps: list[tuple[int, int]], done: int = -1
+    ) -> None:
         self.cause = cause
+        self.at = at
+        self.grace = grace
         self.steps = steps  # when, and which signal; the last is KILL, and none is left after it
-        self.begun = begun
+        self.done = done  # the time of the last step that was done, or -1
 
     @classmethod
     def plan(cls, cause: bytes, at: int, grace: int, *, terminal: bool) -> Ending:
         """From that time on, with that grace."""
         steps = [(at, int(signal.SIGHUP))] if terminal else []
         asked = at + min(_HANGUP, grace // 4) if terminal else at
-        return cls(cause, [*steps, (asked, int(signal.SIGTERM)), (at + grace, int(signal.SIGKILL))])
+        steps += [(asked, int(signal.SIGTERM)), (at + grace, int(signal.SIGKILL))]
+        return cls(cause, at, grace, steps)
+
+    @property
+    def begun(self) -> bool:
+        return self.done >= 0
 
     @property
     def timed_out(self) -> bool:
@@ -55,17 +64,18 @@ class Ending:
             steps = [step for step in self.steps[:-1] if step[0] < at]
             self.steps = [*steps, (min(at, self.steps[-1][0]), int(signal.SIGKILL))]
 
-    def go_on(self, now: int) -> None:
-        """Another keeper has done what was due."""
-        self.begun = True
-        self.steps = [step for step in self.steps[:-1] if step[0] > now] + self.steps[-1:]
+    def go_on(self, done: int) -> None:
+        """Another keeper has done what was due up to that time."""
+        self.done = done
+        self.steps = [step for step in self.steps if step[0] > done]
 
 
 class Endings:
     """Those of all children, by the time of their next step."""
 
-    def __init__(self, signal_tree: Callable[[bytes, int], bool]) -> None:
-        #: Sends a signal to a child's tree; False when somebody is to come whom it did not reach.
+    def __init__(self, signal_tree: Callable[[bytes, int, int], bool]) -> None:
+        #: Sends a signal to a child's tree, with the time that it is due; False when somebody is
+        #: to come whom it did not reach.
         self._signal = signal_tree
         self._of: dict[bytes, Ending] = {}
         self._due: list[tuple[int, bytes]] = []
@@ -121,9 +131,10 @@ class Endings:
                 self._step(child, ending, now)
 
     def _step(self, child: bytes, ending: Ending, now: int) -> None:
-        _, number = ending.steps.pop(0)
-        ending.begun = True
-        if not self._signal(child, number) and ending.steps and now + _PAUSE < ending.steps[0][0]:
+        at, number = ending.steps.pop(0)
+        if self._signal(child, number, at):
+            ending.done = at
+        elif ending.steps and now + _PAUSE < ending.steps[0][0]:
             ending.steps.insert(0, (now + _PAUSE, number))
         self._await(child, ending)
 

@@ -104,7 +104,8 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
         ending = keeper.children.endings.get(entry.child)
         if ending is not None:
             steps = (b"%d %d" % step for step in ending.steps)
-            lines.append(_line(b"ending", entry.child, ending.cause, b"%d" % ending.begun, *steps))
+            clock = (b"%d" % one for one in (ending.at, ending.grace, ending.done))
+            lines.append(_line(b"ending", entry.child, ending.cause, *clock, *steps))
     # Families of children that were forgotten while they ran.
     known = {entry.pid for entry in keeper.children.entries.values()}
     for pid, entry in keeper.children.by_pid.items():

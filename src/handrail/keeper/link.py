@@ -41,7 +41,7 @@ ALIVE = 15  # the holder's answer to ASKED
 ADOPT = 16  # child, pid, mark, 1 if it is in a sandbox, status or -, "user system rss", when it
 # ended in ms, note, names...  fds: a child of a keeper that is gone
 DUE = 17  # child, cause, when (monotonic ms), grace in ms, until when another keeper has seen to
-# it or 0: end it then
+# it or -1: end it then
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
@@ -54,10 +54,9 @@ DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, 
 CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., and perhaps "=NOTE"
 # fds in the order of the names; DONE ends the list
 REFUSED = 38  # reason
-NOTED = 39  # key, value: part of the list; "families": child, mark, when it ended, killed or
-# asked to end, ...
+NOTED = 39  # key, value: part of the list; "families": see Children.families
 ASKED = 40  # to the holder: are you there
-BEGUN = 41  # child: a signal was sent because its end was due
+BEGUN = 41  # child, when (monotonic ms): a signal was sent that was due then
 
 # How a child is started; limits follow as " name=value", by the names in limits.py, and perhaps
 # "end" and "grace" (as in DUE, for want of time) and "inside" (a sandbox, whose leader is outside).

@@ -41,7 +41,7 @@ class Keeper:
         self.poll = select.poll()
         self.links = Links(self.poll)
         self.lease = Lease()
-        self.children = Children(self.links.say, self.lease)
+        self.children = Children(self.links.say, self.lease, self.poll)
         self.succession = Succession(self.links, self.lease, self.children, self.lost)
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
@@ -189,6 +189,8 @@ class Keeper:
                     self.children.reap()
                 elif self.listener is not None and fd == self.listener.fileno():
                     self.accept()
+                elif fd in self.children.lone:
+                    self.children.lone_ended(fd)
                 elif fd in self.links:
                     if events & select.POLLOUT:
                         self.links.flush(fd)

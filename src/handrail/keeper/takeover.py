@@ -44,12 +44,15 @@ def revive(state: int) -> Keeper:
         elif what == b"inside":
             keeper.children.entries[fields[0]].inside = True
         elif what == b"ending":
-            child, cause, begun, *steps = fields
-            times = [(int(at), int(number)) for at, number in (one.split() for one in steps)]
-            keeper.children.endings.set(child, Ending(cause, times, begun == b"1"))
+            child, cause, at, grace, done, *steps = fields
+            times = [(int(when), int(number)) for when, number in (one.split() for one in steps)]
+            ending = Ending(cause, int(at), int(grace), times, int(done))
+            keeper.children.endings.set(child, ending)
         elif what == b"stray":
             child, stray, mark = fields
             keeper.children.by_pid[int(stray)] = Entry(child, int(stray), int(mark), {})
+    for entry in keeper.children.entries.values():
+        keeper.children.watch_lone(entry)
     if holder >= 0:
         keeper.lease.ask(holder, pid)
     if pidfd >= 0:

@@ -80,17 +80,18 @@ class Child:
         "_loop",
         "_pidfd",
         "_pump",
+        "_seeking",
         "_started",
         "_timer",
         "_waiters",
         "_window",
-        "asked",
         "blocked",
         "closed_at",
         "ended_at",
         "exit",
         "held_open",
         "key",
+        "killed",
         "ledger",
         "log",
         "number",
@@ -127,12 +128,13 @@ class Child:
         self.verdict: Verdict | None = None  # of a contained child that has exited
         self.status: int | None = None  # the exit as it was told, for the next keeper
         self.terminated = False
-        self.asked = False  # to end, by a server before us; the keeper sees to it
+        self.killed = False  # by a server before us
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
         self._due: grace.Due | None = None  # of one that is asked to end
         self._ending: asyncio.Task[None] | None = None
+        self._seeking: asyncio.Task[None] | None = None  # how it ended, without its keeper
         self._discarded = False
         self._timer: asyncio.TimerHandle | None = None
         self.started_at, self._started = time.time(), time.monotonic()
@@ -176,9 +178,9 @@ class Child:
             closing.drain_later(self)
             return
         self._launcher.watch(self.number, self._exited)
-        if self._cause is not None or (self.terminated and not self.asked):
-            # One that was to be killed at once; or how much grace it had is not known.
-            left = grace.TIMEOUT_GRACE if self._cause is None else 0.0
+        if self._cause is not None or (self.terminated and self._due is None):
+            # How much grace it had is known only of one that was to be killed at once.
+            left = 0.0 if self.killed or self._cause is not None else grace.TIMEOUT_GRACE
             self._ending = self._loop.create_task(grace.end_quietly(self, left))
 
     # --- state ---------------------------------------------------------------------------
@@ -425,13 +427,13 @@ class Child:
 
     # --- the end -------------------------------------------------------------------------
 
-    def _exited(self, status: int, user_ms: int, system_ms: int, rss: int) -> None:
+    def _exited(self, status: int, *used: int) -> None:
         inside = self.spec.containment
         if inside is None:
-            closing.reaped(self, status, user_ms, system_ms, rss)
+            closing.reaped(self, status, *used)
             return
         # The end of a sandbox is the end of everybody in it.
-        inside.settle(self._loop, lambda: closing.reaped(self, status, user_ms, system_ms, rss))
+        inside.settle(self._loop, lambda: closing.reaped(self, status, *used))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

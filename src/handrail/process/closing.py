@@ -31,8 +31,14 @@ NO_TAGS: dict[str, bytes] = {}
 _NO_STREAMS: list[Stream] = []
 
 
-def reaped(child: Child, status: int, user_ms: int, system_ms: int, rss: int) -> None:
-    """Its status is known, and everybody of its sandbox has ended."""
+def reaped(
+    child: Child,
+    status: int,
+    user_ms: int | None = None,
+    system_ms: int | None = None,
+    rss: int | None = None,
+) -> None:
+    """Its status is known, and everybody of its sandbox has ended; None: nobody has counted."""
     if child._discarded:
         return
     usage = Usage(int(child.age * 1000), user_ms, system_ms, rss)
@@ -192,8 +198,9 @@ def discard(child: Child, *, forget: bool = True) -> None:
         child._pump.close()
     record.close_index(child)
     child._stop_timer()
-    if child._ending is not None:
-        child._ending.cancel()
+    for task in (child._ending, child._seeking):
+        if task is not None:
+            task.cancel()
     if child._pidfd >= 0:
         child._loop.remove_reader(child._pidfd)
         os.close(child._pidfd)

@@ -5,6 +5,7 @@ The other side of ``revival.py``: what one server lets go of, the next takes up.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -29,8 +30,9 @@ _STATUS_SECONDS = 0.1
 def park(child: Child) -> None:
     """Touch nothing of it any more; another server goes on with this child."""
     child._stop_timer()
-    if child._ending is not None:
-        child._ending.cancel()
+    for task in (child._ending, child._seeking):
+        if task is not None:
+            task.cancel()
     for stream in child.streams:
         stream.stop_reading()
         if not stream.ended:
@@ -66,31 +68,44 @@ def holdings(child: Child) -> dict[bytes, int]:
 
 def watch(child: Child) -> None:
     """Its keeper is gone: nobody tells us of its exit, so we look for it."""
-    if child.exit is None and child._pidfd >= 0:
-        child._loop.add_reader(child._pidfd, _ended, child, _STATUS_TRIES)
+    if child.exit is None and child._pidfd >= 0 and child._seeking is None:
+        child._loop.add_reader(child._pidfd, _ended, child)
 
 
-def _ended(child: Child, tries: int) -> None:
-    if child.exit is not None or child._pidfd < 0:
-        return
+def _ended(child: Child) -> None:
     child._loop.remove_reader(child._pidfd)
+    if child.ended_at is None:
+        child.ended_at = time.monotonic()
+    if child.exit is None:
+        child._seeking = child._loop.create_task(_seek(child))
+
+
+async def _seek(child: Child) -> None:
+    """Find out how it ended; whoever has inherited it may take its status any moment."""
+    _end_sandbox(child)
     try:
-        status = pidfd.exit_status(child._pidfd)
+        for _ in range(_STATUS_TRIES):
+            status = pidfd.exit_status(child._pidfd)
+            if status is not None:
+                break
+            await asyncio.sleep(_STATUS_SECONDS)
     except OSError:
-        status, tries = None, 0
-    if status is not None or not tries:
-        _end_sandbox(child)
-    if status is not None:
-        due = child.due
-        if due is not None and due.cause == CAUSE_TIME and due.at <= time.monotonic() * 1000:
-            status |= TIMED_OUT
-        record.open_index(child)  # the keeper does not hear of it, so it is noted there
-        child._exited(status, 0, 0, 0)
-    elif tries:  # whoever has inherited it may take its status any moment
-        child._loop.call_later(_STATUS_SECONDS, _ended, child, tries - 1)
-    else:
+        status = None
+    due = child.due
+    if (
+        due is not None
+        and due.cause == CAUSE_TIME
+        and await child._launcher.has_begun(child.number)
+    ):
+        status = None if status is None else status | TIMED_OUT
+    if child.exit is not None:
+        return
+    if status is None:
         closing.take_last(child)
         give_up(child)
+    else:
+        record.open_index(child)  # the keeper does not hear of it, so it is noted there
+        child._exited(status)
 
 
 def _end_sandbox(child: Child) -> None:

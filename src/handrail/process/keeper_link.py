@@ -46,6 +46,8 @@ class KeeperLink(ABC):
         self._knows = True  # the children there are
         #: Questions about them that wait for a keeper who does.
         self._held: list[tuple[int, list[bytes], asyncio.Future[link.Message]]] = []
+        #: Who waits until a keeper is there that knows our children.
+        self._waiting: list[asyncio.Future[None]] = []
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
         loop.add_reader(self._sock.fileno(), self._readable)
@@ -195,13 +197,29 @@ class KeeperLink(ABC):
     def restored(self) -> None:
         """The keeper we go on with knows our children."""
         self._knows = True
+        self._wake()
         held, self._held = self._held, []
         for op, fields, future in held:
             if not future.done():
                 self._put(op, fields, [], future)
 
+    async def at_hand(self) -> None:
+        """Wait until there is a keeper that knows our children, or there will be none."""
+        while self.bereft:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(future)
+            await future
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
     def give_up(self) -> None:
         """There will be no other keeper."""
+        self.on_lost = None
+        self._wake()
         held, self._held = self._held, []
         for _, _, future in held:
             if not future.done():

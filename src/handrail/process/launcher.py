@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -21,7 +20,8 @@ from typing import Any
 from handrail import faults
 from handrail.errors import KeeperLost
 from handrail.keeper import link
-from handrail.process import grace, lookup
+from handrail.keeper.ending import CAUSE_ASKED
+from handrail.process import grace, lookup, reserve
 from handrail.process.keeper_link import KeeperLink
 from handrail.process.keeper_program import PROGRAM, KeeperHandle
 from handrail.process.spec import ProcessSpec, Usage
@@ -36,7 +36,8 @@ _EACH = 5
 #: Other threads may be looking for room at the same time, or were when we were forked.
 _OTHERS = 16
 
-ExitCallback = Callable[[int, int, int, int], None]
+#: Status, and if they are known user ms, system ms, max RSS.
+ExitCallback = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class Found:
 
     child: int
     pid: int
-    exit: tuple[int, int, int, int] | None  # status, user ms, system ms, max RSS
+    exit: tuple[int, ...] | None  # status, and if they are known user ms, system ms, max RSS
     note: bytes
     fds: dict[bytes, int]
     ended: float | None = None  # when, on the monotonic clock
     killed: bool = False  # with its whole tree, on somebody's wish
-    asked: bool = False  # to end, and the keeper sees to it
+    asked: grace.Due | None = None  # to end, and the keeper sees to it
     cut: bool = False  # there was no descriptor free for them
 
 
@@ -82,10 +83,11 @@ class Launcher(KeeperLink):
         self._children = int.from_bytes(os.urandom(5), "big") << 20
         self._watchers: dict[int, ExitCallback] = {}
         #: Children that nobody watches yet, and their exits as far as they are known.
-        self._early: dict[int, tuple[int, int, int, int] | None] = {}
-        self._begun: set[int] = set()  # ends by the clock, of children that are not forgotten
+        self._early: dict[int, tuple[int, ...] | None] = {}
+        #: Ends by the clock that have begun, up to when, of children that are not forgotten.
+        self._begun: dict[int, int] = {}
         #: While we list: when a child ended, whether it was killed, and whether asked to end.
-        self._ends: dict[int, tuple[float | None, bool, bool]] = {}
+        self._ends: dict[int, tuple[float | None, bool, grace.Due | None]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._starts: set[int] = set()  # serials of starts under way
         self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
@@ -150,7 +152,8 @@ class Launcher(KeeperLink):
         if end is not None:
             known, usage = b"%d" % end[0], end[1]
             if usage is not None:
-                used = b"%d %d %d" % (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
+                counted = (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
+                used = b" ".join(b"-1" if one is None else b"%d" % one for one in counted)
                 ended = int(started * 1000) + usage.wall_ms
         mark = self.marks.get(child, 0)
         numbers = [b"%d" % child, b"%d" % pid, b"%d" % mark, b"%d" % inside]
@@ -247,15 +250,21 @@ class Launcher(KeeperLink):
         """Signal the leader, its group or its whole tree."""
         return self._ask_of_children(link.SIGNAL, [b"%d" % child, b"%d" % number, scope])
 
-    def end_by(self, child: int, due: grace.Due, done: float = 0.0) -> None:
+    def end_by(self, child: int, due: grace.Due, *, again: bool = False) -> None:
         """Have the keeper end a whole tree with grace, whatever becomes of us.
 
-        ``done``: until when another keeper has seen to it, if it has begun.
+        ``again``: it is another keeper that is told, and goes on where the one before was.
         """
         if not self.bereft:  # else the next one is told of it with all the others
             fields = [b"%d" % child, due.cause, b"%d" % due.at, b"%d" % due.grace]
-            until = int(done * 1000) if child in self._begun else 0
-            self._tell(link.DUE, 0, [*fields, b"%d" % until], [])
+            done = self._begun.get(child, -1) if again else -1
+            self._tell(link.DUE, 0, [*fields, b"%d" % done], [])
+
+    async def has_begun(self, child: int) -> bool:
+        """Whether an end by the clock has begun, as far as any keeper can have told us."""
+        with contextlib.suppress(KeeperLost):  # then it has said everything
+            await self._ask(link.WHO, [])
+        return child in self._begun
 
     def kill(self, child: int) -> None:
         """SIGKILL to the whole tree, without waiting for the answer."""
@@ -299,7 +308,7 @@ class Launcher(KeeperLink):
         self._watchers.pop(child, None)
         self._early.pop(child, None)
         self.marks.pop(child, None)
-        self._begun.discard(child)
+        self._begun.pop(child, None)
         if child in self._renoted:
             self._renoted.discard(child)
             self.note(b"child/%d" % child, None)
@@ -370,7 +379,7 @@ class Launcher(KeeperLink):
             self._exited(message.fields)
             return
         if message.op == link.BEGUN:
-            self._begun.add(int(message.fields[0]))
+            self._begun[int(message.fields[0])] = int(message.fields[1])
             return
         if message.op in (link.CHILD, link.NOTED, link.ASKED):
             self._told(message)
@@ -402,11 +411,12 @@ class Launcher(KeeperLink):
             self._tell(link.ALIVE, 0, [], [])
         elif message.op == link.NOTED and fields[0] == b"families":
             words = map(int, fields[1].split())
-            for child, mark, ended, fate in zip(words, words, words, words, strict=True):
+            for child, mark, ended, fate, at, time_left, done in zip(*[words] * 7, strict=True):
                 self.marks[child] = mark
-                self._ends[child] = (ended / 1000 or None, bool(fate & 1), bool(fate & 2))
-                if fate & 4:
-                    self._begun.add(child)
+                asked = grace.Due(CAUSE_ASKED, at, time_left) if fate & 2 else None
+                self._ends[child] = (ended / 1000 or None, bool(fate & 1), asked)
+                if done >= 0:
+                    self._begun[child] = done
         elif message.op == link.NOTED:
             self._listing[0][fields[0]] = fields[1]
             if fields[0].startswith(b"child/"):
@@ -415,16 +425,18 @@ class Launcher(KeeperLink):
             note = fields.pop()[1:] if fields[-1].startswith(b"=") else b""
             names = fields[6:] if not message.cut else []
             fds, message.fds = dict(zip(names, message.fds, strict=True)), []
-            known = None if fields[2] == b"-" else (int(fields[2]), *map(int, fields[3:6]))
-            self._early[int(fields[0])] = known  # type: ignore[assignment]
+            known = None if fields[2] == b"-" else tuple(map(int, fields[2:6]))
+            if known is not None and -1 in known[1:]:
+                known = known[:1]  # nobody has counted what it used
+            self._early[int(fields[0])] = known
             self._listing[1].append(
                 Found(
                     int(fields[0]),
                     int(fields[1]),
-                    known,  # type: ignore[arg-type]
+                    known,
                     note,
                     fds,
-                    *self._ends.get(int(fields[0]), (None, False, False)),
+                    *self._ends.get(int(fields[0]), (None, False, None)),
                     message.cut,
                 )
             )
@@ -460,7 +472,7 @@ def _check_room(fd: int, starts: int) -> None:
 
     Numbers are given from below, so when a high one is free all above it are.  Raises OSError.
     """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _EACH * starts
+    most = reserve.limit() - _EACH * starts
     try:
         found = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, most - _OTHERS)
         os.close(found)

@@ -47,8 +47,8 @@ def revive(
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
     child.started = (note.started_at, note.started)
-    child.ended_at, child.asked = found.ended, found.asked
-    child.terminated = found.killed or found.asked
+    child.ended_at, child._due, child.killed = found.ended, found.asked, found.killed
+    child.terminated = found.killed or found.asked is not None
     for stream in child.streams:
         stream.ended = stream.fd < 0
         _attach(stream, held)
@@ -114,8 +114,8 @@ def _recall(child: Child, index: EventIndex, found: Found) -> dict[int, int]:
 def _exit(child: Child, status: int, wall_ms: int, found: Found) -> ExitInfo:
     if status == LOST:
         return ExitInfo(ExitKind.LOST, None)
-    _, user, system, rss = found.exit or (0, 0, 0, 0)
-    usage = Usage(wall_ms, user, system, rss)
+    used = (found.exit or ())[1:] or (None, None, None)
+    usage = Usage(wall_ms, *used)
     return exit_from_status(
         status,
         terminated=child.terminated,

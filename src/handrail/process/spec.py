@@ -182,12 +182,15 @@ class ExitKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has cost, as the kernel counted it when it was reaped."""
+    """What a process has cost, as the kernel counted it when it was reaped.
+
+    None is not known: the keeper, whose child it was, had been killed.
+    """
 
     wall_ms: int
-    user_ms: int
-    system_ms: int
-    max_rss_bytes: int
+    user_ms: int | None
+    system_ms: int | None
+    max_rss_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import struct
 import termios
 
 from handrail import faults
+from handrail.process import reserve
 from handrail.process.output_log import RETENTION_BYTES
 
 #: Bytes moved in one step; larger ones were slower in every measurement.
@@ -45,7 +47,7 @@ class Spool:
     __slots__ = ("_laps", "_offset", "_plain", "fd")
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("handrail-spool", os.MFD_CLOEXEC)
+        self.fd = reserve.outside(os.memfd_create("handrail-spool", os.MFD_CLOEXEC))
         self._offset = 0
         self._laps = 0
         self._plain = False
@@ -126,8 +128,12 @@ class Spool:
         os.pwrite(self.fd, _HEAD.pack(_MAGIC, self._laps, pending), RING)
 
 
+@functools.cache
 def can_splice() -> bool:
-    """Whether the kernel moves bytes and position in one step here: a killed server loses none."""
+    """Whether the kernel moves bytes and position in one step here: a killed server loses none.
+
+    Found out once, at the start: later there may be no descriptor free for it.
+    """
     source, drain = os.pipe2(os.O_CLOEXEC)
     spool = os.memfd_create("handrail-probe", os.MFD_CLOEXEC)
     try:

@@ -18,6 +18,7 @@ import os
 import struct
 
 from handrail import faults
+from handrail.process import reserve
 
 _RECORDS_AT = 1 << 44  # far beyond all input: the memfd is sparse
 _RECORD = struct.Struct("<12sIQQ")  # digest of the write id, checksum, number and flag, end
@@ -37,7 +38,9 @@ class StdinLog:
     __slots__ = ("_plain", "_punched", "_records", "closing", "end", "fd", "sent")
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = os.memfd_create("handrail-stdin", os.MFD_CLOEXEC) if fd is None else fd
+        if fd is None:
+            fd = reserve.outside(os.memfd_create("handrail-stdin", os.MFD_CLOEXEC))
+        self.fd = fd
         self.end = 0  # of what was accepted
         self.sent = 0  # of what the pipe or terminal has taken
         self.closing = False  # the end of file follows

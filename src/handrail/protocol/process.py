@@ -142,12 +142,12 @@ class ExitShape(Wire):
 
 
 class UsageShape(Wire):
-    """Ours: what a process has cost."""
+    """Ours: what a process has cost; null is not known, for its keeper was killed."""
 
     wall_ms: int
-    user_ms: int
-    system_ms: int
-    max_rss_bytes: int
+    user_ms: int | None
+    system_ms: int | None
+    max_rss_bytes: int | None
 
 
 class DenialShape(Wire):

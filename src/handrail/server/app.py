@@ -17,6 +17,7 @@ from handrail.filesystem.pool import FilePool
 from handrail.process import custody
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
+from handrail.process.spool import can_splice
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
@@ -89,6 +90,7 @@ class Server:
         #: We never got as far as serving: what we found is for somebody else.
         self.failed = False
         launcher.on_lost = self.keeper_lost
+        can_splice()  # while there are descriptors
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
@@ -172,6 +174,8 @@ class Server:
             else:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
+            # Without a keeper nobody would have what we are about to let go of.
+            await self.launcher.at_hand()
             for child in self.sessions.children():
                 custody.park(child)
             self.launcher.close()

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 #: At most so many new keepers in so many seconds.
 BUDGET = 3
 BUDGET_SECONDS = 60.0
+#: How often one is tried to be started, and how soon again.
+_TRIES = 10
+_TRY_SECONDS = 0.5
 
 
 class KeeperLoss:
@@ -63,17 +66,17 @@ class KeeperLoss:
         self._dead.add(self._launcher.mark)
         for child in self._sessions.children():
             custody.watch(child)
-        self._task = asyncio.get_running_loop().create_task(self._replace(now))
+        self._task = asyncio.get_running_loop().create_task(self._replace())
 
-    async def _replace(self, lost_at: float) -> None:
+    async def _replace(self) -> None:
         try:
-            handle = self._start()
+            handle = await self._next()
             if not handle.found:  # else the one that dies still has its socket
                 self._starts.append(time.monotonic())
             self._launcher.relink(handle)
             await self._launcher.hello()
         except (OSError, HandrailError) as error:
-            if not self._launcher.alive or self._task is not asyncio.current_task():
+            if self._task is not asyncio.current_task():
                 return  # that one has died as well, and is being replaced
             log.error("no new keeper can be had (%s); the server stops", error)
             self._give_up()
@@ -98,8 +101,18 @@ class KeeperLoss:
         for child in self._sessions.children():
             due = child.due
             if due is not None and child.running:
-                self._launcher.end_by(child.number, due, lost_at)
+                self._launcher.end_by(child.number, due, again=True)
         # Started, and nobody was told: whoever asked for it got an error.
         known = set(self._launcher.marks.values())
         dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
         await asyncio.to_thread(family.end_all_of, dead, known)
+
+    async def _next(self) -> KeeperHandle:
+        """The next keeper; what is missing for it (descriptors, room) may be there in a moment."""
+        for _ in range(_TRIES):
+            try:
+                return self._start()
+            except OSError as error:
+                log.error("no new keeper can be started yet: %s", error)
+                await asyncio.sleep(_TRY_SECONDS)
+        return self._start()

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 import stat
 import time
 
 from handrail.errors import UsageError
-from handrail.process.keeper_program import KeeperHandle, claim_lease, find_keeper, start_keeper
+from handrail.process.keeper_program import (
+    KeeperHandle,
+    claim_lease,
+    find_keeper,
+    holder_of,
+    start_keeper,
+)
 from handrail.server import leftovers, temporaries
+
+log = logging.getLogger(__name__)
 
 _MOST_SERVERS = 4096
 #: Of a socket's name, less what we add.
@@ -66,7 +75,10 @@ class StateDir:
         """
         now = time.monotonic()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(_STARTS, flags, 0o600, dir_fd=self.fd)
+        try:
+            file = os.open(_STARTS, flags, 0o600, dir_fd=self.fd)
+        except OSError:
+            return  # a full disk keeps nobody from their processes
         try:
             times = _numbers(os.read(file, 65_536))
             if sum(now - BUDGET_SECONDS < at <= now for at in times) >= BUDGET:
@@ -75,7 +87,7 @@ class StateDir:
                     " started; its processes are untouched; look into its log, then remove"
                     f" {os.path.join(self.path, _STARTS)} to try at once"
                 )
-            with contextlib.suppress(OSError):  # a full disk keeps nobody from their processes
+            with contextlib.suppress(OSError):  # as above
                 os.write(file, b"%f\n" % now)
         finally:
             os.close(file)
@@ -87,7 +99,15 @@ class StateDir:
 
     def at_work(self, mark: int) -> None:
         """A keeper of this mark serves us; see ``leftovers.py``."""
-        leftovers.remember(self.fd, mark)
+        try:
+            leftovers.remember(self.fd, mark)
+        except OSError as error:
+            log.error(
+                "%s cannot be written (%s): should server and keeper be killed at once, what they"
+                " leave will not be ended by the next",
+                self.path,
+                error.strerror,
+            )
 
     def done(self) -> None:
         """The keeper has ended with everything it had; one before it may have died."""
@@ -218,6 +238,15 @@ def running(path: str | None) -> tuple[str, KeeperHandle]:
         "several servers are running; name one with --state-dir: "
         + ", ".join(name for name, _ in found)
     )
+
+
+def holder(path: str) -> int:
+    """The pid of the server that holds the keeper of this directory, whichever that is, or 0."""
+    handle = find_keeper(f"{path}/{_SOCKET}")
+    if handle is None:
+        return 0
+    with handle.sock:
+        return holder_of(handle)
 
 
 def _take_over(path: str) -> StateDir:
