@@ -378,8 +378,11 @@ class AsyncWorkspace:
             await to_the_end(process._end(0.0))
             self._processes.discard(process)
             raise
-        if result.exit is not None and not result.held_open:
-            self._processes.discard(process)
+        if result.exit is not None:
+            if result.held_open:
+                process._let_go()  # nobody asks for what may still come
+            else:
+                self._processes.discard(process)
         return result.check() if check else result
 
     async def _start(

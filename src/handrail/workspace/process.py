@@ -228,7 +228,8 @@ class AsyncProcess:
         """All its retained output and how it ended, as soon as both are known.
 
         With ``wait`` what is known after that many seconds; the process runs on then.  A
-        descendant that holds the streams open is waited for a quarter of a second.  Raises
+        descendant that holds the streams open is waited for a quarter of a second, whether it
+        writes or not; ``held_open`` tells.  Raises
         ExecutorTransportFailed when the way to it is lost for good, and what ``on_output`` raised.
         """
         return await self._result_and_all_told(wait, text)
@@ -244,7 +245,9 @@ class AsyncProcess:
         info = await self.wait(wait)
         held = False
         if info is not None:
-            held = self._held_open = not await collected.drained()
+            # One that was out of time is ended with its tree, which may take its grace.
+            more = GRACE_SECONDS if self._timed_out else 0.0
+            held = self._held_open = not await collected.drained(more)
         return self._result(collected, info, held, await self._denials(info), text)
 
     def _result(

@@ -1,0 +1,73 @@
+"""What a workspace promises at every executor there is, near and far."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor.places import KINDS, Room, run_in
+from keeper.watching import alive, eventually_so
+
+from handrail import AsyncWorkspace, ExitKind
+
+Main = Callable[[AsyncWorkspace, Room], Awaitable[None]]
+Everywhere = Callable[[Main], None]
+
+#: A descendant that never stops to write; the command itself has exited.
+TALKS_ON = "(while :; do echo x; sleep 0.05; done) & exit 0"
+
+
+@contextlib.asynccontextmanager
+async def workspace_in(room: Room) -> AsyncIterator[AsyncWorkspace]:
+    async with AsyncWorkspace(room.base, sandbox="off", executor=room.executor) as ws:
+        yield ws
+
+
+@pytest.fixture(params=list(KINDS))
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Everywhere:
+    """Run a test in a workspace at an executor of each kind."""
+
+    def run(main: Main) -> None:
+        async def inside(room: Room) -> None:
+            async with workspace_in(room) as ws:
+                await main(ws, room)
+
+        run_in(request.param, tmp_path, inside)
+
+    return run
+
+
+@pytest.mark.parametrize("how", [{}, {"timeout": 20}, {"wait": 20}], ids=str)
+def test_a_descendant_that_talks_on_keeps_no_result(
+    everywhere: Everywhere, how: dict[str, Any]
+) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        result = await ws.run(TALKS_ON, **how)
+        assert result.exit is not None
+        assert (result.exit.kind, result.exit.code) == (ExitKind.EXITED, 0)
+        assert result.held_open
+        assert not result.timed_out
+        assert set(result.stdout) <= {"x", "\n"}
+        process = await ws.start(TALKS_ON)
+        assert (await process.result()).held_open
+        more = len((await process.result()).stdout)
+        await process.wait_for("(x\n){9}", exit=False)  # and it is not cut off by that
+        assert len((await process.result()).stdout) > more
+
+    everywhere(main)
+
+
+def test_a_timeout_ends_one_whose_descendant_talks_on(everywhere: Everywhere) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        script = "(while :; do echo x; sleep 0.05; done) & echo $! >&2; wait"
+        result = await ws.run(script, timeout=0.5)
+        assert result.timed_out
+        if room.ours:
+            pid = int(result.stderr)
+            await eventually_so(lambda: not alive(pid))
+            assert not result.held_open
+
+    everywhere(main)
