@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executor.places import codex_server, why_not
 from server.process_kit import nothing_left
 from server.server_kit import server_process
 
@@ -200,3 +202,20 @@ def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
         [*(o.name for o in others), "handrail-tmp-feedbeef"]
     )
     alive.remove()
+
+
+def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
+    why = why_not("codex")
+    if why is not None:
+        pytest.skip(why)
+
+    async def main() -> None:
+        async with codex_server(tmp_path) as url:
+            words = ["run", *OFF, "--cwd", str(tmp_path), "--at", url, "--", "cat"]
+            refused = await asyncio.to_thread(handrail, *words, input="hello\n")
+            assert refused.returncode == 125
+            assert "--tty" in refused.stderr
+            null = {"input": None, "stdin": subprocess.DEVNULL}
+            assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0
+
+    asyncio.run(main())

@@ -11,7 +11,7 @@ import pytest
 from executor.places import KINDS, Room, run_in
 from keeper.watching import alive, eventually_so
 
-from handrail import AsyncWorkspace, ExitKind
+from handrail import AsyncWorkspace, ExitKind, UsageError
 
 Main = Callable[[AsyncWorkspace, Room], Awaitable[None]]
 Everywhere = Callable[[Main], None]
@@ -69,5 +69,19 @@ def test_a_timeout_ends_one_whose_descendant_talks_on(everywhere: Everywhere) ->
             pid = int(result.stderr)
             await eventually_so(lambda: not alive(pid))
             assert not result.held_open
+
+    everywhere(main)
+
+
+def test_input_ends_or_is_refused(everywhere: Everywhere) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        assert (await ws.run(["cat"], input="")).stdout == ""
+        assert (await ws.run(["cat"], input="typed\n", tty=True)).exit_code == 0
+        if room.ours:
+            assert (await ws.run(["cat"], input="all of it")).stdout == "all of it"
+            return
+        with pytest.raises(UsageError, match="tty=True"):
+            await ws.run(["touch", "started"], input="all of it")
+        assert not (room.base / "started").exists()
 
     everywhere(main)

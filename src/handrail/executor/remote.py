@@ -77,6 +77,11 @@ class RemoteExecutor:
         return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
+    def ends_input(self) -> bool:
+        """Whether the input of a process can end there without a terminal."""
+        return "processCloseStdin" in self.client.extensions
+
+    @property
     def files(self) -> RemoteFiles:
         """The files of that machine."""
         return self._files

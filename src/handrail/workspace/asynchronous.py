@@ -332,7 +332,8 @@ class AsyncWorkspace:
         ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
-        to its machine is lost for good, UsageError, and what ``on_output`` raised.
+        to its machine is lost for good, UsageError (also for ``input`` without a terminal at a
+        server that cannot end it), and what ``on_output`` raised.
         """
         return await self._run(
             command,
@@ -369,6 +370,8 @@ class AsyncWorkspace:
     ) -> Result[Any]:
         limit, pause = seconds(timeout, "timeout"), seconds(wait, "wait")
         stdin = None if input is None else to_bytes(input)
+        if stdin is not None and not tty:
+            stdin = await self._ending_input(stdin)
         process = await self._start(command, tty, size, cwd, env, sandbox, stdin is not None, name)
         try:
             process._collect()
@@ -384,6 +387,17 @@ class AsyncWorkspace:
             else:
                 self._processes.discard(process)
         return result.check() if check else result
+
+    async def _ending_input(self, stdin: bytes) -> bytes | None:
+        """Input that has an end; raises UsageError where it could not be given one."""
+        if getattr(await self._ground.open(), "ends_input", True):
+            return stdin
+        if not stdin:
+            return None  # which is as empty
+        raise UsageError(
+            "this server cannot end the input of a command, which would wait for more for ever;"
+            " give it a terminal (tty=True) or a file to read, or use a handrail server"
+        )
 
     async def _start(
         self,
