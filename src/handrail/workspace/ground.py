@@ -125,10 +125,10 @@ class Ground:
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running; the session's id and its secret."""
         leave = getattr(await self.open(), "detach", None)
-        if leave is None or self.at is None:
+        if leave is None or self.at is None or self.at.startswith("stdio:"):
             raise UsageError(
-                "only a workspace at a server can be left running; open it with at=, for"
-                " example at='ssh://localhost'"
+                "only a workspace at a server that goes on without us can be left running; open it"
+                " with at=, for example at='ssh://localhost'"
             )
         self.closed = True
         self._release = None
