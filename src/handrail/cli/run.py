@@ -113,7 +113,7 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
             )
         takes_input = False
     process = await workspace._start(
-        words, tty, terminal.size(), None, None, None, takes_input, None
+        words, tty, terminal.size(), None, None, None, takes_input, None, args.timeout
     )
     process._watch(timeout=args.timeout)
     try:
@@ -213,10 +213,10 @@ async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
-    if args.timeout is not None:
-        raise UsageError("--timeout needs somebody who stays; leave it out with --detach")
     try:
-        process = await workspace.start(words, tty=bool(args.tty), size=terminal.size())
+        process = await workspace.start(
+            words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout
+        )
         name = process.id
         workspace_id = await workspace.detach()
     except BaseException:

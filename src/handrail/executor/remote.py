@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable
@@ -80,6 +81,11 @@ class RemoteExecutor:
     def ends_input(self) -> bool:
         """Whether the input of a process can end there without a terminal."""
         return "processCloseStdin" in self.client.extensions
+
+    @property
+    def keeps_timeouts(self) -> bool:
+        """Whether the server ends a process in time also when nobody is there."""
+        return "timeout" in self.client.extensions
 
     @property
     def files(self) -> RemoteFiles:
@@ -258,6 +264,8 @@ class RemoteExecutor:
         on_lag = request.on_lag or self._on_lag
         if on_lag is not None and "onLag" in extensions:
             params["onLag"] = on_lag
+        if request.timeout is not None and self.keeps_timeouts:
+            params["timeoutMs"] = math.ceil(request.timeout * 1000)
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params

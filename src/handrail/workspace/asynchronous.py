@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 import secrets
 import time
@@ -121,9 +122,17 @@ class AsyncWorkspace:
     async def detach(self) -> str:
         """Leave with everything still running; the id with which ``attach`` finds it again.
 
-        Its server keeps it for ``detach_ttl`` seconds.  Raises UsageError for a workspace on
-        this machine without a server: its processes end with the program.
+        Its server keeps it for ``detach_ttl`` seconds, and the timeouts of its processes.  Raises
+        UsageError for a workspace on this machine without a server, or at one that we have
+        started (``stdio:``), because its processes end with the program; and for a process with
+        a ``timeout`` at a server that would not keep it.
         """
+        for process in self._processes:
+            if process._timed_here and process.running:
+                raise UsageError(
+                    f"{process!r} has a timeout that its server cannot keep without us; let it"
+                    " end first, or start it without one"
+                )
         session, secret = await self._ground.detach()
         for process in self._processes:
             process._let_go()
@@ -135,6 +144,10 @@ class AsyncWorkspace:
             secret=secret,
             profile=self._profile,
             temporary=self._ground.temporary,
+            env={
+                os.fsdecode(name): None if value is None else os.fsdecode(value)
+                for name, value in self._env.items()
+            },
             processes={
                 process.id: [_text(word) for word in process.argv]
                 for process in self._processes
@@ -180,6 +193,7 @@ class AsyncWorkspace:
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
+        workspace._env = record.env
         workspace._count = record.count
         workspace._ground.session = (record.session, record.secret)
         workspace._ground.temporary = record.temporary
@@ -264,7 +278,7 @@ class AsyncWorkspace:
         not start, and UsageError.
         """
         limit = seconds(timeout, "timeout")
-        process = await self._start(command, tty, size, cwd, env, sandbox, True, name)
+        process = await self._start(command, tty, size, cwd, env, sandbox, True, name, limit)
         process._watch(timeout=limit, listener=on_output)
         return process
 
@@ -372,7 +386,9 @@ class AsyncWorkspace:
         stdin = None if input is None else to_bytes(input)
         if stdin is not None and not tty:
             stdin = await self._ending_input(stdin)
-        process = await self._start(command, tty, size, cwd, env, sandbox, stdin is not None, name)
+        process = await self._start(
+            command, tty, size, cwd, env, sandbox, stdin is not None, name, limit
+        )
         try:
             process._collect()
             process._watch(timeout=limit, listener=on_output, stdin=stdin)
@@ -409,6 +425,7 @@ class AsyncWorkspace:
         sandbox: Sandbox | None,
         pipe_stdin: bool,
         name: str | None,
+        timeout: float | None = None,
     ) -> AsyncProcess:
         argv = to_argv(command)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
@@ -429,10 +446,13 @@ class AsyncWorkspace:
             sandbox=ground.intent(profile),
             pipe_stdin=pipe_stdin,
             name=name,
+            timeout=timeout,
         )
         started = time.monotonic()
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
+        kept = getattr(executor, "keeps_timeouts", False)
+        process._timed_here = timeout is not None and not kept
         # What has ended is its holder's alone, and its output with it.
         self._processes = {one for one in self._processes if one._shown or one._held_open}
         self._processes.add(process)

@@ -49,6 +49,7 @@ class AsyncProcess:
         self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
+        self._timed_here = False  # nobody but us ends it in time
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._collected: Collected | None = None
