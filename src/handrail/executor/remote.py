@@ -78,6 +78,11 @@ class RemoteExecutor:
         return cls(client, request_timeout=request_timeout, on_lag=on_lag)
 
     @property
+    def out_of_reach(self) -> bool:
+        """Whether there is no line now on which an answer can be hoped for."""
+        return self.client.out_of_reach
+
+    @property
     def ends_input(self) -> bool:
         """Whether the input of a process can end there without a terminal."""
         return "processCloseStdin" in self.client.extensions
@@ -215,7 +220,7 @@ class RemoteExecutor:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         # One by one, and not only with the session: so that everybody learns of the end.
-        if open_ and self.client.connection is not None:
+        if open_ and not self.client.out_of_reach:
             ending = [asyncio.ensure_future(session.terminate()) for session in open_]
             _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
             for task in late:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 #: Larger files travel in blocks: a message holds at most 16 MiB.
 _WHOLE = 8 * 1024 * 1024
 _BLOCK = 1024 * 1024
+#: What may take its time without a word.
+_LASTING = ("fs/copy", "fs/remove")
 
 
 class RemoteFiles:
@@ -176,7 +178,12 @@ class RemoteFiles:
             params = {**params, "sandbox": self._sandbox}
         try:
             raw = await self._client.call(
-                method, params, timeout=self._timeout, repeat=repeat, reserved=reserved
+                method,
+                params,
+                timeout=self._timeout,
+                repeat=repeat,
+                reserved=reserved,
+                prompt=method not in _LASTING,
             )
             return msgspec.convert(raw, shape) if shape is not None else cast("T", raw)
         except RpcError as error:

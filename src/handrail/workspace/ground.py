@@ -104,7 +104,11 @@ class Ground:
         """Let go; the processes were ended before."""
         if self._own is not None:
             await asyncio.to_thread(self._own.remove)
-        elif self.temporary is not None and self._executor is not None:
+        elif (
+            self.temporary is not None
+            and self._executor is not None
+            and not getattr(self._executor, "out_of_reach", False)
+        ):
             try:
                 await self._executor.files.remove(self.temporary, recursive=True, force=True)
             except (FilesError, ExecutorError):

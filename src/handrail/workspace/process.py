@@ -52,6 +52,7 @@ class AsyncProcess:
         self._timed_here = False  # nobody but us ends it in time
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ender: asyncio.Task[None] | None = None
         self._collected: Collected | None = None
         self.argv = argv
 
@@ -243,13 +244,27 @@ class AsyncProcess:
 
     async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
         collected = self._collect()
-        info = await self.wait(wait)
+        info = await self._waited(wait)
         held = False
         if info is not None:
             # One that was out of time is ended with its tree, which may take its grace.
             more = GRACE_SECONDS if self._timed_out else 0.0
             held = self._held_open = not await collected.drained(more)
         return self._result(collected, info, held, await self._denials(info), text)
+
+    async def _waited(self, wait: float | None) -> ExitInfo | None:
+        """As ``wait``; raises what kept its timeout from ending it."""
+        ender = self._ender
+        if ender is None:
+            return await self.wait(wait)
+        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
+        try:
+            await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and not ender.cancelled():
+                ender.result()
+            return await waiting
+        finally:
+            waiting.cancel()
 
     def _result(
         self,
@@ -298,16 +313,17 @@ class AsyncProcess:
     ) -> None:
         """Do what was asked for at the start, beside whatever the caller does."""
         if timeout is not None:
-            self._spawn(self._end_after(timeout))
+            self._ender = self._spawn(self._end_after(timeout))
         if listener is not None:
             self._spawn(self._tell(listener))
         if stdin is not None:
             self._spawn(self._feed(stdin))
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         task.add_done_callback(_noticed)
         self._tasks.add(task)
+        return task
 
     async def _end_after(self, timeout: float) -> None:
         try:
@@ -359,11 +375,15 @@ class AsyncProcess:
 
         Somebody may be waiting for its result and has it then, to the last byte.
         """
+        end_later = getattr(self._session, "end_later", None)
         try:
-            await self._session.terminate(grace)
-            await self._session.wait()
-            if self._collected is not None:
-                await self._collected.drained()
+            if end_later is not None and getattr(self._session, "out_of_reach", False):
+                end_later()
+            else:
+                await self._session.terminate(grace)
+                await self._session.wait()
+                if self._collected is not None:
+                    await self._collected.drained()
         except ExecutorError:
             pass  # the way to it is gone, and its server ends it
         self._let_go()
