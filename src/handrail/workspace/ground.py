@@ -164,6 +164,8 @@ class Ground:
         start = place.cwd
         if self.at is not None and self.at.startswith("ssh://"):
             start = place.home or start  # as scp and its like have it
+        if (make_root := getattr(executor, "make_root", None)) is not None:
+            await make_root(posixpath.normpath(posixpath.join(start, given)))  # a scripted one
         try:
             full = await executor.files.canonical(posixpath.join(start, given))
         except FilesError as error:
