@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from executor.places import KINDS, Room, run_in
 from keeper.watching import alive, eventually_so
 
-from handrail import AsyncWorkspace, ExitKind, UsageError
+from handrail import AsyncWorkspace, ExitKind, FilesError, UsageError
 
 Main = Callable[[AsyncWorkspace, Room], Awaitable[None]]
 Everywhere = Callable[[Main], None]
@@ -83,5 +84,45 @@ def test_input_ends_or_is_refused(everywhere: Everywhere) -> None:
         with pytest.raises(UsageError, match="tty=True"):
             await ws.run(["touch", "started"], input="all of it")
         assert not (room.base / "started").exists()
+
+    everywhere(main)
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_sent(everywhere: Everywhere) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        process = await ws.start("cat", tty=True)
+        wrong: Any
+        for wrong in (-1, None, "1", float("nan"), float("inf")):
+            with pytest.raises(UsageError, match="grace must be seconds"):
+                await process.terminate(wrong)
+        for wrong in ((0, 4), (4, 0), (-1, 4), (4, 65_536), ("a", 3), (1.5, 2)):
+            with pytest.raises(UsageError, match="1 to 65535 rows and columns"):
+                await process.resize(*wrong)
+            with pytest.raises(UsageError, match="1 to 65535 rows and columns"):
+                await ws.start("cat", tty=True, size=wrong)
+        for wrong in ((1,), (1, 2, 3), 5, None):
+            with pytest.raises(UsageError, match="rows, columns"):
+                await ws.start("cat", tty=True, size=wrong)
+        for wrong in (b"x", 5, None, ["x"], re.compile(b"x")):
+            with pytest.raises(UsageError, match="a pattern is a str"):
+                await process.wait_for(wrong, timeout=0)
+        for wrong in ("5", -1, float("nan")):
+            with pytest.raises(UsageError, match="timeout must be seconds"):
+                await process.send("x", timeout=wrong)
+        assert process.running
+
+    everywhere(main)
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_a_directory_where_a_file_is(everywhere: Everywhere, sandbox: Any) -> None:
+    async def main(ws: AsyncWorkspace, room: Room) -> None:
+        async with AsyncWorkspace(room.base, sandbox=sandbox, executor=room.executor) as other:
+            await other.files.write("file", "")
+            for path, kind in (("file", "exists"), ("file/below", "not_a_directory")):
+                for parents in (True, False):
+                    with pytest.raises(FilesError) as info:
+                        await other.files.mkdir(path, parents=parents)
+                    assert info.value.kind == kind
 
     everywhere(main)

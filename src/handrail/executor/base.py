@@ -183,7 +183,8 @@ class ExecSession(Protocol):
         """
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size, in characters; raises ResizeFailed."""
+        """Set the terminal's size, in characters; raises ResizeFailed, and UsageError for a size
+        that no terminal has."""
 
     async def signal(self, name: str) -> None:
         """``interrupt``, or a lower-case name such as ``term``, to the foreground or group.
@@ -192,7 +193,10 @@ class ExecSession(Protocol):
         """
 
     async def terminate(self, grace: float = 0.0) -> None:
-        """End the whole tree; with a grace (seconds) HUP or TERM first.  Raises TerminateFailed."""
+        """End the whole tree; with a grace (seconds) HUP or TERM first.
+
+        Raises TerminateFailed, and UsageError for a grace that is none.
+        """
 
     async def wait(self) -> ExitInfo:
         """How it ended.  The streams may still be open then, if a grandchild holds them.

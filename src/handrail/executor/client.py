@@ -179,9 +179,7 @@ class ExecServerClient:
             # What is left of the time after a reconnect may be too little to judge a line by.
             judges = prompt and left is not None and timeout is not None and left > 0.9 * timeout
             try:
-                return await rpc.call(
-                    method, given, timeout=left, reserved=reserved, prompt=judges
-                )
+                return await rpc.call(method, given, timeout=left, reserved=reserved, prompt=judges)
             except CallTimedOut as late:
                 if rpc.silent and self._dialer.reconnects:
                     rpc.drop(f"{late}, and nothing else was heard")
@@ -301,12 +299,7 @@ class ExecServerClient:
         if rpc is not None:
             rpc.hold(False)
         most = _CLOSE_TIMEOUT if self._timeout is None else min(_CLOSE_TIMEOUT, self._timeout)
-        if (
-            end
-            and rpc is not None
-            and not self.out_of_reach
-            and "sessionClose" in self.extensions
-        ):
+        if end and rpc is not None and not self.out_of_reach and "sessionClose" in self.extensions:
             try:
                 await rpc.call("session/close", {}, timeout=most)
             except (HandrailError, OSError):

@@ -17,6 +17,7 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
+from handrail.executor.arguments import fits_terminal
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.client import ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
@@ -250,7 +251,7 @@ class RemoteExecutor:
         if not request.cwd.startswith("/"):
             raise ExecutorSpawnFailed(f"cwd {request.cwd!r} is not absolute; give the whole path")
         rows, cols = request.size
-        if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
+        if not fits_terminal(rows, cols):
             raise ExecutorSpawnFailed(
                 f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}"
             )

@@ -24,6 +24,7 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
+from handrail.executor.arguments import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.client import ExecServerClient
 from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
@@ -275,7 +276,9 @@ class RemoteSession:
         if deadline is not None and "writeBusy" in self._client.extensions:
             params["onFull"] = "busy"
             # It comes at once, so a late one is not given up.
-            slack = _ANSWER_SECONDS if self._timeout is None else min(_ANSWER_SECONDS, self._timeout)
+            slack = (
+                _ANSWER_SECONDS if self._timeout is None else min(_ANSWER_SECONDS, self._timeout)
+            )
             prompt = True
         while True:
             left = None if deadline is None else max(0.0, deadline - loop.time()) + slack
@@ -315,6 +318,7 @@ class RemoteSession:
             raise WriteFailed("this server cannot end the input of a process; use a terminal")
 
     async def resize(self, rows: int, cols: int) -> None:
+        check_size(rows, cols)
         if "processResize" not in self._client.extensions:
             raise ResizeFailed("resize is not supported by exec-server sessions")
         if not self._tty:
@@ -344,6 +348,7 @@ class RemoteSession:
             raise ExecutorTransportFailed(str(error)) from error
 
     async def terminate(self, grace: float = 0.0) -> None:
+        check_grace(grace)
         self._history.release()  # the answer and the end come behind the output
         graceful = "terminateGrace" in self._client.extensions
         deadline = time.monotonic() + grace + _KILL_SECONDS

@@ -141,7 +141,9 @@ class RpcConnection:
         """One call and its result.
 
         ``prompt``: it is answered at once, so that a line on which nothing at all is heard within
-        ``timeout`` (seconds) is ``silent`` from then on, until something is.  Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
+        ``timeout`` (seconds) is ``silent`` from then on, until something is.
+
+        Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
         the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many
         calls are under way, UsageError for a string that is no text.
         """
@@ -165,7 +167,9 @@ class RpcConnection:
         except TimeoutError:
             # A line that we hold back is silent because of us.
             self.silent |= prompt and heard == self._heard and not self._held
-            raise CallTimedOut(f"no answer to {method} within {round(timeout or 0, 3):g} s") from None
+            raise CallTimedOut(
+                f"no answer to {method} within {round(timeout or 0, 3):g} s"
+            ) from None
 
     def notify(self, method: str, params: Any) -> None:
         """Say something that wants no answer."""

@@ -22,6 +22,7 @@ from handrail.workspace.command import (
     to_argv,
     to_bytes,
     to_path,
+    to_size,
 )
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.finish import to_the_end
@@ -428,6 +429,7 @@ class AsyncWorkspace:
         timeout: float | None = None,
     ) -> AsyncProcess:
         argv = to_argv(command)
+        size = to_size(size)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
         ground = self._ground
         executor = await ground.open()

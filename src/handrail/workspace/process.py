@@ -108,7 +108,7 @@ class AsyncProcess:
         has not read enough to make room within ``timeout`` seconds; what was not taken by then
         never arrives.
         """
-        await self._session.write(to_bytes(data), timeout)
+        await self._session.write(to_bytes(data), seconds(timeout, "timeout"))
 
     async def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible.
@@ -120,7 +120,8 @@ class AsyncProcess:
         await self._session.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the size of its terminal, in characters; raises ResizeFailed without one."""
+        """Set the size of its terminal, in characters; raises ResizeFailed without one, and
+        UsageError for a size that no terminal has."""
         await self._session.resize(rows, cols)
 
     # --- its end -------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class AsyncProcess:
     async def terminate(self, grace: float = GRACE_SECONDS) -> None:
         """End it with all its descendants: politely, and after ``grace`` seconds by force.
 
-        Raises TerminateFailed.
+        Raises TerminateFailed, and UsageError for a grace that is none.
         """
         await self._session.terminate(grace)
 
@@ -173,7 +174,7 @@ class AsyncProcess:
         if not patterns and idle is None and timeout is None and not exit:
             raise UsageError("there is nothing to wait for; give a pattern, idle or timeout")
         outcome = await self._session.wait_for(
-            *(p if isinstance(p, str) else _source(p) for p in patterns),
+            *map(_source, patterns),
             idle=seconds(idle, "idle"),
             exit=exit,
             timeout=seconds(timeout, "timeout"),
@@ -410,11 +411,15 @@ def _words(argv: tuple[str | bytes, ...]) -> str:
     return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 
 
-def _source(pattern: re.Pattern[str]) -> str:
-    """The text of a compiled pattern, its flags written into it, for it may have to travel.
+def _source(pattern: object) -> str:
+    """The text of a pattern, the flags of a compiled one written into it: it may have to travel.
 
-    For all of it: flags for a part are more than every server can do.
+    For all of it: flags for a part are more than every server can do.  Raises UsageError.
     """
+    if isinstance(pattern, str):
+        return pattern
+    if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
+        raise UsageError(f"a pattern is a str, or a compiled one of str, not {pattern!r}")
     flags = "".join(
         letter
         for letter, flag in (
