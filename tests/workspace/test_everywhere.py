@@ -67,7 +67,7 @@ def test_a_timeout_ends_one_whose_descendant_talks_on(everywhere: Everywhere) ->
         result = await ws.run(script, timeout=0.5)
         assert result.timed_out
         if room.ours:
-            pid = int(result.stderr)
+            pid = int(result.stderr.split()[0])
             await eventually_so(lambda: not alive(pid))
             assert not result.held_open
 

@@ -54,7 +54,7 @@ class SpawnRequest:
     ``cwd`` is absolute.  ``env`` is the whole environment of the child.  ``size`` is rows and
     columns.  ``sandbox`` is a kind, or a portable intent: the value of ``sandbox`` in
     ``process/start`` on the wire, as plain data.  ``inherited_fds`` are (number in the child,
-    descriptor here) and only for executors on this machine.
+    descriptor here) and only for executors on this machine.  ``timeout`` is in seconds.
     """
 
     process_id: str
