@@ -41,8 +41,6 @@ CASES = {
     "no number": (["run", "--timeout", "x", "--", "true"], 2, "usage"),
     "no token": (["run", "--at", NOBODY, "--token-file", "no", "--", "true"], 125, "usage"),
     "no directory": (["run", "--cwd", "no", "--", "true"], 125, "files"),
-    "detached with a limit": (["run", "--detach", "--timeout", "1", "--at", NOBODY, "--", "true"],
-                              125, "usage"),
     "no option": (["ps", "--nonsense"], 2, "usage"),
     "no id": (["logs", "../x"], 125, "usage"),
     "no such workspace": (["kill", "01234567"], 125, "usage"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import select
@@ -12,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executor.places import codex_server, why_not
 from server.process_kit import nothing_left
+from server.server_kit import server_process
 
 from cli.user import HANDRAIL
 from handrail.sandbox.temporary import Temporary
 
 OFF = ["--sandbox", "off"]
+#: A descendant that never stops to write, and the command's own last words.
+TALKS_ON = "(while :; do echo x >&2; sleep 0.05; done) & head -c 300000 /dev/zero; exit 3"
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +93,18 @@ def test_what_a_command_leaves_behind_is_ended() -> None:
     done = handrail("run", *OFF, "--", "sh", "-c", script)
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_a_descendant_that_talks_on_is_not_waited_for(far: bool, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with contextlib.ExitStack() as stack:
+        words = ["--cwd", str(tmp_path), *OFF]
+        if far:
+            words += ["--at", stack.enter_context(server_process(state)).url]
+        done = handrail("run", *words, "--", "sh", "-c", TALKS_ON)
+    assert (done.returncode, len(done.stdout)) == (3, 300_000)
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
@@ -184,3 +202,20 @@ def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
         [*(o.name for o in others), "handrail-tmp-feedbeef"]
     )
     alive.remove()
+
+
+def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
+    why = why_not("codex")
+    if why is not None:
+        pytest.skip(why)
+
+    async def main() -> None:
+        async with codex_server(tmp_path) as url:
+            words = ["run", *OFF, "--cwd", str(tmp_path), "--at", url, "--", "cat"]
+            refused = await asyncio.to_thread(handrail, *words, input="hello\n")
+            assert refused.returncode == 125
+            assert "--tty" in refused.stderr
+            null = {"input": None, "stdin": subprocess.DEVNULL}
+            assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0
+
+    asyncio.run(main())

@@ -21,6 +21,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import OutputKind, SandboxKind, WaitReason
+from handrail.process import closing
 from handrail.process.env_policy import EnvPolicy, Inherit
 from handrail.process.spec import ExitKind
 
@@ -277,6 +278,25 @@ def test_output_of_descendants_after_the_exit(everywhere: Everywhere) -> None:
     async def main(room: Room) -> None:
         session = await room.sh("mkfifo gate; (read x <gate; echo late) & echo early; exit 4")
         assert (await session.wait()).code == 4
+        await room.done("echo >gate")
+        assert (await collect(session))[0] == b"early\nlate\n"
+
+    everywhere(main)
+
+
+def test_output_of_descendants_long_after_the_exit(
+    everywhere: Everywhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Near: so that it is over before anything else happens.  Far it is the server's own.
+    monkeypatch.setattr(closing, "DRAIN_SECONDS", 0.0)
+
+    async def main(room: Room) -> None:
+        session = await room.sh("mkfifo gate; (read x <gate; echo late) & echo early; exit 4")
+        assert (await session.wait()).code == 4
+        await (await room.sh("exit 0")).wait_closed()  # timers of the first had their turn
+        if room.kind == "websocket":  # there only time can tell that nothing happens
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.wait_closed(), 2.5)
         await room.done("echo >gate")
         assert (await collect(session))[0] == b"early\nlate\n"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from server.process_kit import nothing_left
@@ -32,6 +35,25 @@ def test_a_server_of_its_own(handrail_server: str) -> None:
             await executor.close()
 
     assert asyncio.run(main()) == b"hello\n"
+
+
+def test_a_project_that_has_read_the_documentation(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["handrail.testing.fixtures"]\n')
+    (tmp_path / "test_theirs.py").write_text(
+        "from handrail import Workspace\n"
+        "def test_it(fake_executor):\n"
+        "    fake_executor.replies('make', b'built')\n"
+        "    with Workspace(executor=fake_executor) as ws:\n"
+        "        assert ws.run('make').stdout == 'built'\n"
+        "        ws.files.write('notes', 'x')\n"
+        "        assert ws.files.read('notes') == 'x'\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(
+        argv, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_a_scripted_executor(fake_executor: FakeExecutor) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from executor.places import codex_server, why_not
 from keeper.watching import alive, eventually
 from server.server_kit import server_process
 
 from handrail import (
+    AsyncWorkspace,
     ExecutorSpawnFailed,
     ExecutorTransportFailed,
+    ExitKind,
     FilesError,
     UsageError,
     WaitReason,
     Workspace,
     WorkspaceBusy,
 )
+from handrail.workspace import records
 
 
 @pytest.fixture
@@ -125,6 +130,63 @@ def test_what_cannot_be_left_or_found_is_refused(url: str, root: Path) -> None:
     for name in ("00000000", "../../etc/passwd", ""):
         with pytest.raises(UsageError):
             Workspace.attach(name)
+
+
+def test_a_program_of_ours_cannot_be_left(root: Path, tmp_path: Path) -> None:
+    state = tmp_path / "stdio"
+    state.mkdir(mode=0o700)
+    serve = f"stdio:{sys.executable} -m handrail serve --listen stdio --state-dir {state}"
+    with Workspace(root, at=serve, sandbox="off") as ws:
+        process = ws.start("cat")
+        with pytest.raises(UsageError, match="goes on without us"):
+            ws.detach()
+        assert process.running
+        assert ws.run("echo still there").ok
+
+
+def test_a_timeout_is_kept_while_nobody_is_there(url: str, root: Path) -> None:
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
+        process = ws.start("echo $$; exec sleep 600", timeout=1)
+        pid = int(process.wait_for(r"^\d+$", timeout=20).match)
+        left = ws.detach()
+    eventually(lambda: not alive(pid))
+    with Workspace.attach(left) as back:
+        (again,) = back.processes
+        info = again.wait()
+        assert info is not None
+        assert info.kind is ExitKind.TIMED_OUT
+
+
+def test_a_timeout_that_nobody_would_keep_keeps_us(root: Path, tmp_path: Path) -> None:
+    why = why_not("codex")
+    if why is not None:
+        pytest.skip(why)
+
+    async def main() -> None:
+        async with (
+            codex_server(tmp_path) as url,
+            AsyncWorkspace(root, at=url, sandbox="off") as ws,
+        ):
+            process = await ws.start("sleep 600", timeout=60)
+            with pytest.raises(UsageError, match="timeout that its server cannot keep"):
+                await ws.detach()
+            await process.terminate()
+            await ws.detach()
+
+    asyncio.run(main())
+
+
+def test_variables_come_back_too(url: str, root: Path) -> None:
+    env = {"A": "1", "B": b"\xff", "PATH": None}
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60, env=env) as ws:
+        script = 'printf "%s %s %s" "$A" "$B" "${PATH-none}"'
+        before = ws.run(script, text=False).stdout
+        left = ws.detach()
+    (record,) = (tmp for tmp in records.known() if tmp.id == left)
+    assert "\udcff" not in repr(record)
+    with Workspace.attach(left) as back:
+        assert back.run(script, text=False).stdout == before
+        assert b"1 \xff" in before
 
 
 def test_a_session_that_has_expired_is_told(url: str, root: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from handrail.cli import options, terminal
 from handrail.cli.writing import Writer
 from handrail.errors import ExecutorError, HandrailError
+from handrail.workspace.collecting import DRAIN_SECONDS
 from handrail.workspace.result import Exited
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: How long we wait for a reader to take the rest when we are told to end.
 _LAST_SECONDS = 2.0
+#: What may have come of the command itself when its exit is known: as much as is retained for a
+#: reader that lags, and what its pipes hold.
+_REST_BYTES = 2 * 1024 * 1024
 
 
 class Relay:
@@ -50,6 +54,8 @@ class Relay:
         self._raw = raw
         self._leaves = leaves
         self._key = detach_key
+        self._written = 0
+        self._waiting = False  # for output, having written all there is
         self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,28 +74,49 @@ class Relay:
             threading.Thread(target=self._read, name="stdin", daemon=True).start()
             following = self._loop.create_task(self._follow())
             stopping = self._loop.create_task(self._stopped.wait())
+            ending = self._loop.create_task(self._told_all())
             try:
-                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not following.done() and not self._leaves:
+                over = {following, stopping} if self._leaves else {following, stopping, ending}
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done() and not following.done() and not self._leaves:
                     self._do(self._process.terminate())
                     await asyncio.wait({following}, timeout=_LAST_SECONDS)
                 if following.done():
                     return await following
             finally:
-                stopping.cancel()
-                following.cancel()
-                await asyncio.gather(stopping, following, *self._tasks, return_exceptions=True)
+                for task in (stopping, ending, following):
+                    task.cancel()
+                await asyncio.gather(
+                    stopping, ending, following, *self._tasks, return_exceptions=True
+                )
             return None if self._leaves else await self._process.wait()
 
     async def _follow(self) -> ExitInfo:
         """Show the output; the process waits for whoever looks at it."""
         writer = Writer()
         async with contextlib.aclosing(self._process.follow()) as paced:
+            self._waiting = True
             async for event in paced:
+                self._waiting = False
                 if isinstance(event, Exited):
                     return event.exit
                 await options.write_event(writer, event, as_json=self._json)
+                self._written += len(event.data)
+                self._waiting = True
         raise AssertionError("the last event is the exit")  # pragma: no cover
+
+    async def _told_all(self) -> None:
+        """Until the command has exited and what it said is shown; descendants may say more."""
+        try:
+            await self._process.wait()
+        except ExecutorError:
+            await asyncio.Event().wait()  # whoever follows is told
+        most = self._written + _REST_BYTES
+        caught_up = 0
+        # Twice: what was left in the pipes for a slow reader comes when it has caught up.
+        while caught_up < 2 and self._written < most:
+            await asyncio.sleep(DRAIN_SECONDS)
+            caught_up += self._waiting
 
     def _signals(self) -> dict[int, Callable[[], None]]:
         found: dict[int, Callable[[], None]] = {

@@ -102,9 +102,20 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101 (typed so for the import's sake)
     raw = terminal.is_there() and args.tty is not False
-    process = await workspace.start(
-        words, tty=raw or bool(args.tty), size=terminal.size(), timeout=args.timeout
+    tty = raw or bool(args.tty)
+    takes_input = True
+    if not (tty or os.isatty(0) or getattr(await workspace.executor(), "ends_input", True)):
+        if not _is_empty(0):
+            raise UsageError(
+                f"the server at {args.at} cannot end the input of a command, which would wait for"
+                " more for ever; give it a terminal with --tty, or nothing by < /dev/null, or use"
+                " a handrail server"
+            )
+        takes_input = False
+    process = await workspace._start(
+        words, tty, terminal.size(), None, None, None, takes_input, None, args.timeout
     )
+    process._watch(timeout=args.timeout)
     try:
         info = await Relay(process, raw=raw).run()
     except OutputFailed as error:
@@ -174,6 +185,24 @@ def _report(words: list[str], result: Result[str]) -> dict[str, object]:
     }
 
 
+def _is_empty(fd: int) -> bool:
+    """Whether nothing can come from there any more, as far as can be told without reading."""
+    import select
+    import stat
+
+    try:
+        found = os.fstat(fd)
+    except OSError:  # it is closed
+        return True
+    if stat.S_ISREG(found.st_mode):
+        return os.lseek(fd, 0, os.SEEK_CUR) >= found.st_size
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev == os.stat(os.devnull).st_rdev
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return any(not events & select.POLLIN for _, events in poll.poll(0))
+
+
 def _read_all() -> bytes:
     with open(0, "rb", closefd=False) as file:
         return file.read()
@@ -184,10 +213,10 @@ async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) 
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
-    if args.timeout is not None:
-        raise UsageError("--timeout needs somebody who stays; leave it out with --detach")
     try:
-        process = await workspace.start(words, tty=bool(args.tty), size=terminal.size())
+        process = await workspace.start(
+            words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout
+        )
         name = process.id
         workspace_id = await workspace.detach()
     except BaseException:

@@ -54,7 +54,7 @@ class SpawnRequest:
     ``cwd`` is absolute.  ``env`` is the whole environment of the child.  ``size`` is rows and
     columns.  ``sandbox`` is a kind, or a portable intent: the value of ``sandbox`` in
     ``process/start`` on the wire, as plain data.  ``inherited_fds`` are (number in the child,
-    descriptor here) and only for executors on this machine.
+    descriptor here) and only for executors on this machine.  ``timeout`` is in seconds.
     """
 
     process_id: str
@@ -77,6 +77,9 @@ class SpawnRequest:
     #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
     #: is told; None: as the executor does.
     on_lag: Literal["block", "drop"] | None = None
+    #: Far away: seconds after which the server ends the whole tree, whatever becomes of us, if it
+    #: offers that (``keeps_timeouts`` of the executor says so); whoever stays sees to it as well.
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class ExecSession(Protocol):
         """
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size, in characters; raises ResizeFailed."""
+        """Set the terminal's size, in characters; raises ResizeFailed, and UsageError for a size
+        that no terminal has."""
 
     async def signal(self, name: str) -> None:
         """``interrupt``, or a lower-case name such as ``term``, to the foreground or group.
@@ -189,7 +193,10 @@ class ExecSession(Protocol):
         """
 
     async def terminate(self, grace: float = 0.0) -> None:
-        """End the whole tree; with a grace (seconds) HUP or TERM first.  Raises TerminateFailed."""
+        """End the whole tree; with a grace (seconds) HUP or TERM first.
+
+        Raises TerminateFailed, and UsageError for a grace that is none.
+        """
 
     async def wait(self) -> ExitInfo:
         """How it ended.  The streams may still be open then, if a grandchild holds them.

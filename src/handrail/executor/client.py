@@ -159,11 +159,14 @@ class ExecServerClient:
         timeout: float | None = None,
         repeat: bool = False,
         reserved: bool = False,
+        prompt: bool = True,
     ) -> Any:
         """One call.  With ``repeat`` it is made again after a resume that cut it.
 
         ``params`` may be a function that makes them, anew for each time.  ``timeout`` (seconds)
-        includes the time in which there is no connection.  Raises RpcError, CallTimedOut, or
+        includes the time in which there is no connection.  A call that is ``prompt`` is answered
+        at once: when it is not, and nothing else is heard either, the line is given up, and the
+        session resumed on another.  Raises RpcError, CallTimedOut, or
         ExecutorTransportFailed when the line is gone for good, or was cut and the call must not
         be repeated.
         """
@@ -173,8 +176,14 @@ class ExecServerClient:
             rpc = await self._connection(method, deadline)
             left = None if deadline is None else max(0.0, deadline - loop.time())
             given = params() if callable(params) else params
+            # What is left of the time after a reconnect may be too little to judge a line by.
+            judges = prompt and left is not None and timeout is not None and left > 0.9 * timeout
             try:
-                return await rpc.call(method, given, timeout=left, reserved=reserved)
+                return await rpc.call(method, given, timeout=left, reserved=reserved, prompt=judges)
+            except CallTimedOut as late:
+                if rpc.silent and self._dialer.reconnects:
+                    rpc.drop(f"{late}, and nothing else was heard")
+                raise
             except ConnectionLost as lost:
                 if not repeat or not self._dialer.reconnects:
                     raise ExecutorTransportFailed(
@@ -185,6 +194,12 @@ class ExecServerClient:
         """A call whose answer nobody waits for; nothing is sent while there is no connection."""
         if self._rpc is not None:
             self._rpc.mention(method, params)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether there is no line now on which an answer can be hoped for."""
+        rpc = self._rpc
+        return rpc is None or rpc.gone is not None or rpc.silent
 
     @property
     def crowded(self) -> bool:
@@ -235,7 +250,9 @@ class ExecServerClient:
         """End a process that nobody wants any more, if it was started at all."""
 
         async def end() -> None:
-            params = {"processId": process_id}
+            params: dict[str, Any] = {"processId": process_id}
+            if "terminateGrace" in self.extensions:
+                params["tree"] = True
             try:
                 await self.call(
                     "process/terminate",
@@ -281,9 +298,10 @@ class ExecServerClient:
         rpc = self._rpc
         if rpc is not None:
             rpc.hold(False)
-        if end and rpc is not None and rpc.gone is None and "sessionClose" in self.extensions:
+        most = _CLOSE_TIMEOUT if self._timeout is None else min(_CLOSE_TIMEOUT, self._timeout)
+        if end and rpc is not None and not self.out_of_reach and "sessionClose" in self.extensions:
             try:
-                await rpc.call("session/close", {}, timeout=_CLOSE_TIMEOUT)
+                await rpc.call("session/close", {}, timeout=most)
             except (HandrailError, OSError):
                 log.info("the session at %s was not closed in order; it expires", self.where)
         self._closing = True
@@ -292,10 +310,15 @@ class ExecServerClient:
             await asyncio.gather(self._recovering, return_exceptions=True)
         self._fail(ExecutorTransportFailed("this client is closed"))
         if self._cleaning:
+            for task in self._cleaning if self.out_of_reach else ():
+                task.cancel()
             await asyncio.wait(self._cleaning)
         for open_ in (self._rpc, self._opening):
             if open_ is not None:
-                open_.close()
+                if open_.silent:
+                    open_.abort()
+                else:
+                    open_.close()
                 await open_.ended()
         await self._dialer.close()
 

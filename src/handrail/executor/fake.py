@@ -8,6 +8,7 @@ like a program that does not exist.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor import waiting
+from handrail.executor.arguments import check_grace, check_size, fits_terminal
 from handrail.executor.base import (
     Denied,
     OutputKind,
@@ -28,7 +30,7 @@ from handrail.executor.base import (
     SpawnRequest,
     WaitOutcome,
 )
-from handrail.executor.fake_files import FakeFiles
+from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
 from handrail.executor.history import Follower, History
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
 
@@ -93,14 +95,36 @@ class FakeSession:
         self._exit: ExitInfo | None = None
         self._resumed = asyncio.Semaphore(0)
         self._seq = 0
-        self._task = asyncio.get_running_loop().create_task(self._play())
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._play())
 
     def resume(self) -> None:
-        """Let the script go on from its ``Pause``."""
-        self._resumed.release()
+        """Let the script go on from its ``Pause``; from any thread."""
+        self._hand_over(self._resumed.release)
 
     def say(self, data: bytes, *, stderr: bool = False) -> None:
-        """Output now, whatever the script says."""
+        """Output now, whatever the script says; from any thread."""
+        self._hand_over(lambda: self._say(data, stderr=stderr))
+
+    def _hand_over(self, action: Callable[[], None]) -> None:
+        """Do it where the script is played: a ``Workspace`` plays it in a thread of its own.
+
+        Whatever is asked of the session afterwards comes after it.
+        """
+        if self._here:
+            action()
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody listens
+                self._loop.call_soon_threadsafe(action)
+
+    @property
+    def _here(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _say(self, data: bytes, *, stderr: bool = False) -> None:
         self._seq += 1
         kind = OutputKind.STDERR if stderr and not self.request.tty else OutputKind.STDOUT
         self._history.add(kind, data, self._seq)
@@ -109,7 +133,7 @@ class FakeSession:
         taken = 0
         for step in self.script.steps:
             if isinstance(step, Say):
-                self.say(step.data, stderr=step.stderr)
+                self._say(step.data, stderr=step.stderr)
             elif isinstance(step, Expect):
                 while (found := self.written.find(step.data, taken)) < 0:
                     await self._history.changed()
@@ -144,6 +168,7 @@ class FakeSession:
         self._history.wake()
 
     async def resize(self, rows: int, cols: int) -> None:
+        check_size(rows, cols)
         if not self.request.tty:
             raise ResizeFailed(
                 f"process {self.process_id} has no terminal; start it with tty to resize it"
@@ -159,11 +184,19 @@ class FakeSession:
             await self._stop(ExitInfo(ExitKind.SIGNALED, 128 + number, _name(name)))
 
     async def terminate(self, grace: float = 0.0) -> None:
+        check_grace(grace)
         await self._stop(ExitInfo(ExitKind.TERMINATED, 137, "SIGKILL"))
 
     async def _stop(self, info: ExitInfo) -> None:
+        if not self._here:
+            self._hand_over(lambda: self._stop_here(info))
+            return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._end(info)
+
+    def _stop_here(self, info: ExitInfo) -> None:
+        self._task.cancel()
         self._end(info)
 
     async def wait(self) -> ExitInfo:
@@ -246,6 +279,11 @@ class FakeExecutor:
                 )
         elif not self._honours_sandboxes:
             raise ExecutorSpawnFailed("sandbox intent cannot be enforced on this executor")
+        rows, cols = request.size
+        if not fits_terminal(rows, cols):
+            raise ExecutorSpawnFailed(
+                f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}"
+            )
         if request.process_id in self.sessions:
             raise ExecutorSpawnFailed(f"process {request.process_id} already exists")
         for script in self._scripts:
@@ -268,7 +306,12 @@ class FakeExecutor:
 
     async def place(self) -> Place:
         """A machine that does not exist."""
-        return Place("/bin/sh", "/", "/home/fake", "/tmp", "linux")  # noqa: S108 (no real path)
+        return Place("/bin/sh", CWD, HOME, TEMP, "linux")
+
+    async def make_root(self, path: str) -> None:
+        """A workspace is to be there: what is missing is made, for nothing depends on it."""
+        if path not in self.files.content:
+            await self.files.mkdir(path)
 
     async def close(self) -> None:
         """End every script."""

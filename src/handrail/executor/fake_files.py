@@ -7,13 +7,16 @@ import posixpath
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 
+#: Directories that are always there: where programs start, whose machine it is, what is temporary.
+CWD, HOME, TEMP = "/work", "/home/fake", "/tmp"  # noqa: S108 (no real path)
+
 
 class FakeFiles:
     """``Files`` of a machine that does not exist; ``content`` is all of it."""
 
     def __init__(self) -> None:
         #: Files by path; None for a directory.
-        self.content: dict[str, bytes | None] = {"/": None}
+        self.content: dict[str, bytes | None] = dict.fromkeys(("/", "/home", HOME, TEMP, CWD))
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         data = self._get(path)
@@ -55,9 +58,12 @@ class FakeFiles:
         path = _plain(path)
         if path in self.content and (self.content[path] is not None or not parents):
             raise FilesError("File exists", kind="exists", path=path)
+        above = posixpath.dirname(path)
+        if self.content.get(above, None) is not None:
+            raise FilesError("Not a directory", kind="not_a_directory", path=path)
         if parents and path != "/":
-            await self.mkdir(posixpath.dirname(path))
-        self._get(posixpath.dirname(path))
+            await self.mkdir(above)
+        self._get(above)
         self.content[path] = None
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:

@@ -27,6 +27,7 @@ from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
 from handrail.process import custody, env_policy, family
 from handrail.process.child import Child
+from handrail.process.closing import DRAIN_SECONDS
 from handrail.process.keeper_program import start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.spec import ProcessSpec
@@ -266,8 +267,13 @@ def _reap(pid: int) -> None:
 
 async def _ended(child: Child) -> None:
     await child.kill()
-    while not child.closed:
+    while child.running:
         await child.changed(_END_SECONDS)
+    # Its family is gone, but a stranger may have been given one of its streams.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while not child.closed:
+                await child.changed(DRAIN_SECONDS)
 
 
 def _spec(request: SpawnRequest) -> ProcessSpec:
@@ -298,6 +304,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
         cols=cols,
         name=request.name,
         passed=request.inherited_fds,
+        waits_for_streams=True,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.filesystem import local
+from handrail.filesystem.failure import os_text
 from handrail.filesystem.pool import FilePool
 
 T = TypeVar("T")
@@ -74,7 +77,20 @@ class LocalFiles:
         return os.fsdecode(await self._run(local.canonicalize, path))
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
-        await self._run(local.create_directory, path, recursive=parents, follow=self._follow)
+        try:
+            await self._run(local.create_directory, path, recursive=parents, follow=self._follow)
+        except FilesError as error:
+            # Without links the wire says so of a file in the place itself, too.
+            if error.kind == "not_a_directory" and await self._is_file(path):
+                text = os_text(errno.EEXIST)
+                raise FilesError(text, kind="exists", path=path) from None
+            raise
+
+    async def _is_file(self, path: str) -> bool:
+        try:
+            return (await self.metadata(path)).is_file
+        except FilesError:
+            return False
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
         follow = self._follow

@@ -14,6 +14,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor import waiting
+from handrail.executor.arguments import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.history import Follower, History
 from handrail.executor.terminal_line import UnfinishedLine
@@ -105,8 +106,7 @@ class LocalSession:
             child.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
-        if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
-            raise ResizeFailed(f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}")
+        check_size(rows, cols)
         if self._child is None or not self._child.spec.tty:
             raise ResizeFailed(
                 f"process {self.process_id} has no terminal; start it with tty to resize it"
@@ -127,6 +127,7 @@ class LocalSession:
                 pass  # its children were killed with it
 
     async def terminate(self, grace: float = 0.0) -> None:
+        check_grace(grace)
         child = self._child
         if child is None:
             return

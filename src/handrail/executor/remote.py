@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
+from handrail.executor.arguments import fits_terminal
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.client import ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
@@ -75,6 +77,21 @@ class RemoteExecutor:
         """
         client = await ExecServerClient.connect(where, request_timeout=request_timeout, **how)
         return cls(client, request_timeout=request_timeout, on_lag=on_lag)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether there is no line now on which an answer can be hoped for."""
+        return self.client.out_of_reach
+
+    @property
+    def ends_input(self) -> bool:
+        """Whether the input of a process can end there without a terminal."""
+        return "processCloseStdin" in self.client.extensions
+
+    @property
+    def keeps_timeouts(self) -> bool:
+        """Whether the server ends a process in time also when nobody is there."""
+        return "timeout" in self.client.extensions
 
     @property
     def files(self) -> RemoteFiles:
@@ -204,7 +221,7 @@ class RemoteExecutor:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
         # One by one, and not only with the session: so that everybody learns of the end.
-        if open_ and self.client.connection is not None:
+        if open_ and not self.client.out_of_reach:
             ending = [asyncio.ensure_future(session.terminate()) for session in open_]
             _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)
             for task in late:
@@ -234,7 +251,7 @@ class RemoteExecutor:
         if not request.cwd.startswith("/"):
             raise ExecutorSpawnFailed(f"cwd {request.cwd!r} is not absolute; give the whole path")
         rows, cols = request.size
-        if not (1 <= rows <= 65_535 and 1 <= cols <= 65_535):
+        if not fits_terminal(rows, cols):
             raise ExecutorSpawnFailed(
                 f"a terminal has 1 to 65535 rows and columns, not {rows}x{cols}"
             )
@@ -253,6 +270,8 @@ class RemoteExecutor:
         on_lag = request.on_lag or self._on_lag
         if on_lag is not None and "onLag" in extensions:
             params["onLag"] = on_lag
+        if request.timeout is not None and self.keeps_timeouts:
+            params["timeoutMs"] = math.ceil(request.timeout * 1000)
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,7 @@ from handrail.errors import (
 )
 from handrail.executor.client import ExecServerClient
 from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.filesystem.failure import kind_of
 from handrail.protocol import codec, filesystem, path_uri
 from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
 
@@ -30,6 +32,10 @@ T = TypeVar("T")
 #: Larger files travel in blocks: a message holds at most 16 MiB.
 _WHOLE = 8 * 1024 * 1024
 _BLOCK = 1024 * 1024
+#: How a server without kinds says which error of its system it was.
+_NUMBER = re.compile(r"\(os error (\d+)\)$")
+#: What may take its time without a word.
+_LASTING = ("fs/copy", "fs/remove")
 
 
 class RemoteFiles:
@@ -176,7 +182,12 @@ class RemoteFiles:
             params = {**params, "sandbox": self._sandbox}
         try:
             raw = await self._client.call(
-                method, params, timeout=self._timeout, repeat=repeat, reserved=reserved
+                method,
+                params,
+                timeout=self._timeout,
+                repeat=repeat,
+                reserved=reserved,
+                prompt=method not in _LASTING,
             )
             return msgspec.convert(raw, shape) if shape is not None else cast("T", raw)
         except RpcError as error:
@@ -196,6 +207,8 @@ def _files_error(error: RpcError, path: str) -> FilesError:
     elif error.code == INVALID_REQUEST:
         denied = "permission denied" in error.message.lower()
         kind = "permission_denied" if denied else "invalid_input"
+    elif (number := _NUMBER.search(error.message)) is not None:
+        kind = kind_of(int(number[1]))  # a server that says no more than this
     return FilesError(error.message, kind=kind, path=path)
 
 

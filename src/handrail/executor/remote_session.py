@@ -24,6 +24,7 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
+from handrail.executor.arguments import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
 from handrail.executor.client import ExecServerClient
 from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
@@ -271,14 +272,20 @@ class RemoteSession:
             # Another client may have written to the same process before.
             "writeId": f"{self._client.nonce}-{self._writes}",
         }
-        slack, pause = 0.0, _STARTING_SECONDS
+        slack, pause, prompt = 0.0, _STARTING_SECONDS, False
         if deadline is not None and "writeBusy" in self._client.extensions:
             params["onFull"] = "busy"
-            slack = _ANSWER_SECONDS  # it comes at once, so a late one is not given up
+            # It comes at once, so a late one is not given up.
+            slack = (
+                _ANSWER_SECONDS if self._timeout is None else min(_ANSWER_SECONDS, self._timeout)
+            )
+            prompt = True
         while True:
             left = None if deadline is None else max(0.0, deadline - loop.time()) + slack
             try:
-                result = await self._client.call("process/write", params, repeat=True, timeout=left)
+                result = await self._client.call(
+                    "process/write", params, repeat=True, timeout=left, prompt=prompt
+                )
             except CallTimedOut as error:
                 raise WriteFailed(f"{error}; whether it was written is not known") from error
             except (RpcError, TransportError, ExecutorTransportFailed) as error:
@@ -311,6 +318,7 @@ class RemoteSession:
             raise WriteFailed("this server cannot end the input of a process; use a terminal")
 
     async def resize(self, rows: int, cols: int) -> None:
+        check_size(rows, cols)
         if "processResize" not in self._client.extensions:
             raise ResizeFailed("resize is not supported by exec-server sessions")
         if not self._tty:
@@ -340,6 +348,7 @@ class RemoteSession:
             raise ExecutorTransportFailed(str(error)) from error
 
     async def terminate(self, grace: float = 0.0) -> None:
+        check_grace(grace)
         self._history.release()  # the answer and the end come behind the output
         graceful = "terminateGrace" in self._client.extensions
         deadline = time.monotonic() + grace + _KILL_SECONDS
@@ -353,12 +362,25 @@ class RemoteSession:
             await self._exited_by(time.monotonic() + grace)
         try:
             await self._call("process/terminate", params, repeat=True, reserved=True)
+        except CallTimedOut as error:
+            self.end_later()  # it may be lost with its line
+            raise TerminateFailed(_said(error)) from error
         except (RpcError, TransportError, ExecutorTransportFailed) as error:
             raise TerminateFailed(_said(error)) from error
         if not await self._exited_by(deadline):
             raise TerminateFailed(
                 f"process {self.process_id} was killed and nothing was heard of its end"
             )
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether ending it would have to wait for a line on which something is heard."""
+        return self._client.out_of_reach
+
+    def end_later(self) -> None:
+        """End it when there is such a line, if there is one before the session ends."""
+        self._history.release()
+        self._client.clean_up(self.process_id)
 
     async def _exited_by(self, deadline: float) -> bool:
         while self._exit is None and self._failure is None:

@@ -131,7 +131,9 @@ class _Asking:
     async def ask(self) -> WaitResult:
         left = self._patience.left()
         try:
-            raw = await self._client.call("process/wait", self._params, timeout=left, repeat=True)
+            raw = await self._client.call(
+                "process/wait", self._params, timeout=left, repeat=True, prompt=False
+            )
         except asyncio.CancelledError:
             self._stop()
             raise

@@ -75,6 +75,9 @@ class RpcConnection:
         self._unbroken = 0  # bytes that came without a pause
         self._breathing = False
         self._held = False
+        self._heard = 0  # messages
+        #: A call that is answered at once was not, and nothing else has been heard since.
+        self.silent = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: str | None = None  # why, once it is
         self.broken = False  # the peer did not keep to the protocol
@@ -85,6 +88,8 @@ class RpcConnection:
         self._transport = transport
 
     def message(self, data: str | bytes | bytearray) -> None:
+        self._heard += 1
+        self.silent = False
         self._unbroken += len(data)
         if self._unbroken > BREATH_BYTES:
             self._breathe()
@@ -125,9 +130,18 @@ class RpcConnection:
     # --- calls -------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, params: Any, *, timeout: float | None = None, reserved: bool = False
+        self,
+        method: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        reserved: bool = False,
+        prompt: bool = True,
     ) -> Any:
         """One call and its result.
+
+        ``prompt``: it is answered at once, so that a line on which nothing at all is heard within
+        ``timeout`` (seconds) is ``silent`` from then on, until something is.
 
         Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
         the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many
@@ -137,6 +151,7 @@ class RpcConnection:
         if self._peer.pending >= most:
             raise LocalProtocolError(f"{most} calls are under way; wait for some of them")
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        heard = self._heard
         try:
             async with asyncio.timeout(timeout):
                 while self._paused and self.gone is None and not reserved:
@@ -150,7 +165,11 @@ class RpcConnection:
                 finally:
                     self._peer.give_up(number)
         except TimeoutError:
-            raise CallTimedOut(f"no answer to {method} within {timeout:g} s") from None
+            # A line that we hold back is silent because of us.
+            self.silent |= prompt and heard == self._heard and not self._held
+            raise CallTimedOut(
+                f"no answer to {method} within {round(timeout or 0, 3):g} s"
+            ) from None
 
     def notify(self, method: str, params: Any) -> None:
         """Say something that wants no answer."""
@@ -185,11 +204,14 @@ class RpcConnection:
             await asyncio.shield(self._over)
 
     def drop(self, why: str) -> None:
-        """Give this connection up."""
+        """Give this connection up; with a goodbye, if somebody is there to hear it."""
         if self.gone is None and self._transport is not None:
             log.warning("dropping a connection: %s", why)
             self.gone = why
-            self._transport.close(CLOSE_POLICY, why[:100])
+            if self.silent:
+                self._transport.abort()
+            else:
+                self._transport.close(CLOSE_POLICY, why[:100])
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -31,6 +31,11 @@ _KINDS = {
 }
 
 
+def kind_of(number: int) -> str:
+    """What an error number of the system means for a file."""
+    return _KINDS.get(number, "other")
+
+
 def native(path: NativePath) -> bytes:
     """The path as the kernel wants it, without slashes at the end.
 
@@ -80,5 +85,4 @@ def os_errors(path: bytes, *, follow: bool = True) -> Iterator[None]:
     except OSError as error:
         number = error.errno or errno.EIO
         text = CONTAINS_LINK if number == errno.ELOOP and not follow else os_text(number)
-        kind = _KINDS.get(number, "other")
-        raise FilesError(text, kind=kind, path=os.fsdecode(path)) from error
+        raise FilesError(text, kind=kind_of(number), path=os.fsdecode(path)) from error

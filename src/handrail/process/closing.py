@@ -3,7 +3,8 @@
 Whatever is in the pipes when the exit becomes known is numbered first; ``closed`` follows when
 every stream has ended, in this order, however the news come in.  A descendant that holds a
 stream open delays the close by ``DRAIN_SECONDS`` at most: then it is reported as held open, and
-what comes later is thrown away.
+what comes later is thrown away.  Unless somebody wants that too: one that asked to lose nothing
+(``on_lag``), or has a reader in this program, is closed by the end of its streams alone.
 """
 
 from __future__ import annotations
@@ -102,8 +103,7 @@ def note_exit(child: Child, info: ExitInfo, status: int = LOST) -> None:
 
 def drain_later(child: Child) -> None:
     """Exited and not closed yet: give the streams their time."""
-    # One that asked to lose nothing is closed by the end of its streams alone.
-    if not child.closed and child._window is None:
+    if not child.closed and child._window is None and not child.spec.waits_for_streams:
         child._timer = child._loop.call_later(DRAIN_SECONDS, _drained, child)
 
 

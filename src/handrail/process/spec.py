@@ -132,6 +132,8 @@ class ProcessSpec:
     limits: ProcessLimits = NO_LIMITS
     #: It is not ended with its session.
     detach: bool = False
+    #: Closed by the end of its streams alone, however long a descendant holds them.
+    waits_for_streams: bool = False
     #: Of a command in a sandbox: ``argv`` is then what holds it.
     containment: Containment | None = field(default=None, repr=False, compare=False)
     #: What was asked for, words and directory, where ``argv`` is what holds it.

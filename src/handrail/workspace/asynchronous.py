@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 import secrets
 import time
@@ -21,6 +22,7 @@ from handrail.workspace.command import (
     to_argv,
     to_bytes,
     to_path,
+    to_size,
 )
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.finish import to_the_end
@@ -121,9 +123,17 @@ class AsyncWorkspace:
     async def detach(self) -> str:
         """Leave with everything still running; the id with which ``attach`` finds it again.
 
-        Its server keeps it for ``detach_ttl`` seconds.  Raises UsageError for a workspace on
-        this machine without a server: its processes end with the program.
+        Its server keeps it for ``detach_ttl`` seconds, and the timeouts of its processes.  Raises
+        UsageError for a workspace on this machine without a server, or at one that we have
+        started (``stdio:``), because its processes end with the program; and for a process with
+        a ``timeout`` at a server that would not keep it.
         """
+        for process in self._processes:
+            if process._timed_here and process.running:
+                raise UsageError(
+                    f"{process!r} has a timeout that its server cannot keep without us; let it"
+                    " end first, or start it without one"
+                )
         session, secret = await self._ground.detach()
         for process in self._processes:
             process._let_go()
@@ -135,6 +145,10 @@ class AsyncWorkspace:
             secret=secret,
             profile=self._profile,
             temporary=self._ground.temporary,
+            env={
+                os.fsdecode(name): None if value is None else os.fsdecode(value)
+                for name, value in self._env.items()
+            },
             processes={
                 process.id: [_text(word) for word in process.argv]
                 for process in self._processes
@@ -180,6 +194,7 @@ class AsyncWorkspace:
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
+        workspace._env = record.env
         workspace._count = record.count
         workspace._ground.session = (record.session, record.secret)
         workspace._ground.temporary = record.temporary
@@ -264,7 +279,7 @@ class AsyncWorkspace:
         not start, and UsageError.
         """
         limit = seconds(timeout, "timeout")
-        process = await self._start(command, tty, size, cwd, env, sandbox, True, name)
+        process = await self._start(command, tty, size, cwd, env, sandbox, True, name, limit)
         process._watch(timeout=limit, listener=on_output)
         return process
 
@@ -332,7 +347,8 @@ class AsyncWorkspace:
         ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
-        to its machine is lost for good, UsageError, and what ``on_output`` raised.
+        to its machine is lost for good, UsageError (also for ``input`` without a terminal at a
+        server that cannot end it), and what ``on_output`` raised.
         """
         return await self._run(
             command,
@@ -369,7 +385,11 @@ class AsyncWorkspace:
     ) -> Result[Any]:
         limit, pause = seconds(timeout, "timeout"), seconds(wait, "wait")
         stdin = None if input is None else to_bytes(input)
-        process = await self._start(command, tty, size, cwd, env, sandbox, stdin is not None, name)
+        if stdin is not None and not tty:
+            stdin = await self._ending_input(stdin)
+        process = await self._start(
+            command, tty, size, cwd, env, sandbox, stdin is not None, name, limit
+        )
         try:
             process._collect()
             process._watch(timeout=limit, listener=on_output, stdin=stdin)
@@ -378,9 +398,23 @@ class AsyncWorkspace:
             await to_the_end(process._end(0.0))
             self._processes.discard(process)
             raise
-        if result.exit is not None and not result.held_open:
-            self._processes.discard(process)
+        if result.exit is not None:
+            if result.held_open:
+                process._let_go()  # nobody asks for what may still come
+            else:
+                self._processes.discard(process)
         return result.check() if check else result
+
+    async def _ending_input(self, stdin: bytes) -> bytes | None:
+        """Input that has an end; raises UsageError where it could not be given one."""
+        if getattr(await self._ground.open(), "ends_input", True):
+            return stdin
+        if not stdin:
+            return None  # which is as empty
+        raise UsageError(
+            "this server cannot end the input of a command, which would wait for more for ever;"
+            " give it a terminal (tty=True) or a file to read, or use a handrail server"
+        )
 
     async def _start(
         self,
@@ -392,8 +426,10 @@ class AsyncWorkspace:
         sandbox: Sandbox | None,
         pipe_stdin: bool,
         name: str | None,
+        timeout: float | None = None,
     ) -> AsyncProcess:
         argv = to_argv(command)
+        size = to_size(size)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
         ground = self._ground
         executor = await ground.open()
@@ -412,10 +448,13 @@ class AsyncWorkspace:
             sandbox=ground.intent(profile),
             pipe_stdin=pipe_stdin,
             name=name,
+            timeout=timeout,
         )
         started = time.monotonic()
         session = await executor.spawn(request)
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
+        kept = getattr(executor, "keeps_timeouts", False)
+        process._timed_here = timeout is not None and not kept
         # What has ended is its holder's alone, and its output with it.
         self._processes = {one for one in self._processes if one._shown or one._held_open}
         self._processes.add(process)

@@ -8,6 +8,11 @@ from handrail.executor.base import ExecSession, OutputKind
 
 #: How long output may still come after the exit when a descendant holds the streams open.
 DRAIN_SECONDS = 0.25
+#: The same where so much was written that the line may have lagged: the last words of the command
+#: itself, no more than a pipe holds, are numbered behind its exit then.
+_BACKLOG_SECONDS = 2.0
+#: What a server has on its way to one client before it leaves pipes alone.
+_BACKLOG_BYTES = 512 * 1024
 
 
 class Collected:
@@ -34,17 +39,25 @@ class Collected:
     def done(self) -> bool:
         return self._task.done()
 
-    async def drained(self) -> bool:
-        """Wait for the end of the streams as long as output comes; whether they have ended.
+    @property
+    def _size(self) -> int:
+        return len(self.stdout) + len(self.stderr)
 
-        They have not, as far as is known, when somebody has stopped this.
+    async def drained(self, more: float = 0.0) -> bool:
+        """Give the streams of an exited process their time to end; whether they have.
+
+        A quarter of a second and ``more``, whatever a descendant goes on writing.  They have not,
+        as far as is known, when somebody has stopped this.
         """
-        while not self._task.done():
-            before = len(self.stdout) + len(self.stderr)
-            await asyncio.wait((self._task,), timeout=DRAIN_SECONDS)
-            if not self._task.done() and before == len(self.stdout) + len(self.stderr):
-                return False
-        if self._task.cancelled():
+        loop = asyncio.get_running_loop()
+        lagged = self._size >= _BACKLOG_BYTES
+        last = loop.time() + more + (_BACKLOG_SECONDS if lagged else DRAIN_SECONDS)
+        while not self._task.done() and (left := last - loop.time()) > 0:
+            before = self._size
+            await asyncio.wait((self._task,), timeout=min(left, DRAIN_SECONDS + more))
+            if before == self._size:
+                break  # nothing comes any more
+        if not self._task.done() or self._task.cancelled():
             return False
         self._task.result()
         return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from handrail.errors import UsageError
+from handrail.executor.arguments import check_size
 from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
 
 #: A string for ``/bin/sh -c``, or a list of words that no shell sees.
@@ -110,6 +111,16 @@ def to_path(path: AnyPath) -> str:
         raise UsageError(f"a path is str, bytes or a Path, not {type(path).__name__}") from None
     _check_text(text)
     return text
+
+
+def to_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of a terminal; raises UsageError for what is none."""
+    try:
+        rows, cols = size
+    except (TypeError, ValueError):
+        raise UsageError(f"size is (rows, columns), such as (24, 80), not {size!r}") from None
+    check_size(rows, cols)
+    return rows, cols
 
 
 def seconds(value: float | None, name: str) -> float | None:

@@ -104,7 +104,11 @@ class Ground:
         """Let go; the processes were ended before."""
         if self._own is not None:
             await asyncio.to_thread(self._own.remove)
-        elif self.temporary is not None and self._executor is not None:
+        elif (
+            self.temporary is not None
+            and self._executor is not None
+            and not getattr(self._executor, "out_of_reach", False)
+        ):
             try:
                 await self._executor.files.remove(self.temporary, recursive=True, force=True)
             except (FilesError, ExecutorError):
@@ -125,10 +129,10 @@ class Ground:
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running; the session's id and its secret."""
         leave = getattr(await self.open(), "detach", None)
-        if leave is None or self.at is None:
+        if leave is None or self.at is None or self.at.startswith("stdio:"):
             raise UsageError(
-                "only a workspace at a server can be left running; open it with at=, for"
-                " example at='ssh://localhost'"
+                "only a workspace at a server that goes on without us can be left running; open it"
+                " with at=, for example at='ssh://localhost'"
             )
         self.closed = True
         self._release = None
@@ -160,6 +164,8 @@ class Ground:
         start = place.cwd
         if self.at is not None and self.at.startswith("ssh://"):
             start = place.home or start  # as scp and its like have it
+        if (make_root := getattr(executor, "make_root", None)) is not None:
+            await make_root(posixpath.normpath(posixpath.join(start, given)))  # a scripted one
         try:
             full = await executor.files.canonical(posixpath.join(start, given))
         except FilesError as error:

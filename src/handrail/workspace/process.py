@@ -49,8 +49,10 @@ class AsyncProcess:
         self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
+        self._timed_here = False  # nobody but us ends it in time
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ender: asyncio.Task[None] | None = None
         self._collected: Collected | None = None
         self.argv = argv
 
@@ -106,7 +108,7 @@ class AsyncProcess:
         has not read enough to make room within ``timeout`` seconds; what was not taken by then
         never arrives.
         """
-        await self._session.write(to_bytes(data), timeout)
+        await self._session.write(to_bytes(data), seconds(timeout, "timeout"))
 
     async def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible.
@@ -118,7 +120,8 @@ class AsyncProcess:
         await self._session.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Set the size of its terminal, in characters; raises ResizeFailed without one."""
+        """Set the size of its terminal, in characters; raises ResizeFailed without one, and
+        UsageError for a size that no terminal has."""
         await self._session.resize(rows, cols)
 
     # --- its end -------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class AsyncProcess:
     async def terminate(self, grace: float = GRACE_SECONDS) -> None:
         """End it with all its descendants: politely, and after ``grace`` seconds by force.
 
-        Raises TerminateFailed.
+        Raises TerminateFailed, and UsageError for a grace that is none.
         """
         await self._session.terminate(grace)
 
@@ -171,7 +174,7 @@ class AsyncProcess:
         if not patterns and idle is None and timeout is None and not exit:
             raise UsageError("there is nothing to wait for; give a pattern, idle or timeout")
         outcome = await self._session.wait_for(
-            *(p if isinstance(p, str) else _source(p) for p in patterns),
+            *map(_source, patterns),
             idle=seconds(idle, "idle"),
             exit=exit,
             timeout=seconds(timeout, "timeout"),
@@ -228,7 +231,8 @@ class AsyncProcess:
         """All its retained output and how it ended, as soon as both are known.
 
         With ``wait`` what is known after that many seconds; the process runs on then.  A
-        descendant that holds the streams open is waited for a quarter of a second.  Raises
+        descendant that holds the streams open is waited for a quarter of a second, whether it
+        writes or not; ``held_open`` tells.  Raises
         ExecutorTransportFailed when the way to it is lost for good, and what ``on_output`` raised.
         """
         return await self._result_and_all_told(wait, text)
@@ -241,11 +245,27 @@ class AsyncProcess:
 
     async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
         collected = self._collect()
-        info = await self.wait(wait)
+        info = await self._waited(wait)
         held = False
         if info is not None:
-            held = self._held_open = not await collected.drained()
+            # One that was out of time is ended with its tree, which may take its grace.
+            more = GRACE_SECONDS if self._timed_out else 0.0
+            held = self._held_open = not await collected.drained(more)
         return self._result(collected, info, held, await self._denials(info), text)
+
+    async def _waited(self, wait: float | None) -> ExitInfo | None:
+        """As ``wait``; raises what kept its timeout from ending it."""
+        ender = self._ender
+        if ender is None:
+            return await self.wait(wait)
+        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
+        try:
+            await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and not ender.cancelled():
+                ender.result()
+            return await waiting
+        finally:
+            waiting.cancel()
 
     def _result(
         self,
@@ -294,16 +314,17 @@ class AsyncProcess:
     ) -> None:
         """Do what was asked for at the start, beside whatever the caller does."""
         if timeout is not None:
-            self._spawn(self._end_after(timeout))
+            self._ender = self._spawn(self._end_after(timeout))
         if listener is not None:
             self._spawn(self._tell(listener))
         if stdin is not None:
             self._spawn(self._feed(stdin))
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         task.add_done_callback(_noticed)
         self._tasks.add(task)
+        return task
 
     async def _end_after(self, timeout: float) -> None:
         try:
@@ -355,11 +376,15 @@ class AsyncProcess:
 
         Somebody may be waiting for its result and has it then, to the last byte.
         """
+        end_later = getattr(self._session, "end_later", None)
         try:
-            await self._session.terminate(grace)
-            await self._session.wait()
-            if self._collected is not None:
-                await self._collected.drained()
+            if end_later is not None and getattr(self._session, "out_of_reach", False):
+                end_later()
+            else:
+                await self._session.terminate(grace)
+                await self._session.wait()
+                if self._collected is not None:
+                    await self._collected.drained()
         except ExecutorError:
             pass  # the way to it is gone, and its server ends it
         self._let_go()
@@ -386,11 +411,15 @@ def _words(argv: tuple[str | bytes, ...]) -> str:
     return repr(words[2] if words[:2] == [SHELL, "-c"] else shlex.join(words))
 
 
-def _source(pattern: re.Pattern[str]) -> str:
-    """The text of a compiled pattern, its flags written into it, for it may have to travel.
+def _source(pattern: object) -> str:
+    """The text of a pattern, the flags of a compiled one written into it: it may have to travel.
 
-    For all of it: flags for a part are more than every server can do.
+    For all of it: flags for a part are more than every server can do.  Raises UsageError.
     """
+    if isinstance(pattern, str):
+        return pattern
+    if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
+        raise UsageError(f"a pattern is a str, or a compiled one of str, not {pattern!r}")
     flags = "".join(
         letter
         for letter, flag in (

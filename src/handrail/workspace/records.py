@@ -1,7 +1,8 @@
 """Workspaces that were left running: what is needed to find them again.
 
 One file a workspace in the user's state directory, readable by the user alone, because it holds
-the secret of its session.  It is locked while somebody is attached; tokens are never kept.
+the secret of its session and the variables of its commands.  It is locked while somebody is
+attached; tokens are never kept.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Record:
     secret: str | None = field(repr=False)
     profile: Profile | None
     temporary: str | None = None
+    #: What was laid over the variables of its machine; None removes one.
+    env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
     #: Ids of its processes and their commands, as they were when it was detached from.
     processes: dict[str, list[str]] = field(default_factory=dict)
     #: How many processes it has started in all.

@@ -1,0 +1,29 @@
+"""What a caller may give any session, near or far; checked before anything is done.  Pure."""
+
+from __future__ import annotations
+
+from handrail.errors import UsageError
+
+MOST_CELLS = 65_535
+
+
+def fits_terminal(rows: object, cols: object) -> bool:
+    """Whether a terminal can have this size."""
+    return all(
+        isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= MOST_CELLS
+        for n in (rows, cols)
+    )
+
+
+def check_size(rows: object, cols: object) -> None:
+    """Raises UsageError for a size that no terminal has."""
+    if not fits_terminal(rows, cols):
+        raise UsageError(
+            f"a terminal has 1 to {MOST_CELLS} rows and columns, not {rows!r} x {cols!r}"
+        )
+
+
+def check_grace(grace: object) -> None:
+    """Raises UsageError unless it is a number of seconds from 0 on."""
+    if not isinstance(grace, (int, float)) or not 0 <= grace < float("inf"):
+        raise UsageError(f"grace must be seconds from 0 on, not {grace!r}; 0 kills at once")
