@@ -12,7 +12,7 @@ from handrail import AsyncWorkspace, ExitKind, UsageError, Workspace
 from handrail.testing import Exit, FakeExecutor, Pause, Say
 
 
-@pytest.mark.parametrize("root", [".", "/srv/app", "~/project", "/work/deep/er"])
+@pytest.mark.parametrize("root", [".", "/box/app", "~/project", "/box/deep/er"])
 def test_any_root_is_there(root: str) -> None:
     fake = FakeExecutor()
     fake.replies("true")
@@ -29,7 +29,7 @@ def test_a_root_of_this_machine(tmp_path: Path) -> None:
 
 def test_a_file_is_no_root() -> None:
     fake = FakeExecutor()
-    fake.files.content["/work/file"] = b""
+    fake.files.content["/workspace/file"] = b""
     with pytest.raises(Exception, match="is no directory"), Workspace("file", executor=fake):
         pass
 

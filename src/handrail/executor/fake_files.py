@@ -8,7 +8,7 @@ from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 
 #: Directories that are always there: where programs start, whose machine it is, what is temporary.
-CWD, HOME, TEMP = "/work", "/home/fake", "/tmp"  # noqa: S108 (no real path)
+CWD, HOME, TEMP = "/workspace", "/home/fake", "/tmp"  # noqa: S108 (no real path)
 
 
 class FakeFiles:
