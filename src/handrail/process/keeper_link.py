@@ -205,10 +205,17 @@ class KeeperLink(ABC):
 
     async def at_hand(self) -> None:
         """Wait until there is a keeper that knows our children, or there will be none."""
-        while self.bereft:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(future)
-            await future
+        while self.on_lost is not None:
+            if self.bereft:
+                future: asyncio.Future[None] = self._loop.create_future()
+                self._waiting.append(future)
+                await future
+                continue
+            try:
+                await self._ask(link.WHO, [])  # it may be dead, and we have not noticed
+                return
+            except KeeperLost:
+                pass
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
