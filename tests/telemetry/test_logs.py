@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -27,31 +27,31 @@ def clean_root() -> Iterator[None]:
     root.setLevel(level)
 
 
-def logged(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
+def logged(capfd: pytest.CaptureFixture[str]) -> str:
+    captured = capfd.readouterr()
     assert captured.out == ""  # stdout is the protocol's
     return captured.err
 
 
-def test_a_line_says_when_how_bad_who_and_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_says_when_how_bad_who_and_what(capfd: pytest.CaptureFixture[str]) -> None:
     logs.setup("info")
     LOGGER.info("listening on %s", "127.0.0.1:1")
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO handrail\.test_logs:"
         r" listening on 127\.0\.0\.1:1\n",
-        logged(capsys),
+        logged(capfd),
     )
 
 
 def test_the_level_counts_and_a_second_setup_replaces_the_first(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     others = list(logging.getLogger().handlers)
     logs.setup(logging.DEBUG)
     handler = logs.setup("WARNING", json=True)
     LOGGER.info("unsaid")
     LOGGER.warning("said")
-    assert json.loads(logged(capsys))["message"] == "said"
+    assert json.loads(logged(capfd))["message"] == "said"
     assert logging.getLogger().handlers == [*others, handler]
 
 
@@ -60,14 +60,14 @@ def test_an_unknown_level_is_refused() -> None:
         logs.setup("loud")
 
 
-def test_json_has_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", json=True)
     LOGGER.warning("two\nlines \x1b[31m \x7f \u202e")
     try:
         raise ValueError("a\nb")
     except ValueError:
         LOGGER.exception("failed")
-    text = logged(capsys)
+    text = logged(capfd)
     first, second = (json.loads(line) for line in text.splitlines())
     assert first["message"] == "two\nlines \x1b[31m \x7f \u202e"
     assert (first["level"], first["logger"]) == ("WARNING", "handrail.test_logs")
@@ -104,14 +104,14 @@ def test_no_message_can_forge_a_line_or_reach_the_terminal(text: str) -> None:
         line.encode("utf-8")
 
 
-def test_lines_of_a_trace_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_trace_are_marked_as_such(capfd: pytest.CaptureFixture[str]) -> None:
     logs.setup("info")
     forged = "2026-01-01T00:00:00.000Z INFO handrail: all is well \x1b[2J"
     try:
         raise ValueError(f"x\n{forged}\r{forged}\u2028{forged}")
     except ValueError:
         LOGGER.exception("failed", stack_info=True)
-    text = logged(capsys)
+    text = logged(capfd)
     first, *rest = text.split("\n")
     assert first.endswith("ERROR handrail.test_logs: failed")
     assert all(line.startswith("  | ") for line in rest[:-1])
@@ -179,9 +179,7 @@ def test_plain_sentences_keep_their_words(sentence: str) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_planted_secret_reaches_no_line(
-    capsys: pytest.CaptureFixture[str], as_json: bool
-) -> None:
+def test_a_planted_secret_reaches_no_line(capfd: pytest.CaptureFixture[str], as_json: bool) -> None:
     logs.setup("debug", json=as_json)
     for sentence in SECRETS:
         LOGGER.info(sentence.format(CANARY))
@@ -191,13 +189,13 @@ def test_a_planted_secret_reaches_no_line(
             raise RuntimeError(sentence.format(CANARY))
         except RuntimeError:
             LOGGER.exception("failed")
-    text = logged(capsys)
+    text = logged(capfd)
     assert text.count("[redacted:") >= 4 * len(SECRETS)
     assert CANARY not in text
 
 
 def test_a_message_that_does_not_fit_its_arguments_is_still_logged(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     class Broken:
         def __str__(self) -> str:
@@ -207,12 +205,38 @@ def test_a_message_that_does_not_fit_its_arguments_is_still_logged(
     logs.setup("info")
     LOGGER.info("%d sheep", "many")
     LOGGER.info("%s", Broken())
-    text = logged(capsys)
+    text = logged(capfd)
     assert "%d sheep (could not be formatted)" in text
     assert text.count("\n") == 2
 
 
-def test_setup_writes_to_the_stderr_of_now(capsys: pytest.CaptureFixture[str]) -> None:
-    handler = logs.setup("info")
-    assert isinstance(handler, logging.StreamHandler)
-    assert handler.stream is sys.stderr
+def test_setup_writes_to_the_stderr_of_now(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info")
+    logging.getLogger("handrail.test").warning("here")
+    assert "here" in logged(capfd)
+
+
+def test_one_sentence_is_written_a_few_times_and_counted(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9))
+    logs.setup("info")
+    logger = logging.getLogger("handrail.test")
+    for number in range(500):
+        logger.warning("wrong secret for %s", number)
+    logger.warning("another sentence")
+    now[0] += 60
+    logger.warning("wrong secret for %s", 500)
+    lines = logged(capfd).splitlines()
+    assert len(lines) == 22
+    assert lines[-2].endswith("another sentence")
+    assert lines[-1].endswith("wrong secret for 500 (and 480 more like this, left out)")
+
+
+def test_many_sentences_do_not_fill_the_memory() -> None:
+    one = logs.RepeatFilter()
+    for number in range(5000):
+        one.filter(logging.makeLogRecord({"msg": f"sentence {number}", "name": "x"}))
+    assert len(one._seen) <= 1024

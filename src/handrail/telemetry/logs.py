@@ -8,6 +8,9 @@ What peers and children say ends up in messages.  So control characters are esca
 viewer must not be steered), a line break cannot begin a forged line, and what looks like a
 credential is replaced by a fingerprint: equal secrets get equal marks within one run, and the
 key of the fingerprint dies with the process.
+
+A log must not slow the program down.  Lines are never waited for (``log_stream``), and one
+sentence that is logged again and again is written a few times a minute and counted beyond that.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import os
 import re
 import sys
 import time
-from typing import TextIO
+
+from handrail.telemetry.log_stream import LogStream
 
 _TRACE_PREFIX = "  | "
 
@@ -47,6 +51,8 @@ _SECRETS = (
     re.compile(r"(?i)[?&](?:access_|auth_)?(?:token|secret|key|password)=(?P<secret>[^&\s\"'<>]+)"),
 )
 _MARK = re.compile(r"\[redacted:[0-9a-f]{8}\]")
+#: How many different sentences are counted at a time.
+_MOST_SENTENCES = 1024
 _FINGERPRINT_KEY = os.urandom(32)
 
 
@@ -104,6 +110,39 @@ class RedactingFilter(logging.Filter):
         return True
 
 
+class RepeatFilter(logging.Filter):
+    """Lets one sentence pass a number of times in each period and counts the rest.
+
+    A sentence is a logger's message before its arguments are filled in, so that a peer which
+    makes up a new argument each time is throttled as well.  The count is told with the first
+    record of the next period.
+    """
+
+    def __init__(self, most: int = 20, seconds: float = 30.0) -> None:
+        super().__init__()
+        self._most = most
+        self._seconds = seconds
+        #: By logger and sentence: when its period began, how often it was logged since.
+        self._seen: dict[tuple[str, str], list[float]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key = record.name, str(record.msg)
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= _MOST_SENTENCES:
+                self._seen.clear()
+            self._seen[key] = [record.created, 1]
+            return True
+        if 0 <= record.created - seen[0] < self._seconds:
+            seen[1] += 1
+            return seen[1] <= self._most
+        left_out = int(seen[1]) - self._most
+        seen[:] = record.created, 1
+        if left_out > 0:
+            record.msg = f"{record.msg} (and {left_out} more like this, left out)"
+        return True
+
+
 class _UtcFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  their name
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -149,8 +188,22 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return "\n".join(parts)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """A class of its own, so that a second ``setup`` finds the first one's work."""
+class _Handler(logging.Handler):
+    """Writes records to stderr; a second ``setup`` finds the first one's work by this class."""
+
+    def __init__(self, stream: LogStream) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(self.format(record))
+        except Exception:  # noqa: BLE001  a record that cannot be written must not end its caller
+            self.handleError(record)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 def setup(level: int | str = logging.WARNING, json: bool = False) -> logging.Handler:
@@ -159,9 +212,19 @@ def setup(level: int | str = logging.WARNING, json: bool = False) -> logging.Han
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, _Handler)]:
         root.removeHandler(handler)
-    handler = _Handler(sys.stderr)
+        handler.close()
+    handler = _Handler(LogStream(_stderr()))
+    handler.addFilter(RepeatFilter())
     handler.addFilter(RedactingFilter())
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root.addHandler(handler)
     root.setLevel(level.upper() if isinstance(level, str) else level)
     return handler
+
+
+def _stderr() -> int:
+    """The descriptor behind ``sys.stderr``, which an embedding program may have replaced."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return 2
