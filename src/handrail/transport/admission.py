@@ -44,12 +44,18 @@ class ListenLimits:
     ping_interval: float = 10.0
     silence_timeout: float = 20.0
     close_timeout: float = CLOSE_TIMEOUT
+    #: What one message may take beyond its size (``message_deadline``).
+    message_seconds: float | None = 20.0
     #: Told of each peer that was answered 401; says how long that answer waits.
     refused: Callable[[str], float] | None = None
 
     def for_connection(self) -> ConnectionLimits:
         return ConnectionLimits(
-            self.message_limit, self.ping_interval, self.silence_timeout, self.close_timeout
+            self.message_limit,
+            self.ping_interval,
+            self.silence_timeout,
+            self.close_timeout,
+            self.message_seconds,
         )
 
 

@@ -110,6 +110,11 @@ class FrameDecoder:
         """How many bytes were fed and not looked at."""
         return len(self._buf) - self._pos
 
+    @property
+    def under_way(self) -> bytearray | None:
+        """What has come of a message that has not ended: the same object until it ends."""
+        return None if self._opcode == CONTINUATION else self._message
+
     def next_event(self) -> Event | None:
         """The next message or control frame, None when more bytes are needed.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from handrail.errors import RemoteProtocolError
 from handrail.transport.base import CLOSE_OK, Receiver
+from handrail.transport.message_deadline import MessageDeadline
 from handrail.transport.stream import CLOSE_TIMEOUT, OPEN, StreamConnection, printable
 
 
@@ -46,6 +47,11 @@ class LineDecoder:
     def backlog(self) -> int:
         """How many bytes were fed and not looked at."""
         return len(self._buf) - self._pos
+
+    @property
+    def under_way(self) -> bytearray | None:
+        """What has come of a line that has not ended: the same object until it ends."""
+        return self._partial or None
 
     def end(self) -> None:
         """No more input will come: what is left is the last line."""
@@ -104,7 +110,7 @@ class LineDecoder:
 class LineConnection(StreamConnection):
     """A connection whose messages are lines."""
 
-    __slots__ = ("_decoder", "_ended")
+    __slots__ = ("_deadline", "_decoder", "_due", "_ended")
 
     def __init__(
         self,
@@ -114,10 +120,13 @@ class LineConnection(StreamConnection):
         limit: int,
         close_timeout: float = CLOSE_TIMEOUT,
         on_lost: Callable[[StreamConnection], None] | None = None,
+        message_seconds: float | None = None,
     ) -> None:
         super().__init__(receiver, peer, close_timeout=close_timeout, on_lost=on_lost)
         self._decoder = LineDecoder(limit)
         self._ended = False
+        self._deadline = None if message_seconds is None else MessageDeadline(message_seconds)
+        self._due = 0.0
 
     def send(self, *parts: bytes) -> None:
         if self._state != OPEN:
@@ -162,6 +171,25 @@ class LineConnection(StreamConnection):
     def _ran_dry(self) -> None:
         if self._ended and self._state == OPEN:
             self._finish("end of input")
+        elif self._deadline is not None and self._timer is None and self._decoder.under_way:
+            self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        """Watch the line under way, and drop the peer when its deadline has passed."""
+        self._timer = None
+        deadline = self._deadline
+        if deadline is None or self._state != OPEN:
+            return
+        now = self._loop.time()
+        line = self._decoder.under_way
+        late = max(now - self._due, 0.0) if self._due else 0.0
+        if deadline.passed(line, now, reading=not self._paused, stood_still=late):
+            self._drop(str(deadline))
+        elif line is None:
+            self._due = 0.0
+        else:
+            self._due = now + deadline.seconds / 2
+            self._timer = self._loop.call_at(self._due, self._look_at_the_clock)
 
     def _finish(self, why: str) -> None:
         """Flush what is queued, then close; the receiver hears of it when that is done."""

@@ -118,6 +118,7 @@ class _UnixHandshake(HttpHandshake):
             limit=limits.message_limit,
             close_timeout=limits.close_timeout,
             on_lost=self._admission.closed,
+            message_seconds=limits.message_seconds,
         )
         self._admission.opened(self, connection)
         connection.open(self._transport, first)

@@ -8,8 +8,9 @@ has been silent too long, whichever is first; a read only notes the time.  Any b
 life, since a peer inside a large frame cannot send anything else.  So does a write buffer that
 shrinks: a slow peer gets our ping only after all that is queued before it.  While this side
 has paused reading it cannot hear, and only a write buffer that stands still counts against
-the peer.  Time for which this whole process stood still does not count at all: after a SIGSTOP
-or a blocked loop the timers fire before the pongs that wait in the sockets are read.
+the peer.  How long a message may take is looked at by the same timer (``message_deadline``).
+Time for which this whole process stood still does not count at all: after a SIGSTOP or a blocked
+loop the timers fire before the pongs that wait in the sockets are read.
 
 Failing.  After a violation the close frame is sent, our direction is ended, and input is
 read and thrown away for a moment: closing a socket with unread input makes the kernel send a
@@ -41,6 +42,7 @@ from handrail.transport.frames import (
     masked_frame,
     unfinished,
 )
+from handrail.transport.message_deadline import MessageDeadline
 from handrail.transport.stream import (
     CLOSE_TIMEOUT,
     CLOSING,
@@ -62,6 +64,8 @@ class ConnectionLimits:
     ping_interval: float = 10.0
     silence_timeout: float = 20.0
     close_timeout: float = CLOSE_TIMEOUT
+    #: What one message may take beyond its size (``message_deadline``); None: any time.
+    message_seconds: float | None = None
 
 
 class WebSocketConnection(StreamConnection):
@@ -69,6 +73,7 @@ class WebSocketConnection(StreamConnection):
 
     __slots__ = (
         "_client",
+        "_deadline",
         "_decoder",
         "_discards",
         "_due",
@@ -94,6 +99,8 @@ class WebSocketConnection(StreamConnection):
         self._client = client
         self._limits = limits
         self._decoder = FrameDecoder(masked=not client, limit=limits.message_limit)
+        seconds = limits.message_seconds
+        self._deadline = None if seconds is None else MessageDeadline(seconds)
         self._discards = False
         self._opcode = TEXT  # of the next fragment
         self._heard_at = 0.0
@@ -251,6 +258,15 @@ class WebSocketConnection(StreamConnection):
 
     def _tick(self) -> None:
         now = self._now()
+        deadline = self._deadline
+        if deadline is not None and deadline.passed(
+            self._decoder.under_way,
+            now,
+            reading=not self._paused,
+            stood_still=max(now - self._due, 0.0),
+        ):
+            self._drop(str(deadline))
+            return
         buffered = self._transport.get_write_buffer_size()
         if buffered < self._buffered_before or (self._paused and not buffered):
             self._heard_at = now
