@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.filesystem import own_processes
 from handrail.filesystem.directories import make_all
 from handrail.filesystem.failure import NativePath, native, os_errors, refusal
-from handrail.filesystem.no_follow import STAND, open_no_follow
+from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
 from handrail.filesystem.regular import open_regular
 from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.transfer import transfer
@@ -36,7 +37,11 @@ def copy(source: NativePath, destination: NativePath, *, recursive: bool = False
             _refuse_inside(status, origin, target)
             _copy_tree(origin, target)
         elif stat.S_ISLNK(status.st_mode):
-            os.symlink(os.readlink(origin), target)
+            parent, name = open_parent(origin, follow=True)
+            try:
+                os.symlink(os.readlink(name, dir_fd=parent), target)
+            finally:
+                os.close(parent)
         elif stat.S_ISREG(status.st_mode):
             _copy_file(origin, target)
         else:
@@ -59,7 +64,7 @@ def _refuse_inside(status: os.stat_result, origin: bytes, target: bytes) -> None
 
 def _copy_tree(origin: bytes, target: bytes) -> None:
     make_all(target)
-    source_root = os.open(origin, _DIRECTORY | os.O_NOFOLLOW)
+    source_root = own_processes.checked(os.open(origin, _DIRECTORY | os.O_NOFOLLOW))
     try:
         target_root = os.open(target, STAND)
         try:

@@ -7,6 +7,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from handrail.filesystem import own_processes
 from handrail.filesystem.failure import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_parent
 
@@ -30,6 +31,8 @@ def read_directory(path: NativePath, *, limit: int = DIRECTORY_LIMIT) -> list[Di
     raw = native(path)
     entries: list[DirectoryEntry] = []
     beyond = 0
+    with os_errors(raw):
+        own_processes.refuse_directory(raw)
     with os_errors(raw), os.scandir(raw) as found:
         for entry in found:
             if entry.is_symlink():

@@ -38,6 +38,8 @@ _STATX_BASIC = 0x7FF
 _STATX_MTIME_AT = 112
 _STATX_DEV_MAJOR_AT = 136
 _FALLOC_FL_KEEP_SIZE = 1
+_STATFS_SIZE = 256  # more than struct statfs takes anywhere
+_PROC_SUPER_MAGIC = 0x9FA0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -128,6 +130,23 @@ def reserve(fd: int, length: int) -> None:
         _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(length))
     ):
         raise _failed()
+
+
+def is_proc(fd: int) -> bool:
+    """Whether a descriptor lies in a proc file system, wherever that is mounted."""
+    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
+    return _libc.fstatfs(fd, buffer) == 0 and _type_of(buffer) == _PROC_SUPER_MAGIC
+
+
+def is_proc_at(path: bytes) -> bool:
+    """The same for what a path leads to; False where it leads nowhere."""
+    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
+    return _libc.statfs(path, buffer) == 0 and _type_of(buffer) == _PROC_SUPER_MAGIC
+
+
+def _type_of(buffer: ctypes.Array[ctypes.c_char]) -> int:
+    (kind,) = struct.unpack_from("=l" if struct.calcsize("l") == 4 else "=q", buffer, 0)
+    return int(kind)
 
 
 def inotify_init() -> int:

@@ -11,7 +11,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from handrail.filesystem import kernel
+from handrail.filesystem import kernel, own_processes
 from handrail.filesystem.copying import copy
 from handrail.filesystem.directories import (
     DirectoryEntry,
@@ -86,7 +86,7 @@ def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
     with os_errors(raw, follow=follow):
         if follow:
             is_link = stat.S_ISLNK(os.lstat(raw).st_mode)
-            fd = os.open(raw, os.O_PATH)
+            fd = own_processes.open_path(raw, os.O_PATH)
         else:
             is_link = False
             fd = open_no_follow(raw, os.O_PATH | os.O_NOFOLLOW)
@@ -137,4 +137,5 @@ def canonicalize(path: NativePath) -> bytes:
     """The absolute path without links and dots of something that exists."""
     raw = native(path)
     with os_errors(raw):
+        os.close(own_processes.open_path(raw, os.O_PATH))
         return os.path.realpath(raw, strict=True)

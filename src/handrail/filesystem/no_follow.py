@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 
-from handrail.filesystem import kernel
+from handrail.filesystem import kernel, own_processes
 from handrail.filesystem.failure import NativePath, native, os_error, refusal
 
 #: Flags for a directory that is only a place to stand on: needs no read permission.
@@ -36,8 +36,8 @@ def open_no_follow(
     raw = native(path)
     if kernel.supports(_NO_LINKS):
         start = kernel.AT_FDCWD if dir_fd is None else dir_fd
-        return kernel.openat2(start, raw, flags, mode, _NO_LINKS)
-    return _walk_and_open(raw, flags, mode, dir_fd)
+        return own_processes.checked(kernel.openat2(start, raw, flags, mode, _NO_LINKS))
+    return own_processes.checked(_walk_and_open(raw, flags, mode, dir_fd))
 
 
 def open_parent(path: NativePath, *, follow: bool, dir_fd: int | None = None) -> tuple[int, bytes]:
@@ -51,7 +51,7 @@ def open_parent(path: NativePath, *, follow: bool, dir_fd: int | None = None) ->
         raise refusal("path must name an entry", raw)
     parent = parent or b"."
     if follow:
-        return os.open(parent, STAND, dir_fd=dir_fd), name
+        return own_processes.open_path(parent, STAND, dir_fd=dir_fd), name
     return open_no_follow(parent, STAND, dir_fd=dir_fd), name
 
 

@@ -6,20 +6,18 @@ O_NONBLOCK lets a pipe without a writer open at once, fstat then refuses it.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
 from types import TracebackType
 from typing import Self
 
 from handrail.errors import UsageError
+from handrail.filesystem import own_processes
 from handrail.filesystem.failure import (
     NativePath,
     native,
     not_a_file,
-    os_error,
     os_errors,
     refusal,
 )
@@ -42,14 +40,13 @@ def open_regular(
     raw = native(path)
     with os_errors(raw, follow=follow):
         if follow:
-            fd = os.open(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
+            fd = own_processes.open_path(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
         else:
             fd = open_no_follow(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise not_a_file(raw, follow=follow)
-            refuse_own_process(fd, status)
         except BaseException:
             os.close(fd)
             raise
@@ -175,24 +172,3 @@ def _read_all(fd: int, raw: bytes, expected: int, limit: int) -> bytes:
 def _too_large(raw: bytes, limit: int) -> Exception:
     # The wire counts this as invalid input.
     return refusal(f"file is too large to read: limit is {limit} bytes", raw)
-
-
-@cache
-def _proc_device() -> int:
-    try:
-        return os.stat("/proc/self").st_dev
-    except OSError:
-        return -1
-
-
-def refuse_own_process(fd: int, status: os.stat_result) -> None:
-    """Keep clients out of ``/proc/<this process>``: environment, memory, descriptors.
-
-    Children cannot read these (the server is not dumpable), but the kernel always lets a
-    process look at itself, and here the server would look on behalf of a client.
-    """
-    if status.st_dev != _proc_device():
-        return
-    where = os.readlink(f"/proc/self/fd/{fd}").split("/")
-    if len(where) > 2 and where[2] == str(os.getpid()):
-        raise os_error(errno.EACCES)

@@ -24,10 +24,10 @@ import os
 import stat
 from functools import cache
 
-from handrail.filesystem import kernel
+from handrail.filesystem import kernel, own_processes
 from handrail.filesystem.failure import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
-from handrail.filesystem.regular import CAREFUL, refuse_own_process
+from handrail.filesystem.regular import CAREFUL
 from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
@@ -125,7 +125,7 @@ class Replacement:
         self._target = self._open_for_writing()
         self.old = os.fstat(self._target)
         _refuse_special(self.old, raw, follow)
-        refuse_own_process(self._target, self.old)
+        own_processes.refuse(self._target, self.old)
 
     def _open_for_writing(self) -> int:
         flags = os.O_WRONLY | os.O_NOFOLLOW | CAREFUL

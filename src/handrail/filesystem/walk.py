@@ -20,6 +20,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from handrail.filesystem import own_processes
 from handrail.filesystem.failure import NativePath, native, os_errors, os_text, refusal
 
 MAX_DEPTH = 64
@@ -204,6 +205,7 @@ def _list(directory: bytes, keep: int, follow: bool) -> list[tuple[bytes, int]]:
     """
     found: list[tuple[bytes, int]] = []
     most = 2 * keep + 1024
+    own_processes.refuse_directory(directory)
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
+from handrail.filesystem import own_processes
 from handrail.filesystem.pool import FilePool
 from handrail.process import custody
 from handrail.process.keeper_program import KeeperHandle, start_keeper
@@ -217,6 +218,7 @@ async def serve(
         keeper = state.keeper(settings.orphan_ttl)
     assert keeper is not None  # noqa: S101 (given, or found just now)
     launcher = Launcher(keeper, loop)
+    own_processes.register(lambda: launcher.keeper_pid)
     server = Server(settings, launcher, loop)
     if state is not None:
         server.sessions.temporaries.directory = state.fd

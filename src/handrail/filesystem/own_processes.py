@@ -1,0 +1,134 @@
+"""Keeps file calls out of ``/proc`` of this runtime's own processes.
+
+Environment, memory and descriptors of server and keeper hold secrets and the output of other
+clients.  Commands cannot read them (the processes are not dumpable, and a sandbox has a ``/proc``
+of its own), but the kernel lets a process look at itself, and root at every other: a file call
+would look on behalf of its client.  So everything below ``/proc/PID`` of a process of ours is
+refused, names as well as content, and also what lies behind one of its links (``fd/7``, ``exe``,
+``root``).
+
+How it works
+------------
+A path is opened with RESOLVE_NO_MAGICLINKS.  If that succeeds, the descriptor says by its own
+path whether it lies below one of our processes.  If the kernel refuses because a link of that kind
+is on the way, the path is walked by hand and each directory of ``/proc`` on it is looked at
+before the next step.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+from handrail.filesystem import kernel
+from handrail.filesystem.failure import os_error
+
+_STAND = os.O_PATH | os.O_CLOEXEC
+#: As many links as the kernel follows in one path (MAXSYMLINKS).
+_MOST_LINKS = 40
+#: The inode of the root directory of every proc file system.
+_PROC_ROOT = 1
+
+#: Each gives the process id of one more process of this runtime; 0 for none at the moment.
+_registered: list[Callable[[], int]] = []
+
+
+def register(pid: Callable[[], int]) -> None:
+    """Count the process that ``pid`` gives, at each look anew, among our own."""
+    _registered.append(pid)
+
+
+def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
+    """Open a path, links followed; EACCES where it leads into a process of ours."""
+    if not kernel.supports(kernel.RESOLVE_NO_MAGICLINKS):
+        return _open_by_steps(raw, flags, dir_fd)
+    start = kernel.AT_FDCWD if dir_fd is None else dir_fd
+    try:
+        fd = kernel.openat2(start, raw, flags, 0, kernel.RESOLVE_NO_MAGICLINKS)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return _open_by_steps(raw, flags, dir_fd)
+    return checked(fd)
+
+
+def checked(fd: int) -> int:
+    """The same descriptor; closed, and EACCES raised, when it belongs to a process of ours."""
+    try:
+        refuse(fd, os.fstat(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def refuse(fd: int, status: os.stat_result) -> None:
+    """Raise EACCES when ``fd`` is something of a process of ours in ``/proc``."""
+    # Only file systems without a device of their own have major number 0.
+    if os.major(status.st_dev) or not kernel.is_proc(fd):
+        return
+    place = os.readlink(f"/proc/self/fd/{fd}")
+    if any(part.isdigit() and _is_ours(part) for part in place.split("/")):
+        raise os_error(errno.EACCES)
+
+
+def refuse_directory(raw: bytes) -> None:
+    """Raise EACCES when the path is a directory of a process of ours; cheap elsewhere."""
+    if kernel.is_proc_at(raw):
+        os.close(open_path(raw, _STAND))
+
+
+def _is_ours(number: str) -> bool:
+    """Whether a process, a helper that this process started, or a thread has this number."""
+    ours = {str(os.getpid()), *(str(pid()) for pid in _registered)}
+    if number in ours or any(os.path.isdir(f"/proc/{pid}/task/{number}") for pid in ours):
+        return True
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1]) == os.getpid()
+    except (OSError, ValueError, IndexError):
+        return False  # gone, or no process: a file of that name elsewhere in /proc
+
+
+def _open_by_steps(raw: bytes, flags: int, dir_fd: int | None) -> int:
+    """Walk the path one name after the other and look at each place before the next step."""
+    here = os.open(b"/" if raw.startswith(b"/") else b".", _STAND, dir_fd=dir_fd)
+    try:
+        names = raw.split(b"/")[::-1]
+        links = 0
+        while names:
+            name = names.pop()
+            if name in (b"", b"."):
+                continue
+            magic = _has_magic_links(here)
+            below = os.open(name, _STAND if magic else _STAND | os.O_NOFOLLOW, dir_fd=here)
+            if stat.S_ISLNK(os.fstat(below).st_mode):
+                links += 1
+                try:
+                    if links > _MOST_LINKS:
+                        raise os_error(errno.ELOOP)
+                    target = os.readlink(b"", dir_fd=below)
+                finally:
+                    os.close(below)
+                names += target.split(b"/")[::-1]
+                if not target.startswith(b"/"):
+                    continue
+                below = os.open(b"/", _STAND)
+            os.close(here)
+            here = below
+            refuse(here, os.fstat(here))
+        if flags & os.O_PATH:
+            return os.dup(here)
+        return os.open(b"/proc/self/fd/%d" % here, flags & ~os.O_NOFOLLOW)
+    finally:
+        os.close(here)
+
+
+def _has_magic_links(directory: int) -> bool:
+    """Whether links in a directory are the kernel's own: those of a process that is not ours."""
+    status = os.fstat(directory)
+    if os.major(status.st_dev) or not kernel.is_proc(directory):
+        return False
+    return status.st_ino != _PROC_ROOT
