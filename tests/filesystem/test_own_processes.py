@@ -69,7 +69,7 @@ def test_content(way: None, thread: int, secret: int, tmp_path: Path) -> None:
             refused(lambda path=path: local.read_file(path))  # type: ignore[misc]
             link = tmp_path / "link"
             link.symlink_to(path)
-            refused(lambda: local.read_file(str(link)))
+            refused(lambda link=link: local.read_file(str(link)))  # type: ignore[misc]
             refused(lambda path=path: local.copy(path, str(tmp_path / "x")))  # type: ignore[misc]
             link.unlink()
 

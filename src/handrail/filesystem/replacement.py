@@ -3,14 +3,16 @@
 How it works
 ------------
 The content goes to a *stage*: a file without a name in the same directory (O_TMPFILE), so that
-a crash leaves no debris and listings stay clean; where the file system has no such thing, a
-hidden name opened O_EXCL.  ``commit`` gives it the target's name by rename.  Mode, owner and
-extended attributes of an existing target are put on the stage first.
+listings stay clean; where the file system has no such thing, a hidden name opened O_EXCL.
+``commit`` gives it the target's name by rename, for which it must have a name of its own for a
+moment; what a kill leaves then is removed later (``stage_names``).  Mode, owner and extended
+attributes of an existing target are put on the stage first.
 
 Rename is wrong, or impossible, for some targets: a file with several hard links (they would
 part), one whose owner or attributes we may not give, one that is a mount point, one in a
-directory that we may not write.  There ``commit`` pours the stage into the target *in place*,
-after reserving the blocks, so that a full disk is noticed before the first byte changes.
+directory that we may not write.  There ``commit`` pours the stage into the target *in place*
+(``in_place``), after reserving the blocks, so that a full disk is noticed before the first byte
+changes.
 
 Links are followed by hand to the entry that is to be replaced; everything after that happens
 relative to that directory's descriptor with O_NOFOLLOW.  A target that may not be opened for
@@ -24,11 +26,12 @@ import os
 import stat
 from functools import cache
 
-from handrail.filesystem import kernel, own_processes
+from handrail import faults
+from handrail.filesystem import in_place, kernel, own_processes, stage_names
 from handrail.filesystem.failure import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular import CAREFUL
-from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
+from handrail.filesystem.transfer import NOT_SUPPORTED
 
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
@@ -86,7 +89,7 @@ class Replacement:
         """Make the stage the content of the target; afterwards this object is spent.
 
         ``sync`` waits until content and name are on the disk.  What fails leaves the old
-        content; only an input/output error while pouring in place can leave a mixture.
+        content; what can leave a mixture where the target is written in place is in ``in_place``.
         """
         try:
             # Closing is when NFS reports a full disk; a duplicate makes it say so in time.
@@ -108,7 +111,7 @@ class Replacement:
                 os.unlink(self._temporary, dir_fd=self._directory)
             except OSError:
                 pass  # the directory may be gone, and with it what was to be cleaned
-            self._temporary = None
+            self._nameless()
         for slot in ("fd", "_target", "_directory"):
             descriptor = getattr(self, slot)
             setattr(self, slot, -1)
@@ -166,17 +169,42 @@ class Replacement:
                     pass  # it appeared meanwhile: replace it like any other
                 else:
                     return True
-            name = _fresh_name()
-            os.link(source, name, dst_dir_fd=here)
-            self._temporary = name
+            self._give_name(source)
+        assert self._temporary is not None  # noqa: S101 (it has just got one)
+        if faults.armed:
+            faults.point("stage.named")
         try:
             os.rename(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
         except OSError as error:
             if self.old is None or error.errno not in _NOT_BY_RENAME:
                 raise
             return False
-        self._temporary = None
+        self._nameless()
         return True
+
+    def _give_name(self, source: str) -> None:
+        """Link the stage under a name of its own: the target's, unless that is in use."""
+        stage_names.lock(self.fd)
+        name = stage_names.for_target(self._name)
+        try:
+            self._link(source, name)
+        except FileExistsError:
+            stage_names.remove_abandoned(self._directory, name)
+            name = stage_names.fresh()
+            self._link(source, name)
+        self._temporary = name
+
+    def _link(self, source: str, name: bytes) -> None:
+        stage_names.journal.note(self._directory, name)
+        try:
+            os.link(source, name, dst_dir_fd=self._directory)
+        except BaseException:
+            stage_names.journal.done()
+            raise
+
+    def _nameless(self) -> None:
+        self._temporary = None
+        stage_names.journal.done()
 
     def _pour(self, old: os.stat_result, sync: bool) -> None:
         if self._target < 0:
@@ -192,9 +220,7 @@ class Replacement:
                 raise
         if self._bits != stat.S_IMODE(old.st_mode):
             os.fchmod(self._target, self._bits)
-        transfer(self.fd, self._target)
-        if os.fstat(self._target).st_size > size:
-            os.ftruncate(self._target, size)
+        in_place.pour(self.fd, self._target)
         if sync:
             os.fsync(self._target)
 
@@ -239,10 +265,6 @@ def _refuse_special(status: os.stat_result, raw: bytes, follow: bool) -> None:
     raise not_a_file(raw, follow=follow)
 
 
-def _fresh_name() -> bytes:
-    return b".handrail-" + os.urandom(8).hex().encode()
-
-
 @cache
 def _can_name_descriptors() -> bool:
     return os.path.isdir("/proc/self/fd")  # linking a nameless file goes through there
@@ -259,9 +281,16 @@ def _make_stage(directory: int, *, private: bool) -> tuple[int, bytes | None]:
             # EISDIR: a kernel or file system that does not know the flag.
             if error.errno not in (errno.EISDIR, *_NO_STAGE_HERE):
                 raise
-    name = _fresh_name()
+    name = stage_names.fresh()
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    return os.open(name, flags, mode, dir_fd=directory), name
+    stage_names.journal.note(directory, name)
+    try:
+        fd = os.open(name, flags, mode, dir_fd=directory)
+    except BaseException:
+        stage_names.journal.done()
+        raise
+    stage_names.lock(fd)
+    return fd, name
 
 
 def _stage_elsewhere() -> int:

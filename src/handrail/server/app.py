@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
-from handrail.filesystem import own_processes
+from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
 from handrail.process import custody
 from handrail.process.keeper_program import KeeperHandle, start_keeper
@@ -222,6 +222,7 @@ async def serve(
     server = Server(settings, launcher, loop)
     if state is not None:
         server.sessions.temporaries.directory = state.fd
+        stage_names.keep_journal(state.fd)
 
     def new_keeper() -> KeeperHandle:
         return start_keeper() if state is None else state.keeper(settings.orphan_ttl)

@@ -1,0 +1,137 @@
+"""Names of stages: files that are about to replace another one, and have to have a name for it.
+
+Between the moment in which a stage gets its name and the rename that gives it the target's, a kill
+leaves it behind.  Two things bring such a file to an end:
+
+* A stage is named after its target, so the next write of that target meets it.
+* A server writes the name into a journal in its state directory first, and the next server
+  on that directory goes through what it finds there.
+
+A stage is locked (``flock``) as long as its writer lives.  Only a regular file of our own that
+can be locked is ever removed.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import stat
+import threading
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(rb"\.handrail-[0-9a-f]{8}(?:[0-9a-f]{8})?")
+_JOURNAL = "stages"
+
+
+def for_target(name: bytes) -> bytes:
+    """The name of the stage of a target."""
+    return b".handrail-%08x" % binascii.crc32(name)
+
+
+def fresh() -> bytes:
+    """A name that is nobody's, for a target that two writers replace at once."""
+    return b".handrail-" + os.urandom(8).hex().encode()
+
+
+def lock(fd: int) -> None:
+    """Mark a stage as in use until its descriptor is closed."""
+    with contextlib.suppress(OSError):  # without locks none of them is ever called abandoned
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_abandoned(directory: int, name: bytes) -> None:
+    """Remove a stage whose writer is gone; leave every other file alone."""
+    if not _NAME.fullmatch(name):
+        return
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+    except OSError:
+        return
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if os.path.samestat(there, status):
+            os.unlink(name, dir_fd=directory)
+    except OSError:
+        pass  # its writer lives, or it is gone, or the directory may not be changed
+    finally:
+        os.close(fd)
+
+
+class StageJournal:
+    """The names of stages that this server has under way, where the next server finds them."""
+
+    def __init__(self, state: int) -> None:
+        """``state``: the descriptor of the server's state directory."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(_JOURNAL, flags, 0o600, dir_fd=state)
+        self._lock = threading.Lock()
+        self._under_way = 0
+
+    def sweep(self) -> None:
+        """Remove what a server before has left; call it before the first ``note``."""
+        left = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        for path in filter(None, left.split(b"\0")):
+            parent, name = os.path.split(path)
+            with contextlib.suppress(OSError):
+                directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    remove_abandoned(directory, name)
+                finally:
+                    os.close(directory)
+        os.ftruncate(self._fd, 0)
+
+    def note(self, directory: int, name: bytes) -> None:
+        """A stage is about to get this name."""
+        path = os.readlink(b"/proc/self/fd/%d" % directory) + b"/" + name + b"\0"
+        with self._lock:
+            self._under_way += 1
+            with contextlib.suppress(OSError):  # a full disk keeps no file from being written
+                os.write(self._fd, path)
+
+    def done(self) -> None:
+        """The name is another file's now, or gone."""
+        with self._lock:
+            self._under_way -= 1
+            if not self._under_way:
+                os.ftruncate(self._fd, 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _NoJournal:
+    """For programs without a state directory."""
+
+    def note(self, directory: int, name: bytes) -> None: ...
+
+    def done(self) -> None: ...
+
+
+#: The journal of this process.
+journal: StageJournal | _NoJournal = _NoJournal()
+
+
+def keep_journal(state: int) -> None:
+    """Remove what the server before has left in this state directory, and keep a journal there."""
+    global journal
+    try:
+        own = StageJournal(state)
+        own.sweep()
+    except OSError as error:
+        log.warning(
+            "the journal of files being written cannot be kept (%s): a kill in the middle of a"
+            " write can leave a file .handrail-* beside its target",
+            error.strerror,
+        )
+        return
+    journal = own
