@@ -42,14 +42,18 @@ _STATFS_SIZE = 256  # more than struct statfs takes anywhere
 _PROC_SUPER_MAGIC = 0x9FA0
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
+#: struct open_how: flags, mode, resolve.
+_OPEN_HOW = struct.Struct("=QQQ")
+#: Declared once: converting the arguments by their declared types costs half of guessing them.
+_openat2 = ctypes.CDLL(None, use_errno=True).syscall
+_openat2.argtypes = (
+    ctypes.c_long,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+)
+_openat2.restype = ctypes.c_long
 
 
 def _failed() -> OSError:
@@ -62,15 +66,9 @@ def openat2(dir_fd: int, path: bytes, flags: int, mode: int, resolve: int) -> in
     # The kernel refuses a mode without a flag that creates, where open(2) ignores it.
     # O_TMPFILE contains the bit of O_DIRECTORY, hence the comparison.
     creates = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
-    how = _OpenHow(flags | os.O_CLOEXEC, mode if creates else 0, resolve)
+    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, mode if creates else 0, resolve)
     while True:
-        fd: int = _libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2),
-            ctypes.c_int(dir_fd),
-            ctypes.c_char_p(path),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
+        fd: int = _openat2(_SYS_OPENAT2, dir_fd, path, how, _OPEN_HOW.size)
         if fd >= 0:
             return fd
         if ctypes.get_errno() != errno.EINTR:

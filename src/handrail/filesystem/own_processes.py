@@ -42,6 +42,11 @@ def register(pid: Callable[[], int]) -> None:
 
 def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
     """Open a path, links followed; EACCES where it leads into a process of ours."""
+    return checked(open_unchecked(raw, flags, dir_fd=dir_fd))
+
+
+def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
+    """The same for a caller that calls ``refuse`` with what it gets."""
     if not kernel.supports(kernel.RESOLVE_NO_MAGICLINKS):
         return _open_by_steps(raw, flags, dir_fd)
     start = kernel.AT_FDCWD if dir_fd is None else dir_fd
@@ -51,7 +56,7 @@ def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
         if error.errno != errno.ELOOP:
             raise
         return _open_by_steps(raw, flags, dir_fd)
-    return checked(fd)
+    return fd
 
 
 def checked(fd: int) -> int:

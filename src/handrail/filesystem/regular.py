@@ -40,13 +40,14 @@ def open_regular(
     raw = native(path)
     with os_errors(raw, follow=follow):
         if follow:
-            fd = own_processes.open_path(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
+            fd = own_processes.open_unchecked(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
         else:
             fd = open_no_follow(raw, os.O_RDONLY | CAREFUL, dir_fd=dir_fd)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise not_a_file(raw, follow=follow)
+            own_processes.refuse(fd, status)
         except BaseException:
             os.close(fd)
             raise
