@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import signal
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ DEFAULT_PROCESSES = 8192
 DEFAULT_SESSION_PROCESSES = 2048
 #: What tells a server to stop.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_DEFAULT_OVERFLOW = 65_534
 
 _SOCKET_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})", re.ASCII)
 
@@ -122,6 +124,16 @@ def check_exposure(settings: ServerSettings) -> None:
         )
 
 
+def is_overflow_user() -> bool:
+    """Whether this process runs as the user that stands for all users without a number here."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
+            overflow = int(file.read())
+    except (OSError, ValueError):
+        overflow = _DEFAULT_OVERFLOW
+    return os.geteuid() == overflow
+
+
 def check_users(decided: bool, flag: str) -> None:
     """Refuse a listener that would take strangers for our own user; raises UsageError.
 
@@ -129,8 +141,6 @@ def check_users(decided: bool, flag: str) -> None:
     """
     if decided:
         return
-    from handrail.transport.peer_owner import is_overflow_user
-
     if is_overflow_user():
         raise UsageError(
             "refusing to listen on TCP without a token: this server runs as the user that stands"

@@ -14,13 +14,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from handrail import listeners
-from handrail.config import STOP_SIGNALS
+from handrail.config import STOP_SIGNALS, is_overflow_user
 from handrail.errors import UsageError
 from handrail.mcp_server.desk import Desk
 from handrail.mcp_server.server import make_server
 from handrail.transport.admission import RefusalLog
 from handrail.transport.peer_gate import PeerGate
-from handrail.transport.peer_owner import is_overflow_user
 from handrail.transport.websocket import BACKLOG
 
 PATH = "/mcp"

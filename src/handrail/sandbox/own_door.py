@@ -33,13 +33,15 @@ def is_ours(address: bytes) -> bool:
         return False
     family = int.from_bytes(address[:2], sys.byteorder)
     if family == _INET:
-        return _is_here(_INET, address[4:8])
+        return len(address) < 8 or _is_here(_INET, address[4:8])
     if family != _INET6:
         return False  # no such address is connected to
     host = address[8:24]
+    if len(host) < 16:
+        return True
     if host.startswith(_MAPPED):
         return _is_here(_INET, host[12:])
-    if host[:1] == b"\xfe" and host[1:2] and host[1] & 0xC0 == 0x80:
+    if host[0] == 0xFE and host[1] & 0xC0 == 0x80:
         return True  # link-local: which device it means is up to the socket
     # `::` and `::1` begin like the old form of IPv4 addresses, and are of this machine.
     return _is_here(_INET6, host) or (host.startswith(_COMPATIBLE) and _is_here(_INET, host[12:]))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from handrail import listeners
-from handrail.config import STOP_SIGNALS, Listen, ServerSettings
+from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_user
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process import custody
@@ -37,7 +37,6 @@ from handrail.server.state_dir import StateDir
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
-from handrail.transport.peer_owner import is_overflow_user
 from handrail.transport.websocket import ListenLimits, WebSocketListener
 
 if TYPE_CHECKING:

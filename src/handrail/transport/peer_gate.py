@@ -23,8 +23,11 @@ class PeerGate:
     def __init__(self, refused: Callable[[str], None]) -> None:
         self._owners = PeerOwners()
         self._refused = refused
+        self._closed = False
 
     def close(self) -> None:
+        """Let no peer in any more."""
+        self._closed = True
         self._owners.close()
 
     def before(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
@@ -33,6 +36,8 @@ class PeerGate:
 
     def admits(self, conn: socket.socket) -> bool:
         """Whether the peer of this accepted connection may be served."""
+        if self._closed:
+            return False  # accepted by the kernel before the listener closed, told to us after
         problem = self._problem(conn)
         if problem is not None:
             self._refused(problem)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 import struct
 import sys
@@ -46,7 +45,6 @@ _LOOPBACK_DEVICE = 1
 #: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 _CONNECTED = frozenset((1, 4, 5, 8, 9, 11))
 _MAPPED = bytes(10) + b"\xff\xff"
-_DEFAULT_OVERFLOW = 65_534
 
 
 class UnknownOwner(Exception):
@@ -223,13 +221,3 @@ def _shown(family: int, address: bytes) -> bytes:
     raw = _native(family, address)[: 4 if family == socket.AF_INET else 16]
     words = (int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4))
     return b"".join(b"%08X" % word for word in words)
-
-
-def is_overflow_user() -> bool:
-    """Whether this process runs as the user that stands for all users without a number here."""
-    try:
-        with open("/proc/sys/kernel/overflowuid", "rb") as file:
-            overflow = int(file.read())
-    except (OSError, ValueError):
-        overflow = _DEFAULT_OVERFLOW
-    return os.geteuid() == overflow
