@@ -70,16 +70,21 @@ class _Entrance(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports keep to the interface without inheriting it.
         transport = cast("asyncio.Transport", transport)
-        given = transport.get_extra_info("socket")
-        # The loop's object copies the descriptor for each question; this one borrows it.
-        conn = socket.socket(given.family, socket.SOCK_STREAM, 0, fileno=given.fileno())
-        try:
-            admitted = self._gate.admits(conn)
-        finally:
-            conn.detach()
-        if not admitted:
+        if not self._is_admitted(transport):
             transport.abort()
             return
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+
+    def _is_admitted(self, transport: asyncio.Transport) -> bool:
+        given = transport.get_extra_info("socket")
+        try:
+            # The loop's object copies the descriptor for each question; this one borrows it.
+            conn = socket.socket(given.family, socket.SOCK_STREAM, 0, fileno=given.fileno())
+        except (OSError, ValueError):
+            return False  # closed meanwhile
+        try:
+            return self._gate.admits(conn)
+        finally:
+            conn.detach()
