@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -436,6 +437,22 @@ print("plain", "elsewhere" if not socket.create_connection(there, 5).close() els
         ours.settimeout(0.1)
         with pytest.raises(TimeoutError):
             ours.accept()
+
+
+def test_a_listener_that_was_opened_meanwhile_is_not_reached() -> None:
+    """A call may wait for its turn after it was looked at."""
+    with socket.create_server(("127.0.0.1", 0)) as ours, socket.socket() as client:
+        port = listeners.enter(ours)
+        listeners.leave(port)
+        family = int(socket.AF_INET).to_bytes(2, sys.byteorder)
+        address = family + port.to_bytes(2, "big") + socket.inet_aton("127.0.0.1") + bytes(8)
+        call = Call(client.dup(), address, pid=os.getpid())
+        listeners.enter(ours)
+        try:
+            assert call.make() == errno.EACCES
+        finally:
+            listeners.leave(port)
+        assert Call(client.dup(), address, pid=os.getpid()).make() == 0
 
 
 def test_only_sockets_of_three_families_are_connected(held: Held, ws: Path) -> None:

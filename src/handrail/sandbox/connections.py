@@ -84,10 +84,10 @@ class Connections:
                         raise ConnectionRefusedError(errno.ECONNREFUSED, "a name of the host")
             elif int.from_bytes(raw[:2], sys.byteorder) not in _INTERNET:
                 raise OSError(errno.EAFNOSUPPORT, "an address of another family")
-            elif is_ours(raw) and _is_in_our_network(sock, notice.pid):
+            elif _leads_to_us(sock, raw, notice.pid):
                 here = b"localhost:%d" % int.from_bytes(raw[2:4], "big")
                 raise PermissionError(errno.EACCES, "where we listen ourselves", here)
-            return Call(sock, raw)
+            return Call(sock, raw, pid=notice.pid)
         except BaseException:
             sock.close()
             raise
@@ -115,9 +115,12 @@ class Connections:
 class Call:
     """One connection that may be made."""
 
-    def __init__(self, sock: socket.socket, address: bytes, inode: int = -1) -> None:
+    def __init__(
+        self, sock: socket.socket, address: bytes, inode: int = -1, *, pid: int = 0
+    ) -> None:
         self._sock = sock
         self._inode = inode
+        self._pid = pid
         self.address = address
         #: Of the socket, as long as it is there.
         self.identity = os.fstat(sock.fileno()).st_ino
@@ -130,6 +133,9 @@ class Call:
             if self._inode >= 0:
                 self._sock.connect(b"/proc/self/fd/%d" % self._inode)
                 return 0
+            # Again: it may have waited for its turn, and a listener been opened meanwhile.
+            if _leads_to_us(self._sock, self.address, self._pid):
+                return errno.EACCES
             return notices.connect(self._sock.fileno(), self.address)
         except OSError as error:
             return error.errno or errno.EINVAL
@@ -153,6 +159,10 @@ def _open(pid: int, path: bytes) -> int:
         return kernel.openat2(root, path, os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT)
     finally:
         os.close(root)
+
+
+def _leads_to_us(sock: socket.socket, address: bytes, pid: int) -> bool:
+    return is_ours(address) and _is_in_our_network(sock, pid)
 
 
 def _is_in_our_network(sock: socket.socket, pid: int) -> bool:
