@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import signal
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ DEFAULT_PROCESSES = 8192
 DEFAULT_SESSION_PROCESSES = 2048
 #: What tells a server to stop.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_DEFAULT_OVERFLOW = 65_534
 
 _SOCKET_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})", re.ASCII)
 
@@ -67,6 +69,8 @@ class ServerSettings:
     state_dir: str | None = None
     orphan_ttl: float = 600.0
     insecure_no_auth: bool = False
+    #: Whether processes of other users of this machine may connect on loopback.
+    any_user: bool = False
     #: Export metrics and spans by OTLP, to where the OTEL_EXPORTER_* variables say.
     otel: bool = False
     quota: Quota = Quota()
@@ -106,6 +110,8 @@ def check_exposure(settings: ServerSettings) -> None:
     """Refuse to let strangers run commands, unless they were asked for by name."""
     from handrail.server.auth import AuthMode
 
+    open_tcp = settings.listen.kind == "websocket" and settings.auth.mode is AuthMode.NONE
+    check_users(settings.any_user or not open_tcp, "--ws-auth")
     if (
         not settings.listen.is_loopback
         and settings.auth.mode is AuthMode.NONE
@@ -115,4 +121,30 @@ def check_exposure(settings: ServerSettings) -> None:
             f"refusing to listen on {settings.listen.host} without authentication, for anybody"
             " who can connect could run commands; give --ws-auth, or --insecure-no-auth if"
             " something else keeps strangers out"
+        )
+
+
+def is_overflow_user() -> bool:
+    """Whether this process runs as the user that stands for all users without a number here."""
+    try:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
+            overflow = int(file.read())
+    except (OSError, ValueError):
+        overflow = _DEFAULT_OVERFLOW
+    return os.geteuid() == overflow
+
+
+def check_users(decided: bool, flag: str) -> None:
+    """Refuse a listener that would take strangers for our own user; raises UsageError.
+
+    ``decided``: a token or --any-user says already which users may connect.
+    """
+    if decided:
+        return
+    if is_overflow_user():
+        raise UsageError(
+            "refusing to listen on TCP without a token: this server runs as the user that stands"
+            " for all users without a number here, so the kernel cannot tell other users' peers"
+            f" from its own; give {flag}, or --any-user if every local user may run commands,"
+            " or run the server as a user of its own"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +94,21 @@ def test_far_ones_do(url: str) -> None:
     check_exposure(settings(url, AuthMode.CAPABILITY_TOKEN))
     check_exposure(settings(url, AuthMode.SIGNED_BEARER_TOKEN))
     check_exposure(settings(url, insecure=True))
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:0", "ws://[::1]:0", "ws://0.0.0.0:0"])
+def test_the_overflow_user_needs_a_token(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user without a number in our user namespace would be taken for our own."""
+    monkeypatch.setattr("os.geteuid", lambda: 65_534)
+    with pytest.raises(UsageError, match="give --ws-auth, or --any-user"):
+        check_exposure(settings(url, insecure=True))
+    check_exposure(settings(url, AuthMode.CAPABILITY_TOKEN))
+    check_exposure(replace(settings(url, insecure=True), any_user=True))
+
+
+@pytest.mark.parametrize("url", ["unix:/x/y", "stdio"])
+def test_the_overflow_user_may_use_what_is_no_tcp(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 65_534)
+    check_exposure(settings(url))

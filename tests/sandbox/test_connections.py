@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox import notices, own_door, probe
+from handrail import listeners
+from handrail.sandbox import notices, probe
 from handrail.sandbox.attendance import Attendance
 from handrail.sandbox.connections import Call, Connections
 from handrail.sandbox.denial import Denial
@@ -370,7 +372,7 @@ for send in (lambda: s.sendto(b"x", 0x20000000, ("127.0.0.1", int(sys.argv[1])))
 """
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as ours:
         port = str(ours.getsockname()[1])
-        monkeypatch.setattr(own_door, "_ports", {int(port)})
+        monkeypatch.setattr(listeners, "_counts", {int(port): 1})
         said = run(held, ws, script, port, network=True)
         assert set(said) == {"EACCES", "ENOTSUP"}
         assert len(said) == 16
@@ -379,6 +381,94 @@ for send in (lambda: s.sendto(b"x", 0x20000000, ("127.0.0.1", int(sys.argv[1])))
         ours.settimeout(0.1)
         with pytest.raises(TimeoutError):
             ours.accept()
+
+
+def test_no_other_kind_of_socket_leads_there_either(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets of several protocols, of a device, connected twice, connected when they send."""
+    script = """
+import errno
+port, other = int(sys.argv[1]), int(sys.argv[2])
+def tried(what, *addresses, proto=0, option=None, text=None):
+    try:
+        s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, proto)
+    except OSError:
+        return  # the kernel has none of this protocol
+    with s:
+        try:
+            if option:
+                s.setsockopt(*option)
+            s.settimeout(5)
+            for address in addresses:
+                s.connect(address)
+            if text:
+                s.sendto(text, ("127.0.0.1", port))
+            print(what, s.getpeername()[1] == port and "reached" or "elsewhere")
+        except OSError as error:
+            print(what, errno.errorcode[error.errno])
+here, there = ("127.0.0.1", port), ("127.0.0.1", other)
+tried("multipath", here, proto=262)
+tried("shared-memory", here, proto=256)
+tried("device", here, option=(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo"))
+tried("late", here, option=(socket.IPPROTO_TCP, 30, 1))
+tried("later", there, option=(socket.IPPROTO_TCP, 30, 1), text=b"GET")
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+s = socket.socket(); s.connect(there)
+if libc.connect(s.fileno(), bytes(16), 16) == 0:  # AF_UNSPEC: taken back
+    try:
+        s.connect(here); print("again", "reached")
+    except OSError as error:
+        print("again", errno.errorcode[error.errno])
+print("plain", "elsewhere" if not socket.create_connection(there, 5).close() else "")
+"""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as ours,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        port, others = (str(sock.getsockname()[1]) for sock in (ours, other))
+        monkeypatch.setattr(listeners, "_counts", {int(port): 1})
+        said = run(held, ws, script, port, others, network=True)
+        answers = dict(zip(said[::2], said[1::2], strict=True))
+        assert "reached" not in answers.values()
+        assert answers["again"] == answers["device"] == answers["late"] == "EACCES"
+        assert answers["later"] == answers["plain"] == "elsewhere"
+        ours.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            ours.accept()
+
+
+def test_a_listener_that_was_opened_meanwhile_is_not_reached() -> None:
+    """A call may wait for its turn after it was looked at."""
+    with socket.create_server(("127.0.0.1", 0)) as ours, socket.socket() as client:
+        port = listeners.enter(ours)
+        listeners.leave(port)
+        family = int(socket.AF_INET).to_bytes(2, sys.byteorder)
+        address = family + port.to_bytes(2, "big") + socket.inet_aton("127.0.0.1") + bytes(8)
+        call = Call(client.dup(), address, pid=os.getpid())
+        listeners.enter(ours)
+        try:
+            assert call.make() == errno.EACCES
+        finally:
+            listeners.leave(port)
+        assert Call(client.dup(), address, pid=os.getpid()).make() == 0
+
+
+def test_only_sockets_of_three_families_are_connected(held: Held, ws: Path) -> None:
+    """We would do it with our own capabilities, such as that to forge messages of the kernel."""
+    script = """
+import errno
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+s.bind((0, 0))
+try:
+    s.connect((0, 1)); print("connected")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+print(bool(socket.if_nameindex()))
+"""
+    for network in (False, True):
+        assert run(held, ws, script, network=network) == ["EPERM", "True"]
 
 
 def test_a_signal_interrupts_as_ever(held: Held, ws: Path) -> None:

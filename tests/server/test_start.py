@@ -399,3 +399,16 @@ async def test_a_server_that_stops_starts_nothing() -> None:
         code, text = await client.refused("process/start", client.start_params("p", "true"))
         assert code == -32603
         assert "stopping" in text
+
+
+@pytest.mark.parametrize("sandbox", [{}, {"sandbox": None}, {"sandbox": {}}])
+async def test_a_managed_network_is_never_an_open_one(sandbox: dict[str, Any]) -> None:
+    """It is not offered, so a process that is to have one does not start, sandbox or not."""
+    async with serving() as served:
+        client = await served.client()
+        wanted = client.start_params("p", "/bin/echo", enforceManagedNetwork=True, **sandbox)
+        code, message = await client.refused("process/start", wanted)
+        assert code == -32602
+        assert "managed network" in message
+        await client.start("p", "/bin/echo", enforceManagedNetwork=False)
+        assert (await ends_with(client, "p"))[0] == 0

@@ -59,12 +59,49 @@ def test_those_who_finish_in_time_are_not_counted(run: Run) -> None:
     run(main())
 
 
-def test_many_times_the_cap_is_refused_at_once(run: Run) -> None:
+def test_at_many_times_the_cap_the_oldest_goes_at_once(run: Run) -> None:
     async def main() -> None:
         admission = Admission(ListenLimits(max_handshakes=2))
-        answers = [admission.enter(Peer(admission)) for _ in range(33)]
-        assert answers[:32] == [None] * 32
-        assert answers[32] is not None
+        peers = [Peer(admission) for _ in range(33)]
+        assert [admission.enter(peer) for peer in peers] == [None] * 33
+        assert [bool(peer.told) for peer in peers] == [True] + [False] * 32
+        admission.close()
+
+    run(main())
+
+
+def test_those_who_have_their_answer_take_no_place(run: Run) -> None:
+    async def main() -> None:
+        admission = Admission(ListenLimits(max_handshakes=2))
+        leaving = [Peer(admission) for _ in range(40)]
+        for peer in leaving:
+            admission.enter(peer)
+            admission.answered(peer)
+        assert [peer.told for peer in leaving] == ["dropped"] * 8 + [""] * 32
+        late = Peer(admission)
+        assert admission.enter(late) is None
+        assert late.told == ""
+        admission.close()
+        await asyncio.wait_for(admission.wait_empty(), WAIT)
+
+    run(main())
+
+
+def test_each_handshake_has_a_moment(run: Run) -> None:
+    """One that came just before the oldest are sent away is not sent with them."""
+
+    async def main() -> None:
+        admission = Admission(ListenLimits(max_handshakes=1))
+        loop = asyncio.get_running_loop()
+        first, young, younger = (Peer(admission) for _ in range(3))
+        admission.enter(first)
+        admission._opening[first] = loop.time() - 1
+        admission.enter(young)
+        admission.enter(younger)
+        admission._thin()
+        assert (bool(first.told), young.told, younger.told) == (True, "", "")
+        await asyncio.wait_for(young.refused.wait(), WAIT)
+        assert younger.told == ""
         admission.close()
 
     run(main())

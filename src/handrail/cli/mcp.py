@@ -10,9 +10,10 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
+from handrail import secret_files
 from handrail.cli import failure
 from handrail.cli.streams import say
-from handrail.config import STOP_SIGNALS
+from handrail.config import STOP_SIGNALS, check_users
 from handrail.errors import HandrailError, UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
     add("--insecure-no-auth", action="store_true", help="HTTP without a token")
+    add(
+        "--any-user",
+        action="store_true",
+        help="let processes of every user of this machine connect on loopback (default: those of"
+        " this user and root)",
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -144,11 +151,20 @@ async def _http(desk: Desk, args: argparse.Namespace) -> None:
         raise UsageError(f"--http wants IP:PORT, such as 127.0.0.1:8300, not {args.http!r}")
     token = None if args.insecure_no_auth else _token(args)
     check_exposure(host, token, insecure=args.insecure_no_auth)
+    check_users(args.any_user or token is not None, "a token")
 
     def started(url: str) -> None:
         print(url, flush=True)
 
-    await serve_http(desk, host, int(port), token, allowed=tuple(args.allow_host), started=started)
+    await serve_http(
+        desk,
+        host,
+        int(port),
+        token,
+        allowed=tuple(args.allow_host),
+        any_user=args.any_user,
+        started=started,
+    )
 
 
 def _token(args: argparse.Namespace) -> str:
@@ -160,6 +176,7 @@ def _token(args: argparse.Namespace) -> str:
             raise UsageError(f"cannot read the token in {args.token_file}: {error}") from None
         if not token:
             raise UsageError(f"{args.token_file} is empty: put a token into it")
+        secret_files.add(args.token_file)
         return token
     given = os.environ.get("HANDRAIL_MCP_TOKEN")
     if given:

@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 
-from handrail import faults
+from handrail import faults, secret_files
 from handrail.cli import failure
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
@@ -121,6 +121,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="listen beyond loopback without authentication",
     )
+    add(
+        "--any-user",
+        action="store_true",
+        help="let processes of every user of this machine connect on loopback (default: those of"
+        " this user and root)",
+    )
     # Accepted for the peer's launchers, which only use it together with a relay.
     add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=run, parser=parser)
@@ -162,6 +168,7 @@ def _run(args: argparse.Namespace) -> int:
         state_dir=args.state_dir,
         orphan_ttl=args.orphan_ttl,
         insecure_no_auth=args.insecure_no_auth,
+        any_user=args.any_user,
         otel=args.otel,
         http_header_env=tuple(args.http_header_env),
         allowed_hosts=tuple(args.allow_host),
@@ -170,6 +177,9 @@ def _run(args: argparse.Namespace) -> int:
     )
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
+    for path in (settings.auth.token_file, settings.auth.shared_secret_file):
+        if path is not None:
+            secret_files.add(path)
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))

@@ -11,11 +11,16 @@ from typing import Any
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from handrail.config import STOP_SIGNALS
+from handrail import listeners
+from handrail.config import STOP_SIGNALS, is_overflow_user
 from handrail.errors import UsageError
 from handrail.mcp_server.desk import Desk
 from handrail.mcp_server.server import make_server
+from handrail.transport.admission import RefusalLog
+from handrail.transport.peer_gate import PeerGate
+from handrail.transport.websocket import BACKLOG
 
 PATH = "/mcp"
 _Scope = MutableMapping[str, Any]
@@ -94,13 +99,22 @@ async def serve_http(
     token: str | None,
     *,
     allowed: tuple[str, ...] = (),
+    any_user: bool = False,
     started: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until told to stop; ``started`` hears the URL."""
+    """Serve until told to stop; ``started`` hears the URL.
+
+    Peers on loopback must be processes of our own user, or root's, unless ``any_user``.
+    """
+    try:
+        sock = listeners.open_tcp(host, port, BACKLOG)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    gate = None if any_user or is_overflow_user() else PeerGate(RefusalLog().warn)
     config = uvicorn.Config(
         application(desk, host, token, allowed),
-        host=host,
-        port=port,
+        http=AutoHTTPProtocol if gate is None else _behind(gate),  # type: ignore[arg-type]
+        backlog=BACKLOG,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=2,
@@ -109,7 +123,23 @@ async def serve_http(
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stop)
-    await server.serve()
+    taken = sock.getsockname()[1]
+    try:
+        await server.serve([sock])
+    finally:
+        sock.close()
+        listeners.leave(taken)
+        if gate is not None:
+            gate.close()
+
+
+def _behind(gate: PeerGate) -> Callable[..., asyncio.Protocol]:
+    """Makes uvicorn's protocol for the peers that the gate lets in, before it reads from them."""
+
+    def make(**given: Any) -> asyncio.Protocol:
+        return gate.before(lambda: AutoHTTPProtocol(**given))()
+
+    return make
 
 
 class _Server(uvicorn.Server):

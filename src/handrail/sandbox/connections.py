@@ -9,9 +9,10 @@ go while a command runs.  So no ``connect`` is made by the command itself.  Each
   The inode is asked of the listening socket, not of its name, and the connection is made to the
   inode that was looked at: whatever is renamed, linked or replaced meanwhile changes nothing;
 * an abstract name only in a network namespace of its own, where all of them were made inside;
-* what this very server listens on not at all: it starts commands for whoever comes by;
-* everything else as it was asked for.  A socket belongs to the network namespace it was made in,
-  so it reaches nothing that the command's own would not.
+* what this very process listens on not at all: it starts commands for its clients;
+* by a socket of another kind (netlink) not at all: the kernel would look at *our* capabilities;
+* every other address of IPv4 and IPv6 as it was asked for.  A socket belongs to the network
+  namespace it was made in, so it reaches nothing that the command's own would not.
 
 Datagrams could be sent elsewhere without a ``connect``; single Unix sockets of that kind cannot be
 made in a sandbox at all (``seccomp.py``), and pairs are of another kind (``pairs.py``).
@@ -34,6 +35,12 @@ from handrail.sandbox.own_door import is_ours
 from handrail.sandbox.unix_inode import is_bound_to
 
 _UNIX = int(socket.AF_UNIX).to_bytes(2, sys.byteorder)
+#: Of sockets, and of the addresses that sockets other than Unix ones are given; without a family
+#: an address takes a connection back.
+_FAMILIES = frozenset(map(int, (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)))
+_INTERNET = frozenset(map(int, (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)))
+_SO_DOMAIN = 39
+_SO_NETNS_COOKIE = 71  # since Linux 5.14
 _RESOLVE_IN_ROOT = 0x10
 _LONGEST_ADDRESS = 128
 #: Inodes that were found to be listened on inside, and are not looked for again.
@@ -63,18 +70,24 @@ class Connections:
         finally:
             os.close(pidfd)
         try:
+            family = sock.getsockopt(socket.SOL_SOCKET, _SO_DOMAIN)
+            if family not in _FAMILIES:
+                raise PermissionError(errno.EPERM, "a socket that is never connected from here")
             raw = notices.memory(notice.pid, address, length)
-            # With another family the kernel takes no such address for such a socket.
-            if raw[:2] == _UNIX and len(raw) > 2 and sock.family == socket.AF_UNIX:
-                path = raw[2:].partition(b"\0")[0]
-                if path:
-                    return Call(sock, raw, self._inode(notice.pid, path))
-                if shares_our_network(notice.pid):
-                    raise ConnectionRefusedError(errno.ECONNREFUSED, "an abstract name of the host")
-            elif shares_our_network(notice.pid) and is_ours(raw):
+            if family == socket.AF_UNIX:
+                # With another family the kernel takes no such address for such a socket.
+                if raw[:2] == _UNIX and len(raw) > 2:
+                    path = raw[2:].partition(b"\0")[0]
+                    if path:
+                        return Call(sock, raw, self._inode(notice.pid, path))
+                    if _is_in_our_network(sock, notice.pid):
+                        raise ConnectionRefusedError(errno.ECONNREFUSED, "a name of the host")
+            elif int.from_bytes(raw[:2], sys.byteorder) not in _INTERNET:
+                raise OSError(errno.EAFNOSUPPORT, "an address of another family")
+            elif _leads_to_us(sock, raw, notice.pid):
                 here = b"localhost:%d" % int.from_bytes(raw[2:4], "big")
                 raise PermissionError(errno.EACCES, "where we listen ourselves", here)
-            return Call(sock, raw)
+            return Call(sock, raw, pid=notice.pid)
         except BaseException:
             sock.close()
             raise
@@ -102,9 +115,12 @@ class Connections:
 class Call:
     """One connection that may be made."""
 
-    def __init__(self, sock: socket.socket, address: bytes, inode: int = -1) -> None:
+    def __init__(
+        self, sock: socket.socket, address: bytes, inode: int = -1, *, pid: int = 0
+    ) -> None:
         self._sock = sock
         self._inode = inode
+        self._pid = pid
         self.address = address
         #: Of the socket, as long as it is there.
         self.identity = os.fstat(sock.fileno()).st_ino
@@ -117,6 +133,9 @@ class Call:
             if self._inode >= 0:
                 self._sock.connect(b"/proc/self/fd/%d" % self._inode)
                 return 0
+            # Again: it may have waited for its turn, and a listener been opened meanwhile.
+            if _leads_to_us(self._sock, self.address, self._pid):
+                return errno.EACCES
             return notices.connect(self._sock.fileno(), self.address)
         except OSError as error:
             return error.errno or errno.EINVAL
@@ -140,6 +159,22 @@ def _open(pid: int, path: bytes) -> int:
         return kernel.openat2(root, path, os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT)
     finally:
         os.close(root)
+
+
+def _leads_to_us(sock: socket.socket, address: bytes, pid: int) -> bool:
+    return is_ours(address) and _is_in_our_network(sock, pid)
+
+
+def _is_in_our_network(sock: socket.socket, pid: int) -> bool:
+    """Whether this socket of a process was made in our network; a process may be given others."""
+    try:
+        with socket.socket(socket.AF_UNIX) as ours:
+            cookies = [
+                one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8) for one in (sock, ours)
+            ]
+    except OSError:
+        return shares_our_network(pid)
+    return cookies[0] == cookies[1]
 
 
 def shares_our_network(pid: int) -> bool:

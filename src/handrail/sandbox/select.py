@@ -10,6 +10,7 @@ import os
 import posixpath
 import sys
 
+from handrail import secret_files
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
 from handrail.sandbox.masks import Registry, Stale
@@ -56,7 +57,8 @@ class Sandbox:
         """What symbolic roots mean here."""
         if self._machine is None:
             found = probe.this_machine()
-            self._machine = found._replace(private=(*found.private, *self._private))
+            private = (*found.private, *self._private, *secret_files.paths())
+            self._machine = found._replace(private=private)
         return self._machine
 
     def resolve(self, intent: Intent, cwd: bytes) -> Profile:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail.config import STOP_SIGNALS, ServerSettings
+from handrail import listeners
+from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_user
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
@@ -22,7 +23,6 @@ from handrail.process.spool import can_splice
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
-from handrail.sandbox import own_door
 from handrail.server import environment, quota, upgrade
 from handrail.server.adoption import adopt, renew_keeper
 from handrail.server.auth import Authenticator, Principal, Throttle
@@ -242,11 +242,13 @@ async def serve(
         await launcher.hello()
         log.info("trees are ended by %s", launcher.abilities.trees)
         at_work(launcher.mark)
+        # Before the commands of a server before us are answered: none may reach what we open.
+        given = None if heir is None else heir.listener
+        sock = _tcp_socket(settings.listen, given) if settings.listen.kind == "websocket" else given
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
         ready = None if state is None else state.ready
-        given = None if heir is None else heir.listener
-        listener = await _listen(server, auth, given, ready)
+        listener = await _listen(server, auth, sock, ready, announce=heir is None)
         server.failed = False
         if state is not None and listener is not None:
             offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
@@ -298,15 +300,30 @@ async def _hand_over(server: Server, offer: upgrade.Upgrade) -> None:
     server.stopping.set()
 
 
+def _tcp_socket(listen: Listen, given: socket.socket | None) -> socket.socket:
+    """A socket that listens, and stands in the registry of our listeners."""
+    if given is not None:
+        listeners.enter(given)
+        return given
+    try:
+        return listeners.open_tcp(listen.host, listen.port, websocket.BACKLOG)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
+        ) from None
+
+
 async def _listen(
     server: Server,
     auth: Authenticator,
     sock: socket.socket | None,
     ready: Callable[[], None] | None,
+    *,
+    announce: bool,
 ) -> WebSocketListener | None:
     """Open the way in; with a socket of the server before us nothing is announced again.
 
-    ``ready`` is called before anybody is told the address.
+    ``ready`` is called before the address is told.
     """
     listen = server.settings.listen
     if listen.kind == "stdio":
@@ -324,34 +341,32 @@ async def _listen(
         allowed_hosts=server.settings.allowed_hosts,
         allowed_origins=server.settings.allowed_origins,
     )
-    try:
-        if listen.kind == "unix":
-            from handrail.transport import unix_socket
+    if listen.kind == "unix":
+        from handrail.transport import unix_socket
 
-            unix = await unix_socket.listen(
-                listen.path,
-                front,
-                accept=lambda who: Connection(server, f"uid:{who.uid}"),
-                sock=sock,
-            )
-            if ready is not None:
-                ready()
-            if sock is None:
-                _announce(f"unix:{listen.path}")
-            return unix
-        limits = ListenLimits(refused=Throttle().failed)
-        tcp = await websocket.listen(listen.host, listen.port, front, limits=limits, sock=sock)
-        own_door.keep_from_commands(tcp.sockname[1])  # type: ignore[index]
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
-        ) from None
+        unix = await unix_socket.listen(
+            listen.path, front, accept=lambda who: Connection(server, f"uid:{who.uid}"), sock=sock
+        )
+        if ready is not None:
+            ready()
+        if announce:
+            _announce(f"unix:{listen.path}")
+        return unix
+    limits = ListenLimits(refused=Throttle().failed)
+    tcp = await websocket.listen(
+        listen.host,
+        listen.port,
+        front,
+        limits=limits,
+        sock=sock,
+        # As the overflow user we were let start with a token alone, and then that decides.
+        any_user=server.settings.any_user or is_overflow_user(),
+    )
     if ready is not None:
         ready()
-    if sock is not None:
-        return tcp
-    host, port = tcp.sockname[:2]  # type: ignore[index]
-    _announce(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}")
+    if announce:
+        host, port = tcp.sockname[:2]  # type: ignore[index]
+        _announce(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}")
     return tcp
 
 

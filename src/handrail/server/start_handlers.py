@@ -111,7 +111,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         ) from None
     except path_uri.BadUri as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-    if params.network_proxy is not None or (params.enforce_managed_network and params.sandbox):
+    if params.network_proxy is not None or params.enforce_managed_network:
         raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")

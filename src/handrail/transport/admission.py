@@ -5,10 +5,14 @@ Owns the caps and the counting for one listener.  Two rules:
   Connections: beyond the cap an upgrade is answered 503.  It is checked when the request is
   complete, so a health check still gets its answer on a full server.
 
-  Unfinished handshakes: beyond the cap the oldest ones are answered 503, a moment later.  Not
-  the newest: 64 sockets that say nothing would lock everybody out for the whole deadline.  Not
-  at once: the loop accepts a burst of honest clients before it reads from the first of them.
-  A multiple of the cap is refused at the door, so the moment cannot be used to fill memory.
+  Unfinished handshakes: beyond the cap the oldest ones are answered 503 and closed.  Not the
+  newest: 64 sockets that say nothing would lock every client out for the whole deadline.  Not
+  before each had a moment: the loop accepts a burst of honest clients before it reads from the
+  first of them.  At a multiple of the cap the oldest go at once, so the moment cannot be used to
+  fill memory.
+
+Peers that have their answer and only have to go take no place from those that come; of them too
+the oldest are dropped beyond that multiple.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: How long unfinished handshakes may exceed their cap, and by which factor.
 _BURST_TIME = 0.1
 _BURST_FACTOR = 16
+#: Timers are rounded to milliseconds by uvloop and may come that much too early.
+_TICK = 0.002
 _WARN_EVERY = 10.0
 
 TOO_MANY_HANDSHAKES = "too many unfinished handshakes; try again later"
@@ -69,19 +75,38 @@ class Handshake(Protocol):
         """Close without a word."""
 
 
+class RefusalLog:
+    """Says now and then why peers are refused: a line for each would fill the log."""
+
+    def __init__(self) -> None:
+        self._warned_at = float("-inf")
+        self._unsaid = 0
+
+    def warn(self, what: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at < _WARN_EVERY:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
+        logger.warning("refusing peers: %s%s", what, more)
+        self._warned_at = now
+        self._unsaid = 0
+
+
 class Admission:
     """The peers of one listener: opening, open, and on their way out."""
 
     def __init__(self, limits: ListenLimits) -> None:
         self.limits = limits
         self.connection_limits = limits.for_connection()
-        self._opening: dict[Handshake, None] = {}  # a dict for its order: oldest first
-        self._leaving: set[Handshake] = set()
+        #: Oldest first, with the time at which each came.
+        self._opening: dict[Handshake, float] = {}
+        self._leaving: dict[Handshake, None] = {}  # oldest first too
+        self._dropped: set[Handshake] = set()
         self._open: set[StreamConnection] = set()
         self._thinning: asyncio.TimerHandle | None = None
         self._closed = False
-        self._warned_at = float("-inf")
-        self._unsaid = 0
+        self.warn = RefusalLog().warn
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -94,27 +119,31 @@ class Admission:
         return len(self._open) >= self.limits.max_connections
 
     def enter(self, handshake: Handshake) -> str | None:
-        """Somebody has connected.  A sentence says why not even a handshake is possible."""
+        """A peer has connected.  A sentence says why not even a handshake is possible."""
         self._empty.clear()
-        cap = self.limits.max_handshakes
         if self._closed:
             # Accepted by the kernel before the socket closed, told to us after.
-            self._leaving.add(handshake)
+            self._leaving[handshake] = None
             return "this server is closing"
-        if len(self._opening) + len(self._leaving) >= cap * _BURST_FACTOR:
-            self._leaving.add(handshake)
+        loop = asyncio.get_running_loop()
+        cap = self.limits.max_handshakes
+        if len(self._opening) >= cap * _BURST_FACTOR:
             self.warn(f"more than {cap * _BURST_FACTOR} unfinished handshakes")
-            return TOO_MANY_HANDSHAKES
-        self._opening[handshake] = None
+            next(iter(self._opening)).refuse(TOO_MANY_HANDSHAKES)
+        self._opening[handshake] = loop.time()
         if len(self._opening) > cap and self._thinning is None:
-            loop = asyncio.get_running_loop()
             self._thinning = loop.call_later(_BURST_TIME, self._thin)
         return None
 
     def answered(self, handshake: Handshake) -> None:
         """It got an answer and only has to go."""
         self._opening.pop(handshake, None)
-        self._leaving.add(handshake)
+        self._leaving[handshake] = None
+        if len(self._leaving) > self.limits.max_handshakes * _BURST_FACTOR:
+            oldest = next(iter(self._leaving))
+            del self._leaving[oldest]
+            self._dropped.add(oldest)
+            oldest.drop()
 
     def opened(self, handshake: Handshake, connection: StreamConnection) -> None:
         """The handshake has become a connection."""
@@ -123,7 +152,8 @@ class Admission:
 
     def gone(self, handshake: Handshake) -> None:
         self._opening.pop(handshake, None)
-        self._leaving.discard(handshake)
+        self._leaving.pop(handshake, None)
+        self._dropped.discard(handshake)
         self._check_empty()
 
     def closed(self, connection: StreamConnection) -> None:
@@ -146,26 +176,23 @@ class Admission:
     async def wait_empty(self) -> None:
         await self._empty.wait()
 
-    def warn(self, what: str) -> None:
-        """One line now and then, not one for each peer: the log must not fill up either."""
-        now = asyncio.get_running_loop().time()
-        if now - self._warned_at < _WARN_EVERY:
-            self._unsaid += 1
-            return
-        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
-        logger.warning("refusing peers: %s%s", what, more)
-        self._warned_at = now
-        self._unsaid = 0
-
     def _thin(self) -> None:
+        """Send away the oldest beyond the cap, but none that has only just come."""
         self._thinning = None
         cap = self.limits.max_handshakes
         excess = len(self._opening) - cap
-        if excess > 0:
-            self.warn(f"more than {cap} unfinished handshakes")
-        for handshake in list(self._opening)[: max(excess, 0)]:
+        if excess <= 0:
+            return
+        self.warn(f"more than {cap} unfinished handshakes")
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for handshake, came in list(self._opening.items())[:excess]:
+            rest = came + _BURST_TIME - now
+            if rest > _TICK:
+                self._thinning = loop.call_later(rest, self._thin)
+                return
             handshake.refuse(TOO_MANY_HANDSHAKES)
 
     def _check_empty(self) -> None:
-        if not (self._opening or self._leaving or self._open):
+        if not (self._opening or self._leaving or self._dropped or self._open):
             self._empty.set()

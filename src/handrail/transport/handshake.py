@@ -92,7 +92,14 @@ class HttpHandshake(asyncio.Protocol):
         self._admission.gone(self)
 
     def refuse(self, sentence: str) -> None:
-        self._answer(_busy(sentence))
+        """Answer 503 and close at once: one that waits to be gone would be one more to hold."""
+        if self._answered:
+            return
+        self._admission.answered(self)
+        self._transport.write(_busy(sentence).encode())
+        self.drop()
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LINGER, self._expire)
 
     def drop(self) -> None:
         self._answered = True

@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from handrail import listeners
 from handrail.errors import ConnectionLost, TransportError, UsageError
 from handrail.transport.admission import Admission, ListenLimits
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.handshake import ClientHandshake, HandshakeError, HttpHandshake, Route
 from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.peer_gate import PeerGate
 from handrail.transport.upgrade import make_key, request_head
 from handrail.transport.websocket_connection import ConnectionLimits
 
@@ -53,9 +55,20 @@ class _Server(Protocol):
 class WebSocketListener:
     """A listening socket and the peers that came through it."""
 
-    def __init__(self, server: _Server, admission: Admission, sockname: object) -> None:
+    def __init__(
+        self,
+        server: _Server,
+        admission: Admission,
+        sockname: object,
+        *,
+        gate: PeerGate | None = None,
+        port: int | None = None,
+    ) -> None:
         self._server = server
         self._admission = admission
+        self._gate = gate
+        #: Of a TCP listener, as long as it stands in the registry.
+        self._port = port
         #: The bound address, e.g. ``("127.0.0.1", 42085)``; of a Unix socket its path.
         self.sockname = sockname
 
@@ -72,9 +85,15 @@ class WebSocketListener:
         """Accept nobody any more and drop unfinished handshakes.  Open connections stay."""
         self._server.close()
         self._admission.close()
+        if self._gate is not None:
+            self._gate.close()
+        if self._port is not None:
+            listeners.leave(self._port)
+            self._port = None
 
     def leave(self) -> None:
         """Close our copy; another server goes on with the socket."""
+        self._port = None  # still out of reach for the commands of this process
         self.close()
 
     def abort(self) -> None:
@@ -94,8 +113,12 @@ async def listen(
     *,
     limits: ListenLimits | None = None,
     sock: socket.socket | None = None,
+    any_user: bool = False,
 ) -> WebSocketListener:
     """Accept WebSockets on ``host:port`` (0: any free port), or on a socket that listens there.
+
+    Such a socket was opened by ``listeners.open_tcp``, or entered there.  Peers on loopback must
+    be processes of our own user, or root's, unless ``any_user`` lets all users in.
 
     ``route`` gets each complete request, of any method and path, and answers with an
     HttpResponse, or with the Receiver of the WebSocket to be opened.  A request that is no
@@ -105,13 +128,18 @@ async def listen(
     admission = Admission(limits or ListenLimits())
     loop = asyncio.get_running_loop()
     # A socket of our own: given a host, the loop would start threads to look it up.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if sock is None:
-        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        sock = listeners.open_tcp(host, port, BACKLOG)
+    gate = None if any_user else PeerGate(admission.warn)
+
+    def make() -> HttpHandshake:
+        return HttpHandshake(route, admission)
+
     server = await loop.create_server(
-        lambda: HttpHandshake(route, admission), sock=sock, backlog=BACKLOG
+        make if gate is None else gate.before(make), sock=sock, backlog=BACKLOG
     )
-    return WebSocketListener(server, admission, server.sockets[0].getsockname())
+    sockname = server.sockets[0].getsockname()
+    return WebSocketListener(server, admission, sockname, gate=gate, port=sockname[1])
 
 
 async def connect(

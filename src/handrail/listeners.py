@@ -1,0 +1,58 @@
+"""The TCP ports on which this process itself takes requests.
+
+A listener enters this registry by being opened: its port stands here before the kernel lets the
+first connection in.  The sandbox asks it, so that no command reaches a listener of the process
+that runs it (``sandbox/own_door.py``).  Unix sockets need no entry: a sandboxed command reaches
+only those that were made in its own sandbox.
+
+Written by the event loop, read by the threads that answer for sandboxes.
+"""
+
+from __future__ import annotations
+
+import socket
+
+_counts: dict[int, int] = {}
+
+
+def open_tcp(host: str, port: int, backlog: int) -> socket.socket:
+    """A socket that listens on ``host:port`` (0: any free port); raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        enter(sock)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        sock.listen(backlog)
+    except BaseException:
+        leave(sock.getsockname()[1])
+        sock.close()
+        raise
+    return sock
+
+
+def enter(sock: socket.socket) -> int:
+    """Add a bound socket, such as one that another server has handed over; its port."""
+    port = int(sock.getsockname()[1])
+    _counts[port] = _counts.get(port, 0) + 1
+    return port
+
+
+def leave(port: int) -> None:
+    """One listener on this port is closed."""
+    left = _counts.get(port, 0) - 1
+    if left > 0:
+        _counts[port] = left
+    else:
+        _counts.pop(port, None)
+
+
+def has(port: int) -> bool:
+    """Whether a listener of this process has this port, at any address."""
+    return port in _counts
