@@ -173,9 +173,9 @@ def _run(options: Options, cwd: str) -> int:
     try:
         sandbox.sweep()
     except SandboxUnavailable as why:
-        from handrail.sandbox import fallback  # machines without user namespaces
+        from handrail.cli import landlocked  # machines without user namespaces
 
-        fallback.become(words, where, env, profile, why)
+        return landlocked.run(words, where, env, profile, why)
     from handrail.cli import contained
 
     return contained.run(sandbox, profile, words, where, env)

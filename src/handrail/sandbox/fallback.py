@@ -17,7 +17,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import helper, landlock, neighbours, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
-from handrail.sandbox.profile import Access, Profile
+from handrail.sandbox.profile import Access, Profile, within
 from handrail.sandbox.repositories import RepositoryIndex
 
 BACKEND = "landlock"
@@ -66,24 +66,22 @@ def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
     return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
 
 
-def become(
-    argv: tuple[bytes, ...],
-    cwd: bytes,
-    env: dict[bytes, bytes],
-    profile: Profile,
-    why: SandboxUnavailable,
-) -> NoReturn:
-    """Turn this process into the command, held by Landlock; raises SandboxUnavailable."""
-    held, fd = contain(ProcessSpec(argv, cwd, env), profile, why)
-    # Never in silence: it holds less than what was expected.
-    sys.stderr.write(f"handrail sandbox: {why}; held by Landlock instead\n")
-    sys.stderr.flush()
+def become(held: ProcessSpec, fd: int) -> NoReturn:
+    """Turn this process into what ``contain`` has made of a command."""
     if fd != _REQUEST_FD:
         os.dup2(fd, _REQUEST_FD)
         os.close(fd)
     os.set_inheritable(_REQUEST_FD, True)
     os.chdir(held.cwd)
     os.execve(held.argv[0], held.argv, held.env)
+
+
+def may_write(profile: Profile, path: bytes) -> bool:
+    """Whether a command under Landlock may write a real path."""
+    rules = rules_of(profile)
+    if isinstance(rules, Refusal):
+        return False
+    return any(within(path, root) for root in rules.writable)
 
 
 def contain(
