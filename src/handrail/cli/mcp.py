@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from handrail.cli import failure
 from handrail.cli.streams import say
 from handrail.config import STOP_SIGNALS
+from handrail.credentials import read_secret
 from handrail.errors import HandrailError, UsageError
 
 if TYPE_CHECKING:
@@ -153,14 +154,7 @@ async def _http(desk: Desk, args: argparse.Namespace) -> None:
 
 def _token(args: argparse.Namespace) -> str:
     if args.token_file is not None:
-        try:
-            with open(args.token_file, encoding="utf-8") as file:
-                token = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the token in {args.token_file}: {error}") from None
-        if not token:
-            raise UsageError(f"{args.token_file} is empty: put a token into it")
-        return token
+        return read_secret(args.token_file, "the token in").decode()
     given = os.environ.get("HANDRAIL_MCP_TOKEN")
     if given:
         return given

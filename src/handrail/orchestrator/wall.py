@@ -22,7 +22,9 @@ from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_
 from handrail.process import env_policy
 
 #: Seconds for which an answer of another machine is used again.
-_REMEMBERED = 10.0
+_REMEMBERED = 30.0
+#: Questions to it that are on their way at the same time.
+_AT_ONCE = 16
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class Wall:
             for name in names
             for path in ([name] if "/" in name else [f"{place}/{name}" for place in places])
         ]
-        found = await asyncio.gather(*(_real(executor, path) for path in paths))
+        turn = asyncio.Semaphore(_AT_ONCE)
+        found = await asyncio.gather(*(_real(executor, path, turn) for path in paths))
         shell = posixpath.basename(os.fsdecode(request.argv[0]))
         same = (
             real
@@ -91,11 +94,12 @@ class Wall:
         return self._far[2]
 
 
-async def _real(executor: Executor, path: str) -> str | None:
-    try:
-        return await executor.files.canonical(path)
-    except HandrailError:
-        return None  # not there
+async def _real(executor: Executor, path: str, turn: asyncio.Semaphore) -> str | None:
+    async with turn:
+        try:
+            return await executor.files.canonical(path)
+        except HandrailError:
+            return None  # not there
 
 
 def _denying(given: Mapping[str, object], paths: tuple[str, ...]) -> dict[str, object]:

@@ -3,9 +3,9 @@
 A rule like ``prefix_rule(["zap"], decision="forbidden")`` speaks of a name; a sandbox can cover the
 file that the name leads to, and then no script, however it is written, runs or copies it.  Further
 names of that file (``sudoedit`` of ``sudo``) are covered with it.  A file that is many programs
-(busybox), or for which the name is only a link to another program (``python`` to ``python3.12``), is
-left alone: covering it would take programs away that are not forbidden.  Names in directories that
-a command can write do not count, else a command could uncover a program by giving it more names.
+(busybox), or for which the name is only a link to another program (``python`` to ``python3.12``),
+is left alone: covering it would take programs away that are not forbidden.  Names in directories
+that a command can write do not count, else it could uncover a program by giving it more names.
 """
 
 from __future__ import annotations
