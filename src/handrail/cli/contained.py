@@ -6,17 +6,17 @@ import os
 
 from handrail.cli.complaint import complain
 from handrail.errors import SandboxUnavailable
-from handrail.process.foreground import Foreground, own_terminal
-from handrail.process.stream_copies import NoStream, StreamCopies
+from handrail.process.foreground import Foreground, is_plain, own_terminal
 from handrail.sandbox import temporary
 from handrail.sandbox.profile import Access
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from handrail.process.guard import Guard
+    from handrail.process.stream_copies import StreamCopies
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.select import Sandbox
     from handrail.sandbox.temporary import Temporary
@@ -74,17 +74,21 @@ def run(
     raise SandboxUnavailable("the sandbox could not be set up; start the command again")
 
 
-def copies_of(numbers: Iterable[int], may_write: Callable[[bytes], bool]) -> StreamCopies:
+def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
     """Our streams that the command gets as pipes; raises SandboxUnavailable for one it cannot."""
+    if all(map(is_plain, numbers)):
+        return None
+    from handrail.process.stream_copies import NoStream, StreamCopies
+
     try:
-        return StreamCopies(numbers, may_write)
+        return StreamCopies(numbers, may_write) or None
     except NoStream as problem:
         raise SandboxUnavailable(str(problem)) from None
 
 
-def exit_code(code: int, copies: StreamCopies) -> int:
+def exit_code(code: int, copies: StreamCopies | None) -> int:
     """The command's, or ours where a stream could not be copied to its end, which is said."""
-    if copies.failure is None:
+    if copies is None or copies.failure is None:
         return code
     number, error = copies.failure
     if number == 0:
@@ -97,7 +101,7 @@ def exit_code(code: int, copies: StreamCopies) -> int:
 
 
 def _guard(
-    foreground: Foreground, held: Wrapped, own: Temporary | None, copies: StreamCopies
+    foreground: Foreground, held: Wrapped, own: Temporary | None, copies: StreamCopies | None
 ) -> Guard:
     from handrail.process.guard import Guard  # when the command runs already
 
@@ -113,7 +117,8 @@ def _guard(
         if own is not None:
             own.remove()
 
-    guard = Guard(clear_up, temporary.sweep, foreground.terminal, copies.descriptors)
+    pipes = () if copies is None else copies.descriptors
+    guard = Guard(clear_up, temporary.sweep, foreground.terminal, pipes)
     foreground.stranger = guard.pid
     os.close(pidfd)
     return guard

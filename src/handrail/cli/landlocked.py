@@ -29,7 +29,7 @@ def run(
     sys.stderr.write(f"handrail sandbox: {why}; held by Landlock instead\n")
     sys.stderr.flush()
     copies = copies_of(range(3), lambda path: fallback.may_write(profile, path))
-    if not copies:
+    if copies is None:
         fallback.become(held, fd)
     foreground = Foreground()
     try:

@@ -50,6 +50,8 @@ _STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
 _WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
 _GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
+#: null, zero, full, random, urandom.
+_HARMLESS = tuple(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 #: How a command begins: in a session of its own, with signals as a shell would leave them.
 _AS_USUAL: _Beginning = {"setsid": True, "setsigmask": (), "setsigdef": _GIVEN_BACK}
 
@@ -107,7 +109,7 @@ class Foreground:
         env: Mapping[bytes, bytes],
         passed: tuple[tuple[int, int], ...],
         inside: Held,
-        copies: StreamCopies,
+        copies: StreamCopies | None = None,
     ) -> None:
         """Start what holds a command in a sandbox, from the root directory; raises OSError.
 
@@ -119,7 +121,7 @@ class Foreground:
             _keep_to_ourselves()
             if self.terminal is not None:
                 passed += tuple((fd, self.terminal.theirs) for fd in self.terminal.streams)
-            passed += tuple(copies.passed)
+            passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
             self._pid, self._listener = start_passing(argv, env, passed, no_input=no_input)
@@ -127,7 +129,8 @@ class Foreground:
             inside.abandon()
             raise
         inside.sent()
-        copies.sent()
+        if copies is not None:
+            copies.sent()
 
     def start_copied(
         self,
@@ -158,7 +161,7 @@ class Foreground:
         """
         if self._inside is not None and self._listener >= 0:
             self._inside.attend_alone(self._listener)  # which takes a thread: nobody forks any more
-        if self._copies:
+        if self._copies is not None:
             self._copies.begin()
         if self.terminal is not None:
             self.terminal.begin()
@@ -167,7 +170,7 @@ class Foreground:
         finally:
             if self.terminal is not None:
                 self.terminal.finish()
-            if self._copies:
+            if self._copies is not None:
                 self._copies.finish()
 
     def give_up(self) -> None:
@@ -175,7 +178,7 @@ class Foreground:
         self._wait(None)
         if self.terminal is not None:
             self.terminal.spill()
-        if self._copies:
+        if self._copies is not None:
             self._copies.spill()
         if self._listener >= 0:
             os.close(self._listener)
@@ -300,6 +303,21 @@ class Foreground:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             found = [int(word) for word in file.read().split()]
         return [pid for pid in found if pid != self.stranger]
+
+
+def is_plain(number: int) -> bool:
+    """Whether a stream of ours is no more than a stream, or closed.
+
+    Pipes, sockets and terminals are, and devices to which whatever is done changes nothing.
+    """
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return True
+    kind = status.st_mode & 0o170000
+    if kind == 0o020000:  # a character device
+        return status.st_rdev in _HARMLESS or os.isatty(number)
+    return kind in (0o010000, 0o140000)
 
 
 def start_passing(

@@ -6,7 +6,7 @@ everything above it.  The mounts of a sandbox stop none of that, since the descr
 mount of the host.  So a file is copied through a pipe, unless the command may write it anyway.
 Terminals, pipes, sockets and devices like ``/dev/null`` are handed over as they are.
 
-Standard library only, and of that only C modules: it is imported before the command runs.
+It is imported only where there is a file (``is_plain`` in ``foreground.py`` says so).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import errno
 import os
 import stat
 
+from handrail.process.foreground import is_plain
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _PIECE = 1 << 20
-#: null, zero, full, random, urandom: whatever is done to them changes nothing.
-_HARMLESS = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 _F_DUPFD_QUERY = 1027
 _NAMES = ("stdin", "stdout", "stderr")
 
@@ -205,20 +205,17 @@ class _Output:
 
 
 def _is_copied(number: int, may_write: Callable[[bytes], bool]) -> bool:
-    try:
-        status = os.fstat(number)
-    except OSError:
-        return False  # closed, and so it is for the command
+    if is_plain(number):
+        return False
+    status = os.fstat(number)
     kind = stat.S_IFMT(status.st_mode)
     if kind in (stat.S_IFDIR, stat.S_IFLNK):
         raise NoStream(
             f"{_NAMES[number]} is a directory or a link, which leads out of the sandbox; give a"
             " file, a pipe or /dev/null"
         )
-    if kind in (stat.S_IFIFO, stat.S_IFSOCK):
-        return False
     if kind == stat.S_IFCHR:
-        return status.st_rdev not in _HARMLESS and not os.isatty(number)
+        return True
     path = os.readlink(b"/proc/self/fd/%d" % number)
     return not (_leads_to(path, status) and may_write(path))
 
