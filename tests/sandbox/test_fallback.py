@@ -104,6 +104,27 @@ def test_nothing_of_the_request_is_in_the_helper_itself() -> None:
         os.close(fd)
 
 
+def under_landlock(code: str, *words: str, stdin: int = subprocess.DEVNULL) -> str:
+    """What a program in Python says that may read everything."""
+    command = (sys.executable, "-I", "-c", code, *words)
+    spec = ProcessSpec(tuple(map(os.fsencode, command)), b"/", {b"PATH": b"/usr/bin:/bin"})
+    held, fd = fallback.contain(spec, profile(ROOT), WHY)
+    try:
+        done = subprocess.run(
+            [*held.argv[:-1], b"%d" % fd],
+            pass_fds=[fd],
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(fd)
+    assert done.stderr == ""
+    return done.stdout
+
+
 @needs_landlock
 def test_no_socket_but_a_pair() -> None:
     assert platform.machine() in ("x86_64", "aarch64")
@@ -122,15 +143,78 @@ def test_no_socket_but_a_pair() -> None:
         " libc.msgget(7, 0o1600)):\n"
         "    if made >= 0 or ctypes.get_errno() != 1: print('made', made)\n"
     )
-    spec = ProcessSpec((os.fsencode(sys.executable), b"-c", os.fsencode(code)), b"/", {})
-    held, fd = fallback.contain(spec, profile(ROOT), WHY)
+    assert under_landlock(code) == "b'x'\n"
+
+
+#: Each call for another process, and for the caller.
+REACHING = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+column = {"x86_64": 0, "aarch64": 1}[os.uname().machine]
+def attempt(name, numbers, *arguments):
+    ctypes.set_errno(0)
+    done = libc.syscall(numbers[column], *arguments)
+    print(name, "done" if done >= 0 else ctypes.get_errno())
+who = int(sys.argv[1])
+limits, mask, zero = struct.pack("QQ", 64, 64), struct.pack("Q", 1), struct.pack("i", 0)
+attempt("prlimit64", (302, 261), who, 7, limits, None)
+attempt("setpriority", (141, 140), 0, who, 19)
+attempt("ioprio_set", (251, 30), 1, who, 3 << 13)
+attempt("sched_setaffinity", (203, 122), who, 8, mask)
+attempt("sched_setscheduler", (144, 119), who, 0, zero)
+attempt("sched_setparam", (142, 118), who, zero)
+attempt("sched_setattr", (314, 274), who, struct.pack("IIQiIQQQ", 48, 0, 0, 19, 0, 0, 0, 0), 0)
+attempt("migrate_pages", (256, 238), who, 1, mask, mask)
+attempt("move_pages", (279, 239), who, 0, None, None, None, 0)
+if who:
+    attempt("group", (141, 140), 1, os.getpgid(who), 19)
+    attempt("user", (141, 140), 2, os.getuid(), 19)
+    attempt("own group", (141, 140), 1, 0, 19)
+    attempt("io group", (251, 30), 2, 0, 3 << 13)
+    attempt("io user", (251, 30), 3, 0, 3 << 13)
+    pidfd = os.pidfd_open(who)
+    attempt("process_madvise", (440, 440), pidfd, None, 0, 20, 0)
+    attempt("process_mrelease", (448, 448), pidfd, 0)
+"""
+
+
+@needs_landlock
+def test_no_other_process_is_reached_by_its_number() -> None:
+    lines = under_landlock(REACHING, str(os.getpid())).splitlines()
+    assert len(lines) == 16
+    assert [line for line in lines if not line.endswith(" 1")] == []
+    lines = under_landlock(REACHING, "0").splitlines()
+    assert len(lines) == 9
+    # A machine without memory nodes knows no pages to move.
+    mine = [line for line in lines if "_pages" not in line]
+    assert [line for line in mine if not line.endswith("done")] == []
+
+
+TERMINAL = """
+import os, sys
+for how in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
     try:
-        os.set_inheritable(fd, True)
-        argv = [*held.argv[:-1], b"%d" % fd]
-        done = subprocess.run(argv, pass_fds=[fd], capture_output=True, timeout=30, check=False)
+        os.close(os.open(sys.argv[1], how | os.O_NOCTTY | os.O_NONBLOCK))
+        print("opened", end=" ")
+    except OSError as error:
+        print(error.errno, end=" ")
+open("/dev/null", "w").write("x")
+open("/dev/urandom", "rb").read(1)
+print(open("/etc/passwd").read()[:4], "etc" in os.listdir("/"), "null" in os.listdir("/dev"))
+"""
+
+
+@needs_landlock
+def test_only_its_own_terminal_can_be_opened() -> None:
+    ours, theirs = os.openpty()
+    try:
+        name = os.ttyname(theirs)
+        assert under_landlock(TERMINAL, name) == "13 13 13 root True True\n"
+        said = under_landlock(TERMINAL, name, stdin=theirs)
+        assert said == "opened opened opened root True True\n"
     finally:
-        os.close(fd)
-    assert (done.stdout, done.stderr) == (b"b'x'\n", b"")
+        os.close(ours)
+        os.close(theirs)
 
 
 @needs_landlock

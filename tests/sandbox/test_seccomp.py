@@ -154,3 +154,36 @@ def test_nothing_is_connected_by_sending(arch: str, audit: int, calls: dict[int,
         ):
             arguments[place] = flags
             assert answer(program, audit, number, *arguments) == expected
+
+
+@pytest.mark.parametrize(("arch", "audit", "column"), [("x86_64", X86, 0), ("aarch64", ARM, 1)])
+@pytest.mark.parametrize("unix_sockets", [True, False])
+def test_no_call_sets_a_set_id_bit(arch: str, audit: int, column: int, unix_sockets: bool) -> None:
+    program = seccomp.program(arch, unix_sockets=unix_sockets)
+    for name, (numbers, mode_at) in seccomp.SETTING_MODES.items():
+        number = numbers[column]
+        if number is None:
+            continue
+        for mode in (0o4755, 0o2755, 0o6777, 0o104644, 0xFFFF0000_00000800):
+            arguments = [0] * mode_at + [mode]
+            assert answer(program, audit, number, *arguments) == EPERM, name
+        for mode in (0, 0o755, 0o1777, 0o100644):
+            arguments = [0o6000] * mode_at + [mode]
+            assert answer(program, audit, number, *arguments) == ALLOW, name
+    assert answer(program, audit, 437) == ENOSYS
+
+
+@pytest.mark.parametrize(
+    ("arch", "audit", "number", "at"),
+    [("x86_64", X86, 257, 2), ("x86_64", X86, 2, 1), ("aarch64", ARM, 56, 2)],
+)
+def test_the_mode_of_an_open_counts_when_something_is_created(
+    arch: str, audit: int, number: int, at: int
+) -> None:
+    program = seccomp.program(arch, unix_sockets=True)
+    for flags in (0o101, 0o102, 0o20200002, 0o20040002, 0o2000000 | 0o100):
+        assert answer(program, audit, number, *[0] * at, flags, 0o4755) == EPERM
+        assert answer(program, audit, number, *[0] * at, flags, 0o2000) == EPERM
+        assert answer(program, audit, number, *[0] * at, flags, 0o1777) == ALLOW
+    # Without a file that is made, the last argument is whatever was in the register.
+    assert answer(program, audit, number, *[0] * at, 0o2000000, 0o6777) == ALLOW

@@ -485,7 +485,7 @@ def test_a_relative_path_and_a_link_are_fine(
     assert outcome(authenticator, f"Bearer {TOKEN}") == "ok"
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
 def test_a_file_open_to_others_is_taken_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
@@ -497,6 +497,17 @@ def test_a_file_open_to_others_is_taken_with_a_warning(
     assert f"mode {mode:04o}" in caplog.text
     assert f"chmod 600 {path}" in caplog.text
     assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    private(path, CANARY.encode())
+    path.chmod(mode)
+    with pytest.raises(UsageError, match="other users can change it") as refused:
+        build_authenticator(AuthSettings(_CAP, token_file=str(path)))
+    assert f"chmod 600 {path}" in str(refused.value)
+    assert CANARY not in str(refused.value)
 
 
 def test_a_private_file_is_taken_in_silence(

@@ -57,11 +57,17 @@ class OrchestratorGate:
         """Let it in and start it, or raise what stands against it."""
         course = self._orchestrator.course(self._call(call))
         attempt = await course.admit()
-        session = await self._executor.spawn(_sandboxed(call.spawn, attempt))
+        session = await self._spawn(call.spawn, course, attempt)
         self._courses[call.call_id] = (course, session)
         while len(self._courses) > _MOST_COURSES:
             self._courses.popitem(last=False)
         return Started(session, attempt.notes)
+
+    async def _spawn(self, spawn: SpawnRequest, course: Course, attempt: Attempt) -> ExecSession:
+        wall = self._orchestrator.wall
+        ready = _sandboxed(spawn, attempt)
+        ready = await wall.around(ready, course.settings, self._executor, local=self._local)
+        return await self._executor.spawn(ready)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps once more, with more permissions."""
@@ -80,7 +86,7 @@ class OrchestratorGate:
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
         try:
-            session = await self._executor.spawn(_sandboxed(spawn, attempt))
+            session = await self._spawn(spawn, course, attempt)
         except HandrailError as error:
             text = f"exec_command failed: it was to be run again, and {error}"
             raise ToolFailed(text, output=ended.output) from error

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 
+from handrail.cli.complaint import complain
 from handrail.errors import SandboxUnavailable
-from handrail.process.foreground import Foreground, own_terminal
+from handrail.process.foreground import Foreground, is_plain, own_terminal
 from handrail.sandbox import temporary
+from handrail.sandbox.profile import Access
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+    from collections.abc import Callable, Sequence
 
     from handrail.process.guard import Guard
+    from handrail.process.stream_copies import StreamCopies
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.select import Sandbox
     from handrail.sandbox.temporary import Temporary
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+#: As ``cli/streams.py`` says it.
+_OWN_FAILURE = 125
 #: How often a sandbox is set up while the file system moves under it.
 _MOST_TRIES = 8
 
@@ -42,18 +48,24 @@ def run(
     terminal = own_terminal()
     foreground = Foreground(terminal)
     tty = terminal is not None
+
+    def may_write(path: bytes) -> bool:
+        return sandbox.plan(profile).access(path) is Access.WRITE
+
     for tries in range(_MOST_TRIES):
+        copies = copies_of(foreground.own_streams, may_write)
         held = sandbox.contain_command(argv, cwd, env, profile, tty=tty, again=tries > 0)
         try:
-            foreground.start_held(held.argv, held.env, held.passed, held.inside)
+            foreground.start_held(held.argv, held.env, held.passed, held.inside, copies)
         except OSError as error:
             raise SandboxUnavailable(
                 f"bubblewrap does not start ({error.strerror}); run `handrail doctor`"
             ) from error
-        guard = _guard(foreground, held, own)
+        guard = _guard(foreground, held, own, copies)
         try:
             if held.inside.stands():
-                return foreground.attend(timeout)
+                code = foreground.attend(timeout)
+                return exit_code(code, copies)
         finally:
             guard.dismiss()
         # Something that was to be covered has vanished: the command was not run.
@@ -62,7 +74,35 @@ def run(
     raise SandboxUnavailable("the sandbox could not be set up; start the command again")
 
 
-def _guard(foreground: Foreground, held: Wrapped, own: Temporary | None) -> Guard:
+def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
+    """Our streams that the command gets as pipes; raises SandboxUnavailable for one it cannot."""
+    if all(map(is_plain, numbers)):
+        return None
+    from handrail.process.stream_copies import NoStream, StreamCopies
+
+    try:
+        return StreamCopies(numbers, may_write) or None
+    except NoStream as problem:
+        raise SandboxUnavailable(str(problem)) from None
+
+
+def exit_code(code: int, copies: StreamCopies | None) -> int:
+    """The command's, or ours where a stream could not be copied to its end, which is said."""
+    if copies is None or copies.failure is None:
+        return code
+    number, error = copies.failure
+    if number == 0:
+        what = f"stdin cannot be read ({error.strerror}), so the command did not get all of it"
+    else:
+        name = "stdout" if number == 1 else "stderr"
+        what = f"{name} cannot be written ({error.strerror}), so not all of the output is there"
+    complain(f"{what}; the command's exit code was {code}; make room, or use another file")
+    return _OWN_FAILURE
+
+
+def _guard(
+    foreground: Foreground, held: Wrapped, own: Temporary | None, copies: StreamCopies | None
+) -> Guard:
     from handrail.process.guard import Guard  # when the command runs already
 
     pidfd = os.pidfd_open(foreground.pid)
@@ -77,7 +117,8 @@ def _guard(foreground: Foreground, held: Wrapped, own: Temporary | None) -> Guar
         if own is not None:
             own.remove()
 
-    guard = Guard(clear_up, temporary.sweep, foreground.terminal)
+    pipes = () if copies is None else copies.descriptors
+    guard = Guard(clear_up, temporary.sweep, foreground.terminal, pipes)
     foreground.stranger = guard.pid
     os.close(pidfd)
     return guard

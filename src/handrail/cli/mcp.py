@@ -14,6 +14,7 @@ from handrail import secret_files
 from handrail.cli import failure
 from handrail.cli.streams import say
 from handrail.config import STOP_SIGNALS, check_users
+from handrail.credentials import read_secret
 from handrail.errors import HandrailError, UsageError
 
 if TYPE_CHECKING:
@@ -169,13 +170,7 @@ async def _http(desk: Desk, args: argparse.Namespace) -> None:
 
 def _token(args: argparse.Namespace) -> str:
     if args.token_file is not None:
-        try:
-            with open(args.token_file, encoding="utf-8") as file:
-                token = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the token in {args.token_file}: {error}") from None
-        if not token:
-            raise UsageError(f"{args.token_file} is empty: put a token into it")
+        token = read_secret(args.token_file, "the token in").decode()
         secret_files.add(args.token_file)
         return token
     given = os.environ.get("HANDRAIL_MCP_TOKEN")

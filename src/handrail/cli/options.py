@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.cli import failure
 from handrail.cli.streams import say
-from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed, UsageError
+from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed
 from handrail.process.spec import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
@@ -47,11 +47,9 @@ def token(args: argparse.Namespace) -> str | None:
     """The token that was given; raises UsageError when its file cannot be read."""
     if args.token_file is None:
         return os.environ.get("HANDRAIL_TOKEN") or None
-    try:
-        with open(args.token_file, encoding="utf-8") as file:
-            return file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the token in {args.token_file}: {error}") from None
+    from handrail.credentials import read_secret
+
+    return read_secret(args.token_file, "the token in").decode()
 
 
 def seconds(text: str) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from handrail.cli.complaint import complain
+from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(words: Sequence[str]) -> int | None:
     asked = _read(words)
     if asked is None:
         return None
-    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
+    forget_variables()  # for servers far away, and for no command
     if asked.sandbox != "off":
         return _run_contained(asked)
     from handrail.process.foreground import Foreground, own_terminal

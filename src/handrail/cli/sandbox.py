@@ -9,6 +9,7 @@ import os
 
 from handrail import compiled
 from handrail.cli.complaint import complain
+from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _begin(options: Options) -> int:
         raise NotRun(
             "the current directory is gone; change to another, or give --cwd with an absolute path"
         ) from None
-    os.environ.pop("HANDRAIL_TOKEN", None)  # for servers far away, and for no command
+    forget_variables()  # for servers far away, and for no command
     return _run(options, cwd)
 
 
@@ -173,9 +174,9 @@ def _run(options: Options, cwd: str) -> int:
     try:
         sandbox.sweep()
     except SandboxUnavailable as why:
-        from handrail.sandbox import fallback  # machines without user namespaces
+        from handrail.cli import landlocked  # machines without user namespaces
 
-        fallback.become(words, where, env, profile, why)
+        return landlocked.run(words, where, env, profile, why)
     from handrail.cli import contained
 
     return contained.run(sandbox, profile, words, where, env)

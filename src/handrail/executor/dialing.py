@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from handrail import credentials
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport.base import Receiver, Transport
 
@@ -151,7 +152,7 @@ class _Program:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.stderr if keep_stderr else None,
-                env=env,
+                env=credentials.without(os.environ) if env is None else env,
                 bufsize=0,
                 start_new_session=True,  # a Ctrl-C at our terminal is not meant for it
             )

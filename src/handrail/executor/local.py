@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from handrail import credentials
 from handrail.errors import (
     ExecutorSpawnFailed,
     KeeperLost,
@@ -309,7 +310,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
 
 
 def _environment(request: SpawnRequest) -> dict[bytes, bytes]:
-    env: Mapping[str, str] = request.env
+    env: Mapping[str, str] = credentials.without(request.env)
     if request.env_policy is not None:
         env = env_policy.build(request.env_policy, env, os.environ)
     bad = env_policy.bad_name(env)

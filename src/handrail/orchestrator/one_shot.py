@@ -19,6 +19,7 @@ from handrail.executor.base import (
     OutputKind,
     SpawnRequest,
 )
+from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
@@ -95,7 +96,7 @@ async def run_course(
 
     async def runner(attempt: Attempt) -> Ran[ExecOutput]:
         try:
-            output, denied = await capture(executor, command, attempt)
+            output, denied = await capture(executor, command, attempt, orchestrator, course)
         except CommandTimedOut:
             course.finished(Outcome.TIMED_OUT)
             raise
@@ -108,7 +109,11 @@ async def run_course(
 
 
 async def capture(
-    executor: Executor, command: Command, attempt: Attempt
+    executor: Executor,
+    command: Command,
+    attempt: Attempt,
+    orchestrator: Orchestrator,
+    course: Course,
 ) -> tuple[ExecOutput, Denied]:
     """Run it once."""
     call = command.call
@@ -121,6 +126,8 @@ async def capture(
         sandbox=attempt.sandbox,
         pipe_stdin=command.stdin is not None,
     )
+    local = isinstance(executor, LocalExecutor)
+    request = await orchestrator.wall.around(request, course.settings, executor, local=local)
     session = await executor.spawn(request)
     kept = _Kept()
     reader = asyncio.create_task(_read(session, kept, command.on_output))

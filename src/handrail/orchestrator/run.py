@@ -25,6 +25,7 @@ from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.settings import Grants, Settings, Table, permissions
+from handrail.orchestrator.wall import Wall
 from handrail.policy.rules import Policy
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ class Orchestrator:
         #: Whether a path is there on the executor's machine; only for what is offered.
         self._exists = exists or _exists_here
         self.clock = clock
+        #: Covers what the rules forbid as a whole.
+        self.wall = Wall()
         self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 

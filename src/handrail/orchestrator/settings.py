@@ -248,6 +248,11 @@ def file_uri(path: str) -> str:
     return to_uri(path.encode("utf-8", "surrogateescape"))
 
 
+def denied_entry(path: str) -> dict[str, object]:
+    """The entry of an intent that hides one path."""
+    return _entry(_path(path), "deny")
+
+
 def _entry(path: dict[str, object], access: str) -> dict[str, object]:
     return {"path": path, "access": access}
 

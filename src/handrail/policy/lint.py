@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ def lint(paths: Sequence[str]) -> LintResult:
         remarks.extend(_warning(Source(path, line), said) for line, said in style_remarks(text))
     remarks.extend(_rule_remarks(policy.rules))
     remarks.extend(_host_remarks(policy))
+    remarks.extend(_cover_remarks(policy))
     order = {path: at for at, path in enumerate(paths)}
     remarks.sort(key=lambda remark: (order.get(remark.source.path, -1), remark.source.line))
     return LintResult(tuple(remarks))
@@ -137,6 +139,26 @@ def _host_remarks(policy: Policy) -> Iterator[Remark]:
     for rule in policy.network:
         if not _is_host(rule.host):
             yield _warning(rule.source, f"`{rule.host}` is no host name and no address")
+
+
+def _cover_remarks(policy: Policy) -> Iterator[Remark]:
+    """Programs forbidden as a whole whose file cannot be covered, since it has other names too."""
+    from handrail.policy import program_files  # which looks at this machine
+
+    files = program_files.ProgramFiles()
+    path, home = os.environ.get("PATH"), os.environ.get("HOME")
+    places = program_files.search_directories(path, home, os.getcwd())
+    names = program_files.forbidden_whole(policy)
+    for rule in policy.rules:
+        if rule.decision is not Decision.FORBIDDEN or rule.rest or rule.first not in names:
+            continue
+        shared = files.find((rule.first,), places, also=names).shared
+        for path, other in shared[:1]:
+            yield _warning(
+                rule.source,
+                f"`{rule}`: {path} is also the program `{other}`, so sandboxes do not cover it and"
+                " only the reading of commands keeps it from running",
+            )
 
 
 def _is_host(text: str) -> bool:

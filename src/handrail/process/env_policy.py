@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from handrail.credentials import without
+
 CORE = frozenset(
     {"PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "USER", "LOGNAME"}
     | {"LANG", "LC_ALL", "LC_CTYPE"}
 )
 DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
 
-#: Never handed to a child: exact case, and without regard to case.
-#: What lets somebody into a server of ours: no child has it, whoever starts it.
-CREDENTIALS = ("HANDRAIL_TOKEN",)
-_NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", *CREDENTIALS))
+#: Never handed to a child, besides our own credentials: exact case, and without regard to case.
+_NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
 _NEVER_FOLDED = frozenset(
     (
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
@@ -70,7 +70,8 @@ def build(
             keep = _matcher(tuple(policy.include_only))
             env = {k: v for k, v in env.items() if keep(k)}
     env.update(overlay)
-    return {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
+    kept = {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
+    return without(kept)
 
 
 def bad_name(names: Iterable[str]) -> str | None:

@@ -2,9 +2,9 @@
 
 It does for one command what the keeper does for many: it adopts what is orphaned, passes
 signals on, and ends all of it at the end.  The command gets our own stdin, stdout and stderr,
-so nothing has to be copied; or a terminal of its own (``own_terminal.py``).  Only C modules of
-the standard library are imported before the command runs; ``signal`` alone would cost a third
-of an interpreter's start.
+so nothing has to be copied; or a terminal of its own (``own_terminal.py``); a sandboxed one has
+files copied (``stream_copies.py``).  Only C modules of the standard library are imported before the
+command runs; ``signal`` alone would cost a third of an interpreter's start.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Protocol, TypedDict
 
     from handrail.process.own_terminal import OwnTerminal
+    from handrail.process.stream_copies import StreamCopies
 
     class _Beginning(TypedDict):
         setsid: bool
@@ -49,6 +50,8 @@ _STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
 _WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
 _GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
+#: null, zero, full, random, urandom.
+_HARMLESS = tuple(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 #: How a command begins: in a session of its own, with signals as a shell would leave them.
 _AS_USUAL: _Beginning = {"setsid": True, "setsigmask": (), "setsigdef": _GIVEN_BACK}
 
@@ -76,6 +79,7 @@ class Foreground:
         self._typing = os.isatty(0) and not _in_background()
         self._pid = 0
         self._inside: Held | None = None
+        self._copies: StreamCopies | None = None
         self._listener = -1
         #: A child of ours that is not of the command's family.
         self.stranger = 0
@@ -105,16 +109,19 @@ class Foreground:
         env: Mapping[bytes, bytes],
         passed: tuple[tuple[int, int], ...],
         inside: Held,
+        copies: StreamCopies | None = None,
     ) -> None:
         """Start what holds a command in a sandbox, from the root directory; raises OSError.
 
         ``passed`` are (number in the child, descriptor here).
         """
         self._inside = inside
+        self._copies = copies
         try:
             _keep_to_ourselves()
             if self.terminal is not None:
                 passed += tuple((fd, self.terminal.theirs) for fd in self.terminal.streams)
+            passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
             self._pid, self._listener = start_passing(argv, env, passed, no_input=no_input)
@@ -122,6 +129,30 @@ class Foreground:
             inside.abandon()
             raise
         inside.sent()
+        if copies is not None:
+            copies.sent()
+
+    def start_copied(
+        self,
+        argv: tuple[bytes, ...],
+        env: Mapping[bytes, bytes],
+        passed: tuple[tuple[int, int], ...],
+        copies: StreamCopies,
+    ) -> None:
+        """Start a command that restricts itself, with copies of our streams; raises OSError."""
+        self._copies = copies
+        _become_subreaper()
+        _keep_to_ourselves()
+        os.chdir("/")
+        given = (*passed, *copies.passed)
+        self._pid, _ = start_passing(argv, env, given, no_input=self._no_input)
+        copies.sent()
+
+    @property
+    def own_streams(self) -> tuple[int, ...]:
+        """Those that a command has from us, and not from a terminal of its own."""
+        theirs = () if self.terminal is None else self.terminal.streams
+        return tuple(number for number in range(3) if number not in theirs)
 
     def attend(self, timeout: float | None) -> int:
         """Pass signals on until it ends, then end what it has left; its exit code.
@@ -130,19 +161,25 @@ class Foreground:
         """
         if self._inside is not None and self._listener >= 0:
             self._inside.attend_alone(self._listener)  # which takes a thread: nobody forks any more
-        if self.terminal is None:
-            return self._wait(timeout)
-        self.terminal.begin()
+        if self._copies is not None:
+            self._copies.begin()
+        if self.terminal is not None:
+            self.terminal.begin()
         try:
             return self._wait(timeout)
         finally:
-            self.terminal.finish()
+            if self.terminal is not None:
+                self.terminal.finish()
+            if self._copies is not None:
+                self._copies.finish()
 
     def give_up(self) -> None:
         """What was to hold the command has not come to start it: wait for its end."""
         self._wait(None)
         if self.terminal is not None:
             self.terminal.spill()
+        if self._copies is not None:
+            self._copies.spill()
         if self._listener >= 0:
             os.close(self._listener)
 
@@ -266,6 +303,21 @@ class Foreground:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             found = [int(word) for word in file.read().split()]
         return [pid for pid in found if pid != self.stranger]
+
+
+def is_plain(number: int) -> bool:
+    """Whether a stream of ours is no more than a stream, or closed.
+
+    Pipes, sockets and terminals are, and devices to which whatever is done changes nothing.
+    """
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return True
+    kind = status.st_mode & 0o170000
+    if kind == 0o020000:  # a character device
+        return status.st_rdev in _HARMLESS or os.isatty(number)
+    return kind in (0o010000, 0o140000)
 
 
 def start_passing(

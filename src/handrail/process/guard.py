@@ -8,7 +8,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from handrail.process.own_terminal import OwnTerminal
 else:
@@ -22,7 +22,8 @@ class Guard:
     """Calls ``clear_up`` when this process ends without having dismissed it.
 
     ``first`` is called while there is nothing else to do, and may not come to its end.  A command's
-    own ``terminal`` is not held by it, and the user's is given back.
+    own ``terminal`` is not held by it, and the user's is given back; nor are descriptors of
+    ``pipes`` that the command waits for the end of.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Guard:
         clear_up: Callable[[], object],
         first: Callable[[], object] | None = None,
         terminal: OwnTerminal | None = None,
+        pipes: Sequence[int] = (),
     ) -> None:
         ours, line = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -42,6 +44,8 @@ class Guard:
                     os.dup2(null, fd)
                 if terminal is not None:
                     terminal.let_go()
+                for fd in pipes:
+                    os.close(fd)
                 if first is not None:
                     first()
                 os.read(ours, 1)  # until we end, and the line with us

@@ -8,18 +8,16 @@ and exit codes are as without a sandbox.
 
 from __future__ import annotations
 
-import errno
 import os
-import struct
 import sys
 from dataclasses import replace
 from typing import NoReturn
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import helper, landlock, seccomp
+from handrail.sandbox import helper, landlock, neighbours, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
-from handrail.sandbox.profile import Access, Profile
+from handrail.sandbox.profile import Access, Profile, within
 from handrail.sandbox.repositories import RepositoryIndex
 
 BACKEND = "landlock"
@@ -28,12 +26,6 @@ _WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
 #: The number under which the helper finds what to do.
 _REQUEST_FD = 3
 _ENV = {b"PATH": b"/usr/bin:/bin"}
-#: socket, and what of System V and POSIX the whole machine shares: shmget, shmat, shmctl, semget,
-#: semop, semctl, semtimedop, msgget, msgsnd, msgrcv, msgctl, mq_open, mq_unlink.
-_SHARED = {
-    "x86_64": (41, 29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241),
-    "aarch64": (198, 194, 196, 195, 190, 193, 191, 192, 186, 189, 188, 187, 180, 181),
-}
 
 
 def rules_of(profile: Profile) -> Rules | Refusal:
@@ -74,37 +66,22 @@ def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
     return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
 
 
-def nothing_shared(machine: str) -> bytes:
-    """A filter that refuses every socket but pairs, and shared memory by number.
-
-    Those of the host are in reach here.
-    """
-    refuse = 0x00050000 | errno.EPERM
-    steps = [(0x20, 0, 0, 0)]  # load the number of the call
-    for number in _SHARED[machine]:
-        steps += [(0x15, 0, 1, number), (0x06, 0, 0, refuse)]
-    steps.append((0x06, 0, 0, 0x7FFF0000))
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
-
-
-def become(
-    argv: tuple[bytes, ...],
-    cwd: bytes,
-    env: dict[bytes, bytes],
-    profile: Profile,
-    why: SandboxUnavailable,
-) -> NoReturn:
-    """Turn this process into the command, held by Landlock; raises SandboxUnavailable."""
-    held, fd = contain(ProcessSpec(argv, cwd, env), profile, why)
-    # Never in silence: it holds less than what was expected.
-    sys.stderr.write(f"handrail sandbox: {why}; held by Landlock instead\n")
-    sys.stderr.flush()
+def become(held: ProcessSpec, fd: int) -> NoReturn:
+    """Turn this process into what ``contain`` has made of a command."""
     if fd != _REQUEST_FD:
         os.dup2(fd, _REQUEST_FD)
         os.close(fd)
     os.set_inheritable(_REQUEST_FD, True)
     os.chdir(held.cwd)
     os.execve(held.argv[0], held.argv, held.env)
+
+
+def may_write(profile: Profile, path: bytes) -> bool:
+    """Whether a command under Landlock may write a real path."""
+    rules = rules_of(profile)
+    if isinstance(rules, Refusal):
+        return False
+    return any(within(path, root) for root in rules.writable)
 
 
 def contain(
@@ -127,7 +104,7 @@ def contain(
             f"{why}; Landlock, which this machine has, cannot hold this profile: {rules.reason}"
         )
     machine = os.uname().machine
-    filters = (seccomp.program(machine, unix_sockets=False), nothing_shared(machine))
+    filters = (seccomp.program(machine, unix_sockets=False), neighbours.program(machine))
     asked = helper.request(
         rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
     )

@@ -27,14 +27,18 @@ _FIRST_RIGHTS = (1 << 13) - 1
 READING = EXECUTE | READ_FILE | READ_DIR
 #: All that a rule about a file, not a directory, may speak of.
 _FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+#: What is done to a file that is there.
+_CONTENTS = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _NET_TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract Unix sockets, signals
 
 #: Below this a file outside can be cut to nothing although nothing may be written to it.
 LOWEST_ABI = 3
-#: Devices that programs write to.
-DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/tty", b"/dev/urandom", b"/dev/ptmx")
-TERMINALS = b"/dev/pts"
+#: All of the host's devices that a command has, as in bubblewrap, besides its own terminal: what
+#: is typed to another terminal of the user is in /dev as well.  No new terminal can be made: its
+#: end in /dev/pts would have to be opened, and which one that will be is not known beforehand.
+DEVICES = tuple(b"/dev/" + n for n in (b"null", b"zero", b"full", b"tty", b"random", b"urandom"))
+_DEV = b"/dev"
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION_FLAG = 1
@@ -144,14 +148,42 @@ def restrict(rules: Rules, abi: int) -> None:
     ruleset = _syscall(_CREATE_RULESET, attributes, size, ctypes.c_uint(0))
     _check(ruleset, "landlock_create_ruleset")
     for path in rules.readable:
-        _add(ruleset, path, READING & rights)
+        _add_tree(ruleset, path, READING & rights)
     for path in rules.writable:
-        _add(ruleset, path, rights)
-    for path in (*DEVICES, TERMINALS):
+        _add_tree(ruleset, path, rights)
+    for path in (*DEVICES, *own_terminals()):
         if os.path.exists(path):
-            _add(ruleset, path, (WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV) & rights)
+            _add(ruleset, path, (WRITE_FILE | READ_FILE | IOCTL_DEV) & rights)
     _check(_syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0)), "landlock")
     os.close(ruleset)
+
+
+def own_terminals() -> set[bytes]:
+    """The terminals that this process was given as its streams, by their paths."""
+    found = set()
+    for fd in range(3):
+        try:
+            found.add(os.fsencode(os.ttyname(fd)))
+        except OSError:
+            pass  # closed, no terminal, or one of another mount
+    return found
+
+
+def _add_tree(ruleset: int, path: bytes, rights: int) -> None:
+    """Give rights below a path, but none to the contents of the host's devices.
+
+    A rule cannot be taken back further down, so a tree with /dev in it gets its rights entry by
+    entry.  What is put beside /dev later is out of reach then.
+    """
+    if path not in (b"/", _DEV):
+        _add(ruleset, path, rights)
+        return
+    _add(ruleset, path, rights & ~_CONTENTS)
+    if path == b"/":
+        for name in os.listdir(path):
+            entry = path + name
+            if entry != _DEV and not os.path.islink(entry):
+                _add(ruleset, entry, rights)
 
 
 def _add(ruleset: int, path: bytes, rights: int) -> None:

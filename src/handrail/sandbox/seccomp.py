@@ -3,7 +3,8 @@
 Classic BPF over ``struct seccomp_data {int nr; u32 arch; u64 ip; u64 args[6]}``.  The list is the
 attack surface that a mount plan cannot close: other processes' memory, new namespaces, mounts,
 io_uring (which would carry out system calls past this filter), key rings, modules, terminals that
-type, and socket families that are not bound to a network namespace.
+type, socket families that are not bound to a network namespace, and set-id bits, which would let
+another user of the machine run a program of the command with the rights of our user.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import errno
 import sys
 
 _LD_W_ABS = 0x20
-_JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
+JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
 _AND = 0x54
 _RET = 0x06
 
@@ -74,7 +75,29 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
-_CLONE3 = (435, 435)
+#: Opening, with the arguments that have the flags and the mode; the mode counts only if the call
+#: can create something.  These are asked about first, since no call is made more often.
+_OPENING: tuple[tuple[tuple[int | None, int | None], int, int], ...] = (
+    ((257, 56), 2, 3),  # openat
+    ((2, None), 1, 2),  # open
+)
+#: O_CREAT, and of O_TMPFILE the bit that is not O_DIRECTORY's.
+_CREATES = 0o100 | 0o20000000
+#: Calls that always set a mode: name -> numbers, and the argument that has it.
+SETTING_MODES: dict[str, tuple[tuple[int | None, int | None], int]] = {
+    "chmod": ((90, None), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+    "creat": ((85, None), 1),
+    "mknod": ((133, None), 1),
+    "mknodat": ((259, 33), 2),
+}
+#: S_ISUID and S_ISGID.
+SET_ID = 0o6000
+#: Calls with flags or a mode behind a pointer, where no filter sees them: clone3 and openat2.
+#: To a library they are missing, as in an older kernel, and it goes on with the older call.
+_BEHIND_POINTERS = ((435, 435), (437, 437))
 _CLONE = (56, 220)
 _UNSHARE = (272, 97)
 _IOCTL = (16, 29)
@@ -94,7 +117,7 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
-class _Program:
+class Assembly:
     """Instructions with jumps that are measured when their target is known."""
 
     def __init__(self) -> None:
@@ -102,6 +125,10 @@ class _Program:
 
     def load(self, offset: int) -> None:
         self.code.append((_LD_W_ABS, 0, 0, offset))
+
+    def number(self) -> None:
+        """Load the number of the call."""
+        self.load(_NR)
 
     def argument(self, index: int) -> None:
         # Only the low half: the kernel takes an int, whatever the upper one holds.
@@ -118,9 +145,9 @@ class _Program:
         self.code.append((test, 1, 0, value))
         self.answer(action)
 
-    def only_for(self, number: int, block: _Program) -> None:
+    def only_for(self, number: int, block: Assembly) -> None:
         """The block sees this system call (or this argument) alone and has to answer it."""
-        self.code.append((_JEQ, 0, len(block.code), number))
+        self.code.append((JEQ, 0, len(block.code), number))
         self.code += block.code
 
     def bytes(self) -> bytes:
@@ -131,15 +158,41 @@ class _Program:
         )
 
 
-def _connected_types(otherwise: int, *more: int) -> _Program:
+def _connected_types(otherwise: int, *more: int) -> Assembly:
     """Streams and packets in sequence: without a ``connect`` these can reach nobody else."""
-    block = _Program()
+    block = Assembly()
     block.argument(1)
     block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
     for kind in (_STREAM, _SEQPACKET, *more):
-        block.answer_if(_JEQ, kind, ALLOW)
+        block.answer_if(JEQ, kind, ALLOW)
     block.answer(otherwise)
     return block
+
+
+def _refuse_set_id(main: Assembly, column: int) -> None:
+    """Refuse every mode with a set-user-id or set-group-id bit.
+
+    ``mkdir`` needs no answer: the kernel leaves these bits out of its mode.
+    """
+    eperm = ERRNO | errno.EPERM
+    for numbers, flags_at, mode_at in _OPENING:
+        number = numbers[column]
+        if number is not None:
+            block = Assembly()
+            block.argument(flags_at)
+            block.answer_unless(_JSET, _CREATES, ALLOW)
+            block.argument(mode_at)
+            block.answer_if(_JSET, SET_ID, eperm)
+            block.answer(ALLOW)
+            main.only_for(number, block)
+    for numbers, mode_at in SETTING_MODES.values():
+        number = numbers[column]
+        if number is not None:
+            block = Assembly()
+            block.argument(mode_at)
+            block.answer_if(_JSET, SET_ID, eperm)
+            block.answer(ALLOW)
+            main.only_for(number, block)
 
 
 def program(arch: str, *, unix_sockets: bool) -> bytes:
@@ -151,49 +204,50 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     """
     audit, column = ARCHES[arch]
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
-    main = _Program()
+    main = Assembly()
     main.load(_ARCH)
-    main.answer_unless(_JEQ, audit, KILL)
+    main.answer_unless(JEQ, audit, KILL)
     main.load(_NR)
     if arch == "x86_64":
         main.answer_if(_JGE, _X32, enosys)
+    _refuse_set_id(main, column)
     for numbers in REFUSED.values():
         number = numbers[column]
         if number is not None:
-            main.answer_if(_JEQ, number, eperm)
-    # Its flags are behind a pointer; the C library goes on with clone.
-    main.answer_if(_JEQ, _CLONE3[column], enosys)
+            main.answer_if(JEQ, number, eperm)
+    for both in _BEHIND_POINTERS:
+        main.answer_if(JEQ, both[column], enosys)
     for call, flags in ((_CLONE, _NEW_NAMESPACE), (_UNSHARE, _NEW_NAMESPACE | _NEW_TIME)):
-        block = _Program()
+        block = Assembly()
         block.argument(0)
         block.answer_if(_JSET, flags, eperm)
         block.answer(ALLOW)
         main.only_for(call[column], block)
-    block = _Program()
+    block = Assembly()
     block.argument(1)
-    block.answer_if(_JEQ, _TIOCSTI, eperm)
-    block.answer_if(_JEQ, _TIOCLINUX, eperm)
+    block.answer_if(JEQ, _TIOCSTI, eperm)
+    block.answer_if(JEQ, _TIOCLINUX, eperm)
     block.answer(ALLOW)
     main.only_for(_IOCTL[column], block)
-    block = _Program()
+    block = Assembly()
     block.argument(0)
     if unix_sockets:
         block.only_for(_UNIX, _connected_types(eperm))
     for family in (_INET, _INET6):
-        block.answer_if(_JEQ, family, ALLOW)
-    block.answer_unless(_JEQ, _NETLINK, eperm)
+        block.answer_if(JEQ, family, ALLOW)
+    block.answer_unless(JEQ, _NETLINK, eperm)
     block.argument(2)
-    block.answer_if(_JEQ, 0, ALLOW)
+    block.answer_if(JEQ, 0, ALLOW)
     block.answer(eperm)
     main.only_for(_SOCKET[column], block)
-    block = _Program()
+    block = Assembly()
     block.argument(0)
-    block.answer_unless(_JEQ, _UNIX, eperm)
+    block.answer_unless(JEQ, _UNIX, eperm)
     announced = (_DATAGRAM, _RAW) if unix_sockets else ()
     block.code += _connected_types(eperm, *announced).code
     main.only_for(_SOCKETPAIR[column], block)
     for call, flags_at in _SENDING:
-        block = _Program()
+        block = Assembly()
         block.argument(flags_at)
         block.answer_if(_JSET, _FAST_OPEN, ERRNO | errno.EOPNOTSUPP)
         block.answer(ALLOW)
@@ -212,9 +266,9 @@ def socketpair_number(arch: str) -> int:
     return _SOCKETPAIR[ARCHES[arch][1]]
 
 
-def _announced_pairs(arch: str) -> _Program:
+def _announced_pairs(arch: str) -> Assembly:
     """Every pair of a kind that ``program`` lets pass only because it is announced."""
-    part = _Program()
+    part = Assembly()
     part.only_for(socketpair_number(arch), _connected_types(NOTIFY))
     return part
 
@@ -230,11 +284,11 @@ def announcing(arch: str, *, watch: bool) -> bytes:
         from handrail.sandbox import attempts  # only for those who ask
 
         return attempts.filter_code(arch, _announced_pairs(arch).bytes())
-    main = _Program()
+    main = Assembly()
     main.load(_ARCH)
-    main.answer_unless(_JEQ, ARCHES[arch][0], ALLOW)
+    main.answer_unless(JEQ, ARCHES[arch][0], ALLOW)
     main.load(_NR)
-    main.answer_if(_JEQ, connect_number(arch), NOTIFY)
+    main.answer_if(JEQ, connect_number(arch), NOTIFY)
     main.code += _announced_pairs(arch).code
     main.answer(ALLOW)
     return main.bytes()

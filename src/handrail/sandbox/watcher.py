@@ -11,7 +11,6 @@ import ctypes
 import os
 import platform
 import stat
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -98,10 +97,6 @@ def _read(pid: int, call: attempts.Call, arguments: tuple[int, ...]) -> list[_At
     flags = 0
     if call.flags is not None:
         flags = arguments[call.flags] & 0xFFFFFFFF
-    elif call.how is not None:
-        flags = int.from_bytes(notices.memory(pid, arguments[call.how], 8), sys.byteorder)
-        if not flags & attempts.WRITE_FLAGS:
-            return []
     found = []
     for number, (directory, argument) in enumerate(call.paths):
         path = notices.text_at(pid, arguments[argument])

@@ -22,19 +22,19 @@ import json
 import logging
 import os
 import re
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from handrail.credentials import read_secret
 from handrail.errors import UsageError
 from handrail.transport.http_head import HttpRequest
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SKEW = 30
-_SECRET_FILE_LIMIT = 64 * 1024
+_CALLED = "websocket auth secret"
 _SHORTEST_SECRET = 32  # bytes: the key size of HS256
 _SHORTEST_TOKEN = 16  # bytes: 128 bits if they are random
 _I64 = range(-(2**63), 2**63)
@@ -251,7 +251,7 @@ def _signed_bearer_token(settings: AuthSettings, clock: Callable[[], float]) -> 
     import jwt
 
     path = settings.shared_secret_file or ""
-    secret = _read_secret(path)
+    secret = read_secret(path, _CALLED)
     if len(secret) < _SHORTEST_SECRET:
         raise UsageError(
             f"signed websocket bearer secret {os.path.abspath(path)}"
@@ -312,7 +312,7 @@ def _token_digest(settings: AuthSettings) -> bytes:
             raise UsageError("--ws-token-sha256 must be a 64-character hex SHA-256 digest")
         return bytes.fromhex(digest)
     path = settings.token_file or ""
-    token = _read_secret(path)
+    token = read_secret(path, _CALLED)
     if len(token) < _SHORTEST_TOKEN:
         logger.warning(
             "the token in %s is shorter than %d bytes and can be guessed; make a longer one,"
@@ -321,53 +321,6 @@ def _token_digest(settings: AuthSettings) -> bytes:
             _SHORTEST_TOKEN,
         )
     return hashlib.sha256(token).digest()
-
-
-def _read_secret(path: str) -> bytes:
-    """The trimmed content of a secret file.  Raises UsageError, which never quotes it."""
-    path = os.path.abspath(path)
-    problem = ""
-    data = b""
-    try:
-        # O_NONBLOCK: opening a pipe would wait for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        try:
-            problem = _file_problem(os.fstat(fd), path)
-            if not problem:
-                with open(fd, "rb", closefd=False) as file:
-                    data = file.read(_SECRET_FILE_LIMIT + 1)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        problem = f"{error.strerror} (os error {error.errno})"
-    if len(data) > _SECRET_FILE_LIMIT:
-        problem = f"it holds more than {_SECRET_FILE_LIMIT} bytes"
-    secret = ""
-    try:
-        secret = data.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        problem = problem or "stream did not contain valid UTF-8"
-    if problem:
-        raise UsageError(f"failed to read websocket auth secret {path}: {problem}")
-    if not secret:
-        raise UsageError(f"websocket auth secret {path} must not be empty")
-    return secret.encode()
-
-
-def _file_problem(status: os.stat_result, path: str) -> str:
-    if not stat.S_ISREG(status.st_mode):
-        return "it is not a regular file"
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to uid {status.st_uid}, who could change it; own the file yourself"
-    loose = stat.S_IMODE(status.st_mode) & 0o077
-    if loose:
-        logger.warning(
-            "websocket auth secret %s is open to other users (mode %04o); run: chmod 600 %s",
-            path,
-            stat.S_IMODE(status.st_mode),
-            path,
-        )
-    return ""
 
 
 # --- the brake on guessing -----------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""Secrets of ours: variables that no child gets, and the one reader of secret files.
+
+Standard library only and cheap to import: ``handrail run`` needs the first part before a command
+starts.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD")
+#: No secret is longer; a file that is was given by mistake.
+MOST_BYTES = 64 * 1024
+
+
+def is_credential(name: str) -> bool:
+    """Whether a variable of this name lets its holder into a server of ours.
+
+    ``HANDRAIL_TOKEN`` and ``HANDRAIL_MCP_TOKEN`` are, and so is every later one named like them.
+    """
+    folded = name.upper()
+    return folded.startswith("HANDRAIL_") and any(word in folded for word in _SECRET_WORDS)
+
+
+def without(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for a child, whichever surface starts it."""
+    return {name: value for name, value in environ.items() if not is_credential(name)}
+
+
+def forget_variables() -> None:
+    """Take them out of our own environment, before it becomes a command's."""
+    for name in [name for name in os.environ if is_credential(name)]:
+        del os.environ[name]
+
+
+def read_secret(path: str, what: str) -> bytes:
+    """The trimmed content of a secret file, called ``what`` in messages, which never quote it.
+
+    Raises UsageError for one that another user can change or has made, for what is no file, and
+    for one that is empty, too long or no text.
+    """
+    from handrail.errors import UsageError
+
+    path = os.path.abspath(path)
+    problem = ""
+    data = b""
+    try:
+        # O_NONBLOCK: opening a pipe would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            problem = _link_problem(path) or _file_problem(os.fstat(fd), path, what)
+            if not problem:
+                with open(fd, "rb", closefd=False) as file:
+                    data = file.read(MOST_BYTES + 1)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        problem = f"{error.strerror} (os error {error.errno})"
+    if len(data) > MOST_BYTES:
+        problem = f"it holds more than {MOST_BYTES} bytes"
+    secret = ""
+    try:
+        secret = data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        problem = problem or "stream did not contain valid UTF-8"
+    if problem:
+        raise UsageError(f"failed to read {what} {path}: {problem}")
+    if not secret:
+        raise UsageError(f"{what} {path} must not be empty")
+    return secret.encode()
+
+
+def _link_problem(path: str) -> str:
+    """A link of another user could lead to any file of ours, the content of which is known."""
+    import stat
+
+    status = os.stat(path, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
+        return f"it is a link of uid {status.st_uid}, who could change it; name the file itself"
+    return ""
+
+
+def _file_problem(status: os.stat_result, path: str, what: str) -> str:
+    import logging
+    import stat
+
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to uid {status.st_uid}, who could change it; own the file yourself"
+    if mode & 0o022:
+        return f"other users can change it (mode {mode:04o}); run: chmod 600 {path}"
+    if mode & 0o055:
+        logging.getLogger(__name__).warning(
+            "%s %s is open to other users (mode %04o); run: chmod 600 %s", what, path, mode, path
+        )
+    return ""

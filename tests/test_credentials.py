@@ -1,0 +1,119 @@
+"""Variables that no child gets, and the reader of secret files."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli.user import HANDRAIL
+
+from handrail import AsyncWorkspace
+from handrail.cli import mcp, options
+from handrail.credentials import is_credential, read_secret, without
+from handrail.errors import UsageError
+from handrail.process.env_policy import EnvPolicy, Inherit, build
+
+OURS = ("HANDRAIL_TOKEN", "HANDRAIL_MCP_TOKEN", "Handrail_Token", "HANDRAIL_NEW_SECRET")
+
+
+def test_every_secret_variable_of_ours_is_known() -> None:
+    assert all(map(is_credential, OURS))
+    assert not any(map(is_credential, ("TOKEN", "HANDRAIL_TREES", "MY_HANDRAIL_TOKEN", "PATH")))
+    assert without({"HANDRAIL_TOKEN": "x", "A": "b"}) == {"A": "b"}
+
+
+def test_no_policy_lets_one_through() -> None:
+    own = dict.fromkeys((*OURS, "KEPT"), "x")
+    policy = EnvPolicy(Inherit.ALL, True, (), own, ())
+    assert build(policy, own, own) == {"KEPT": "x"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sandbox", "--"],
+        ["sandbox", "--json", "--"],
+        ["sandbox", "--profile", "danger-full-access", "--"],
+        ["run", "--"],
+        ["run", "--sandbox", "off", "--"],
+        ["run", "--json", "--"],
+        ["run", "--env", "A=1", "--"],
+    ],
+)
+def test_no_command_on_the_command_line_has_one(words: list[str], tmp_path: Path) -> None:
+    tokens = dict.fromkeys(OURS, "not-for-children")
+    done = subprocess.run(
+        [*HANDRAIL, *words, "env"],
+        cwd=tmp_path,
+        env={**os.environ, **tokens, "KEPT": "yes", "XDG_STATE_HOME": str(tmp_path / "xdg")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "KEPT=yes" in done.stdout, done.stderr
+    assert "not-for-children" not in done.stdout
+
+
+def test_no_command_of_a_workspace_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OURS:
+        monkeypatch.setenv(name, "not-for-children")
+
+    async def main() -> str:
+        async with AsyncWorkspace(tmp_path, env={"HANDRAIL_MCP_TOKEN": "not-for-children"}) as w:
+            return (await w.run(["env"])).stdout
+
+    said = asyncio.run(asyncio.wait_for(main(), 50))
+    assert "PATH=" in said
+    assert "not-for-children" not in said
+
+
+def secret(path: Path, mode: int = 0o600) -> str:
+    path.write_text("  secret-text\n")
+    path.chmod(mode)
+    return str(path)
+
+
+def test_all_readers_are_the_same_one(tmp_path: Path) -> None:
+    good, bad = secret(tmp_path / "good"), secret(tmp_path / "bad", 0o666)
+    given = argparse.Namespace(token_file=good)
+    assert read_secret(good, "the token in") == b"secret-text"
+    assert mcp._token(given) == options.token(given) == "secret-text"
+    given.token_file = bad
+    for reader in (mcp._token, options.token):
+        with pytest.raises(UsageError, match="other users can change it"):
+            reader(given)
+
+
+def test_what_is_no_file_of_ours_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    (tmp_path / "empty").touch(0o600)
+    (tmp_path / "large").write_bytes(b"x" * 70_000)
+    (tmp_path / "link").symlink_to(secret(tmp_path / "good"))
+    assert read_secret(str(tmp_path / "link"), "it") == b"secret-text"
+    for name, why in (
+        ("fifo", "not a regular file"),
+        ("empty", "must not be empty"),
+        ("large", "more than 65536 bytes"),
+        ("missing", "No such file"),
+        (".", "not a regular file"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            read_secret(str(tmp_path / name), "it")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_what_another_user_made_is_refused(tmp_path: Path) -> None:
+    foreign = secret(tmp_path / "foreign")
+    os.chown(foreign, 65534, 65534)
+    with pytest.raises(UsageError, match="belongs to uid 65534"):
+        read_secret(foreign, "it")
+    (tmp_path / "link").symlink_to(secret(tmp_path / "good"))
+    os.chown(tmp_path / "link", 65534, 65534, follow_symlinks=False)
+    with pytest.raises(UsageError, match="a link of uid 65534"):
+        read_secret(str(tmp_path / "link"), "it")
