@@ -117,9 +117,7 @@ class Server:
         if self._sandbox is None:
             from handrail.sandbox.select import Sandbox
 
-            named = self.settings.state_dir
-            private = () if named is None else (os.fsencode(os.path.abspath(named)),)
-            self._sandbox = Sandbox(*private)
+            self._sandbox = Sandbox()
         return self._sandbox
 
     def admit(self, session: Session) -> None:
