@@ -34,6 +34,10 @@ _added: dict[bytes, bool] = {}
 class NotOurs(UsageError):
     """A path cannot be used as a place of ours; nothing was written there."""
 
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
 
 # --- where they are ---------------------------------------------------------------------------
 
@@ -112,7 +116,15 @@ def _is_private(path: str) -> bool:
 
 def add(path: str | bytes, *, directory: bool = False) -> None:
     """Have every sandbox of this program cover a place that it was given."""
-    _added[os.path.abspath(os.fsencode(path))] = directory
+    place = os.path.abspath(os.fsencode(path))
+    if not contains(place):
+        _added[place] = directory
+
+
+def contains(path: str | bytes) -> bool:
+    """Whether a path is one of our places, or lies in one."""
+    place = os.path.abspath(os.fsencode(path))
+    return any(place == ours or place.startswith(ours + b"/") for ours in listed())
 
 
 def revision() -> int:
@@ -162,25 +174,27 @@ def open_directory(path: str) -> int:
         finally:
             os.close(above)
     except OSError as error:
-        raise NotOurs(
-            f"cannot use the directory {path}: {_reason(error)}; choose another, or remove what"
-            " is in the way"
-        ) from None
+        raise _unusable(path, _reason(error)) from None
     try:
         status = os.fstat(directory)
         if status.st_uid != os.geteuid():
-            raise NotOurs(
-                f"the directory {path} belongs to user {status.st_uid}, not to us; choose another"
-            )
+            raise _unusable(path, f"it belongs to user {status.st_uid}, not to us")
         if stat.S_IMODE(status.st_mode) & 0o077:
             os.fchmod(directory, 0o700)
     except OSError as error:
         os.close(directory)
-        raise NotOurs(f"cannot use the directory {path}: {_reason(error)}") from None
+        raise _unusable(path, _reason(error)) from None
     except BaseException:
         os.close(directory)
         raise
     return directory
+
+
+def _unusable(path: str, reason: str) -> NotOurs:
+    return NotOurs(
+        f"cannot use the directory {path}: {reason}; choose another, or remove what is in the way",
+        reason,
+    )
 
 
 def _open_above(path: str) -> int:
@@ -279,6 +293,11 @@ def open_file(directory: int, name: str, flags: int) -> int:
         os.close(opened)
         raise
     return opened
+
+
+def socket_address(directory: int, name: str) -> str:
+    """The name of a socket by its directory: a path of one may be longer than the kernel takes."""
+    return f"/proc/self/fd/{directory}/{name}"
 
 
 def _reason(error: OSError) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from handrail import private_places
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
@@ -329,6 +330,7 @@ async def _listen(
                 accept=lambda who: Connection(server, f"uid:{who.uid}"),
                 sock=sock,
             )
+            private_places.add(listen.path)
             if ready is not None:
                 ready()
             if sock is None:
