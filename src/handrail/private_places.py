@@ -152,6 +152,9 @@ def listed() -> dict[bytes, bool]:
     for variable in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         given = _absolute(os.environ.get(variable))
         candidates.append(None if given is None else os.path.join(given, "handrail"))
+    # Also for a program that was started without the variables of the user's session.
+    session = f"/run/user/{os.geteuid()}"
+    candidates.append(f"{session}/handrail" if os.path.isdir(session) else None)
     places = {os.path.normpath(os.fsencode(place)): True for place in candidates if place}
     places[_retired()] = True  # a program of an earlier version may run
     places.update(_added)

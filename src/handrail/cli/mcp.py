@@ -10,6 +10,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
+from handrail import private_places
 from handrail.cli import failure
 from handrail.cli.streams import say
 from handrail.config import STOP_SIGNALS
@@ -153,6 +154,7 @@ async def _http(desk: Desk, args: argparse.Namespace) -> None:
 
 def _token(args: argparse.Namespace) -> str:
     if args.token_file is not None:
+        private_places.add(args.token_file)
         try:
             with open(args.token_file, encoding="utf-8") as file:
                 token = file.read().strip()

@@ -8,6 +8,7 @@ give, and a profile that asks for more is refused.  Standard library only: ``hel
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -47,6 +48,9 @@ class Rules:
 
     readable: tuple[bytes, ...]
     writable: tuple[bytes, ...]
+    #: Trees in which names may be listed, and what is readable there if it is still there.
+    listable: tuple[bytes, ...] = ()
+    beside: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,11 @@ def restrict(rules: Rules, abi: int) -> None:
         _add(ruleset, path, READING & rights)
     for path in rules.writable:
         _add(ruleset, path, rights)
+    for path in rules.listable:
+        _add(ruleset, path, READ_DIR & rights)
+    for path in rules.beside:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            _add(ruleset, path, READING & rights)
     for path in (*DEVICES, TERMINALS):
         if os.path.exists(path):
             _add(ruleset, path, (WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV) & rights)

@@ -213,8 +213,8 @@ async def connect(path: str, receiver: Receiver) -> Transport:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     try:
-        while not server_proof.connected(sock, path):
-            await asyncio.sleep(_LOCK_PAUSE)  # noqa: ASYNC110 (only the kernel knows when)
+        while not server_proof.connected(sock, path):  # noqa: ASYNC110 (the kernel tells nobody)
+            await asyncio.sleep(_LOCK_PAUSE)
         talk = server_proof.begin(sock, path)
         if talk is not None:
             await loop.sock_sendall(sock, talk.question)
