@@ -137,6 +137,12 @@ def is_directory(path: bytes) -> bool:
     return _added.get(path, True)
 
 
+def is_name(path: bytes) -> bool:
+    """Whether a directory's name is that of a place, of this program or of another of ours."""
+    name = os.path.basename(path)
+    return name == b"handrail" or name.startswith(b"handrail-") or path in _added
+
+
 def is_retired(path: bytes) -> bool:
     """Whether only earlier versions have used a place; it is covered and never used."""
     return path == _retired()

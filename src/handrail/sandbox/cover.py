@@ -35,7 +35,12 @@ class Cover:
         try:
             opened = layout._open(self._path, layout._not_writable)
         except Unreachable as closed:
-            layout._keep_closed(os.path.dirname(closed.path), Access.DENY)
+            parent = os.path.dirname(closed.path)
+            now = look(parent, follow=False)
+            if now is not None and now[2] != stat.S_IFDIR:  # for root a file looks closed
+                self._missing(closed.path)
+            else:
+                layout._keep_closed(parent, Access.DENY)
             return
         except Missing as missing:
             self._missing(missing.path)

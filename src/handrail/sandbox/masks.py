@@ -310,7 +310,7 @@ def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> No
     if identity != (status.st_dev, status.st_ino):
         return
     if stat.S_ISDIR(status.st_mode):
-        if name not in PROTECTED_NAMES and path not in private_places.listed():
+        if name not in PROTECTED_NAMES and not private_places.is_name(path):
             return  # no other directory was ever made by us
         os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
