@@ -37,11 +37,13 @@ _CHECK_SECONDS = 20.0
 _CLAIM_SECONDS = 10.0
 
 
-def find_keeper(path: str, secret: bytes | None = None) -> KeeperHandle | None:
+def find_keeper(
+    path: str, secret: bytes | None = None, *, report: bool = True
+) -> KeeperHandle | None:
     """The keeper that listens there, if one does and proves that it is ours.
 
     ``secret``: of the directory it listens in; None if that has none yet, as earlier versions left
-    it.  Raises KeeperSilent when what listens there does not answer.
+    it.  ``report``: log why one is not used.  Raises KeeperSilent when it does not answer.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -65,7 +67,8 @@ def find_keeper(path: str, secret: bytes | None = None) -> KeeperHandle | None:
         raise
     if reason is not None:
         sock.close()
-        keeper_proof.report(path, reason)
+        if report:
+            keeper_proof.report(path, reason)
         return None
     sock.settimeout(None)
     return KeeperHandle(sock, 0, found=True, secret=secret or b"")

@@ -281,16 +281,17 @@ def running(path: str | None) -> tuple[str, KeeperHandle]:
 
 def holder(path: str) -> int:
     """The pid of the server that holds the keeper of this directory, whichever that is, or 0."""
-    handle = _keeper_in(path)
+    # Asked again and again while one of an earlier version is replaced and given its secret.
+    handle = _keeper_in(path, report=False)
     if handle is None:
         return 0
     with handle.sock:
         return holder_of(handle)
 
 
-def _keeper_in(path: str) -> KeeperHandle | None:
+def _keeper_in(path: str, *, report: bool = True) -> KeeperHandle | None:
     """The keeper of a directory that another process may hold."""
-    return find_keeper(f"{path}/{_SOCKET}", private_places.secret_in(path))
+    return find_keeper(f"{path}/{_SOCKET}", private_places.secret_in(path), report=report)
 
 
 def _take_over(path: str) -> StateDir:
