@@ -1,11 +1,11 @@
 """Whether what listens as a keeper is one of ours, before anything is entrusted to it.
 
 A keeper and a server share the secret of their directory (``handrail.proof``).  Besides, the kernel
-says that the listener has our user id and a process id that we can see.
+shows that what listens has our user id, and that the process which answers is in our own pid
+namespace: every sandboxed command is in one below.
 
 A keeper of a version that knew no secret cannot prove anything, and its directory has none.  It is
-used if the kernel shows that the process which answers is in our own pid namespace: every sandboxed
-command is in one below.  It is then replaced and given a secret (``Launcher.hello``).
+used if the kernel has no objection, then replaced and given a secret (``Launcher.hello``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ def doubt(sock: socket.socket, secret: bytes | None) -> str | None:
         return "its process is in no pid namespace that is ours"
     sock.settimeout(SECONDS)
     try:
-        if secret is None:
-            return _doubt_older(sock)
-        return _doubt(sock, secret)
+        reason = None if secret is None else _doubt(sock, secret)
+        return reason or _doubt_process(sock)
     except TimeoutError:
         raise
     except (OSError, ValueError, IndexError) as error:
@@ -76,7 +75,7 @@ def _received(sock: socket.socket) -> link.Message | None:
     return said
 
 
-def _doubt_older(sock: socket.socket) -> str | None:
+def _doubt_process(sock: socket.socket) -> str | None:
     """Asked twice: a process that answers before and after we look is the one we look at."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:

@@ -94,7 +94,7 @@ def begin(sock: socket.socket, path: str) -> Talk | None:
     secret = private_places.secret_in(os.path.dirname(path))
     if secret is None:
         raise Unproven(path, "it has no secret by which it could prove that it is ours")
-    if uid != os.geteuid() or pid == 0:
+    if uid != os.geteuid() or proof.sandboxed(pid):
         raise Unproven(path, "its process is not one of this user in our pid namespace")
     return Talk(path, secret)
 
