@@ -44,6 +44,13 @@ class NotOurs(UsageError):
 
 def state_home() -> str:
     """The directory of what must outlive us, made if it is missing; raises NotOurs."""
+    place, directory = open_state_home()
+    os.close(directory)
+    return place
+
+
+def open_state_home() -> tuple[str, int]:
+    """The same with a descriptor of it."""
     reason = ""
     for place in _state_homes():
         try:
@@ -51,12 +58,10 @@ def state_home() -> str:
         except NotOurs as error:
             reason = reason or str(error)
             continue
-        try:
-            # A read-only file system, for example: the next candidate may be writable.
-            if os.access(f"/proc/self/fd/{directory}", os.W_OK | os.X_OK, effective_ids=True):
-                return place
-        finally:
-            os.close(directory)
+        # Not on a read-only file system, for example: the next candidate may be writable.
+        if os.access(f"/proc/self/fd/{directory}", os.W_OK | os.X_OK, effective_ids=True):
+            return place, directory
+        os.close(directory)
         reason = reason or f"{place} cannot be written"
     raise NotOurs(
         f"no private directory for handrail's state: {reason}; set XDG_STATE_HOME to a directory"
@@ -282,7 +287,7 @@ def open_file(directory: int, name: str, flags: int) -> int:
     """Open a file of ours in a directory of ours, 0600; raises OSError.
 
     ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name
-    of a file elsewhere) is refused with EPERM or ELOOP, without waiting for anybody.
+    of a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
     """
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     # Not cut before it was looked at.

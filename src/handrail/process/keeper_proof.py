@@ -106,5 +106,5 @@ def _answering(sock: socket.socket) -> int:
             if uid != os.geteuid():
                 raise ValueError(f"user {uid} answers")
     if not found:
-        raise ValueError("nobody is named by the kernel")
+        raise ValueError("the kernel names no process")
     return found

@@ -243,6 +243,6 @@ def _open(name: str, flags: int) -> int:
 
 def _directory() -> int:
     try:
-        return private_places.open_directory(private_places.state_home())
+        return private_places.open_state_home()[1]
     except private_places.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None

@@ -213,7 +213,7 @@ async def connect(path: str, receiver: Receiver) -> Transport:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     try:
-        while not server_proof.connected(sock, path):  # noqa: ASYNC110 (the kernel tells nobody)
+        while not server_proof.connected(sock, path):  # noqa: ASYNC110 (no event says when)
             await asyncio.sleep(_LOCK_PAUSE)
         talk = server_proof.begin(sock, path)
         if talk is not None:
