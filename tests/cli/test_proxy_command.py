@@ -89,7 +89,8 @@ def test_a_place_where_no_server_can_be(room: Path) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_the_default_place_must_be_ours(room: Path) -> None:
+def test_the_default_place_is_ours_alone(room: Path) -> None:
+    """A runtime directory that others can write to is not used."""
     runtime = room / "runtime"
     runtime.mkdir(mode=0o777)
     os.chmod(runtime, 0o777)
@@ -97,10 +98,15 @@ def test_the_default_place_must_be_ours(room: Path) -> None:
         [*PROXY, "--no-start"],
         capture_output=True,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+        env={
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(runtime),
+            "XDG_STATE_HOME": f"{room}/state",
+        },
     )
     assert done.returncode == 1
-    assert b"not a directory of ours alone" in done.stderr
+    assert f"no server listens at {room}/state/handrail/runtime/server.sock".encode() in done.stderr
+    assert os.listdir(runtime) == []
 
 
 def test_it_ends_with_the_server(room: Path) -> None:

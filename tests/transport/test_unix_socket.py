@@ -16,6 +16,7 @@ import pytest
 from transport_kit import UPGRADE, WAIT, RawPeer, Recorder, Run, client_frame, echo, ok
 from websockets.asyncio.client import unix_connect as their_unix_connect
 
+from handrail import private_places
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import unix_socket
 from handrail.transport.base import MESSAGE_LIMIT
@@ -360,9 +361,13 @@ def test_two_servers_that_start_at_once(run: Run, tmp_path: Path) -> None:
 def test_a_start_waits_for_another_start_but_not_for_ever(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+
     async def main() -> None:
         path = str(tmp_path / "s")
-        other = os.open(tmp_path, os.O_RDONLY)
+        runtime = Path(private_places.runtime_directory())
+        other = os.open(runtime / "listen.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(other, fcntl.LOCK_EX)
             monkeypatch.setattr(unix_socket, "_LOCK_TRIES", 3)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from handrail import private_places
 from handrail.agent.answers import ToolAnswer, range_text, with_note
 from handrail.agent.arguments import check_arguments
 from handrail.agent.gate import OrchestratorGate
@@ -82,6 +83,8 @@ class AgentShell:
         self._sandbox = SandboxMode(read_mode(sandbox)) if isinstance(sandbox, str) else sandbox
         self._rules = rules or Policy()
         self._rules_file = rules_file
+        if rules_file is not None:
+            private_places.add(rules_file)
         self._hooks = tuple(hooks)
         self._on_event = on_event
         self._on_audit = on_audit

@@ -10,7 +10,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from handrail import secret_files
+from handrail import private_places
 from handrail.cli import failure
 from handrail.cli.streams import say
 from handrail.config import STOP_SIGNALS, check_users
@@ -171,7 +171,7 @@ async def _http(desk: Desk, args: argparse.Namespace) -> None:
 def _token(args: argparse.Namespace) -> str:
     if args.token_file is not None:
         token = read_secret(args.token_file, "the token in").decode()
-        secret_files.add(args.token_file)
+        private_places.add(args.token_file)
         return token
     given = os.environ.get("HANDRAIL_MCP_TOKEN")
     if given:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import stat
 import sys
 
+from handrail import private_places
 from handrail.cli import failure
 from handrail.errors import HandrailError, UsageError
 
 _BLOCK = 256 * 1024
 #: How long a server may take to start.
 _START_SECONDS = 20.0
+#: How long a server may take to prove that it is ours.
+_ANSWER_SECONDS = 20.0
+_LOCK = "start.lock"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
     """Copy until one side ends; 1 when there is no server to be had."""
     try:
         path = os.path.abspath(args.socket) if args.socket else default_socket()
-        sock = _connect(path)
+        sock = connect(path)
         if sock is None:
             if args.no_start:
                 raise UsageError(f"no server listens at {path}; start one, or leave --no-start out")
-            sock = _start(path)
+            sock = start(path)
     except (HandrailError, OSError) as error:
         return failure.tell(error, 1)
     with sock:
@@ -59,58 +62,79 @@ def run(args: argparse.Namespace) -> int:
 
 
 def default_socket() -> str:
-    """Where the server of this user listens when nobody says otherwise."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if not runtime or not os.path.isdir(runtime):
-        runtime = f"/tmp/handrail-{os.getuid()}"  # noqa: S108 (checked below to be ours alone)
-    folder = os.path.join(runtime, "handrail")
-    before = os.umask(0o077)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    finally:
-        os.umask(before)
-    for place in (runtime, folder):
-        info = os.lstat(place)
-        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
-            raise UsageError(f"{place} is not a directory of ours alone; give --socket another one")
-    return os.path.join(folder, "server.sock")
+    """Where the server of this user listens unless a socket is given; raises UsageError."""
+    return os.path.join(private_places.runtime_directory(), "server.sock")
 
 
-def _connect(path: str) -> socket.socket | None:
+def connect(path: str) -> socket.socket | None:
+    """A connection to the server there, proved to be ours; None if none listens.
+
+    Raises OSError when it is not, or cannot be connected to.
+    """
+    from handrail.transport import server_proof
+
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(_ANSWER_SECONDS)
     try:
-        sock.connect(path)
+        server_proof.connected(sock, path)
+        server_proof.prove(sock, path)
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
+    except TimeoutError:
+        sock.close()
+        raise UsageError(
+            f"the server at {path} does not answer; if it is stopped, let it go on"
+        ) from None
     except OSError:
         sock.close()
         raise
+    sock.settimeout(None)
     return sock
 
 
-def _start(path: str) -> socket.socket:
+def start(path: str) -> socket.socket:
     """Start a server that outlives us; of several proxies at once one does it."""
     import fcntl
 
-    parent = os.path.dirname(path)
-    before = os.umask(0o077)
+    folder = private_places.runtime_directory()
+    directory = private_places.open_directory(folder)
     try:
-        os.makedirs(parent, exist_ok=True)
+        lock = private_places.open_file(directory, _LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}/{_LOCK} cannot be used ({error.strerror}); remove it and try again"
+        ) from None
     finally:
-        os.umask(before)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.close(directory)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sock = _connect(path)
+        sock = connect(path)
         if sock is None:
             _start_server(path)
-            sock = _connect(path)
+            sock = connect(path)
         if sock is None:
-            raise UsageError(f"the server that was started does not listen at {path}")
+            raise UsageError(
+                f"the server that was started does not listen at {path}; {path}.log says why"
+            )
         return sock
     finally:
         os.close(lock)
+
+
+def _open_log(path: str) -> int:
+    """What a server says that was started here; beside its socket, in a directory of ours."""
+    private_places.make_above(os.fsencode(path))
+    above = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return private_places.open_file(above, os.path.basename(path), flags)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be used as a log ({error.strerror}); remove it and try again"
+        ) from None
+    finally:
+        os.close(above)
 
 
 def _start_server(path: str) -> None:
@@ -118,7 +142,8 @@ def _start_server(path: str) -> None:
     import subprocess  # costs 10 ms, and most proxies find a server
 
     command = [sys.executable, "-m", "handrail", "serve", "--listen", f"unix:{path}"]
-    with open(f"{path}.log", "ab") as log:
+    log = _open_log(f"{path}.log")
+    try:
         server = subprocess.Popen(
             [*command, "--state-dir", f"{path}.state"],
             stdin=subprocess.DEVNULL,
@@ -127,6 +152,8 @@ def _start_server(path: str) -> None:
             cwd="/",
             start_new_session=True,
         )
+    finally:
+        os.close(log)
     if server.stdout is None:
         return
     with server.stdout as out:

@@ -247,5 +247,8 @@ def here() -> str:
     from handrail.cli import proxy
 
     path = proxy.default_socket()
-    (proxy._connect(path) or proxy._start(path)).close()
+    try:
+        (proxy.connect(path) or proxy.start(path)).close()
+    except OSError as error:
+        raise UsageError(str(error)) from None
     return f"unix:{path}"

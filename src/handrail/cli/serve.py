@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 
-from handrail import faults, secret_files
+from handrail import faults, private_places
 from handrail.cli import failure
 from handrail.config import (
     DEFAULT_CONCURRENT_REQUESTS,
@@ -175,11 +175,11 @@ def _run(args: argparse.Namespace) -> int:
         allowed_origins=tuple(args.allow_origin),
         quota=Quota(session_processes=args.max_session_processes, processes=args.max_processes),
     )
+    for given in (args.ws_token_file, args.ws_shared_secret_file):
+        if given is not None:
+            private_places.add(given)
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
-    for path in (settings.auth.token_file, settings.auth.shared_secret_file):
-        if path is not None:
-            secret_files.add(path)
     gc.disable()  # nothing that is imported from here on is garbage
     # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))

@@ -73,12 +73,14 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
         fds.append(keeper.succession.holder.pidfd)
     for fd, link in keeper.links.items():
         fds.append(fd)
-        lines.append(_line(b"link", b"%d" % fd))
+        lines.append(_line(b"link", b"%d" % fd, b"%d" % link.proven))
         for op, serial, fields, passed in link.waiting:
             fds += passed
             numbers = b",".join(b"%d" % one for one in passed)
             head = (b"%d" % fd, b"%d" % op, b"%d" % serial, numbers)
             lines.append(_line(b"unsent", *head, *fields))
+    if keeper.secret:
+        lines.append(_line(b"secret", keeper.secret))
     for key, value in keeper.notes.items():
         lines.append(_line(b"note", key, value))
     for entry in keeper.children.entries.values():

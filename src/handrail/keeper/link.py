@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 
-VERSION = 5
+VERSION = 6
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -42,6 +42,8 @@ ADOPT = 16  # child, pid, mark, 1 if it is in a sandbox, status or -, "user syst
 # ended in ms, note, names...  fds: a child of a keeper that is gone
 DUE = 17  # child, cause, when (monotonic ms), grace in ms, until when another keeper has seen to
 # it or -1: end it then
+PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see proof.py
+SECRET = 19  # what servers that find us by our socket have to know
 ABILITIES = 20  # how trees are ended, and which limits can be set
 
 # What a keeper says.
@@ -56,6 +58,7 @@ CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., an
 REFUSED = 38  # reason
 NOTED = 39  # key, value: part of the list; "families": see Children.families
 ASKED = 40  # to the holder: are you there
+PROOF = 42  # nonce, answer; and once more, without fields, when the server has proved itself
 BEGUN = 41  # child, when (monotonic ms): a signal was sent that was due then
 
 # How a child is started; limits follow as " name=value", by the names in limits.py, and perhaps

@@ -17,9 +17,11 @@ from handrail.keeper import descriptors, link
 class Link:
     """One connected server, and what it has not taken yet."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, proven: bool = True) -> None:
         sock.setblocking(False)
         self.sock = sock
+        self.proven = proven  # it knows our secret, or we have none
+        self.nonces = (b"", b"")  # its own and ours, while it proves that
         self.waiting: deque[tuple[int, int, list[bytes], list[int]]] = deque()
 
 
@@ -30,8 +32,8 @@ class Links(dict[int, Link]):
         super().__init__()
         self.poll = poll
 
-    def add(self, sock: socket.socket) -> None:
-        self[sock.fileno()] = Link(sock)
+    def add(self, sock: socket.socket, proven: bool = True) -> None:
+        self[sock.fileno()] = Link(sock, proven)
         self.poll.register(sock.fileno(), select.POLLIN)
 
     def remove(self, fd: int) -> None:

@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 
+from handrail import proof
 from handrail.keeper import descriptors, handover, limits, link, privacy, tree
 from handrail.keeper.children import Children
 from handrail.keeper.lease import Lease
@@ -46,6 +47,8 @@ class Keeper:
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
         self.orphan_ttl = orphan_ttl
+        #: What a server that comes by the listener must know; none: nothing is asked for.
+        self.secret = b""
         self.running = True
 
     def lost(self, fd: int) -> None:
@@ -85,6 +88,13 @@ class Keeper:
 
     def obey(self, fd: int, message: link.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields
+        if op == link.PROVE and self.secret:
+            self.prove(fd, serial, fields)
+            return
+        if not self.links[fd].proven:
+            unproven = b"this keeper serves only servers that prove to know its secret"
+            self.links.say(fd, link.REFUSED, serial, [unproven])
+            return
         if op == link.HELLO:
             self.succession.greet(fd, serial, fields)
             return
@@ -130,6 +140,8 @@ class Keeper:
             for entry in self.children.entries.values():
                 self.children.describe(fd, serial, entry)
             self.links.say(fd, link.DONE, serial, [b"%d" % len(self.children.entries)])
+        elif op == link.SECRET:
+            self.secret = fields[0]
         elif op == link.ABILITIES:
             names = sorted(limits.RESOURCES.keys() | self.children.groups.limits.keys())
             self.links.say(fd, link.DONE, serial, [self.children.groups.rung, b" ".join(names)])
@@ -222,11 +234,26 @@ class Keeper:
             sock, _ = self.listener.accept()
         except OSError:
             return
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        if int.from_bytes(credentials[4:8], sys.byteorder) != os.getuid():
+        pid, uid = proof.peer(sock)
+        if uid != os.getuid() or pid == 0:  # 0: in no pid namespace that we see
             sock.close()
             return
-        self.links.add(sock)
+        self.links.add(sock, proven=not self.secret)
+
+    def prove(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        """Show a server that we know the secret, then have it show the same."""
+        peer = self.links[fd]
+        asked, own = peer.nonces
+        if not own:
+            peer.nonces = asked, own = fields[0], proof.nonce()
+            said = proof.answer(self.secret, proof.KEEPER, asked, own)
+            self.links.say(fd, link.PROOF, serial, [own, said])
+            return
+        peer.nonces = (b"", b"")
+        if not proof.fits(self.secret, proof.SERVER, asked, own, fields[0]):
+            raise ValueError("not our secret")
+        peer.proven = True
+        self.links.say(fd, link.PROOF, serial, [])
 
 
 def _noted(number: int, frame: object) -> None:
@@ -239,7 +266,7 @@ def become_subreaper() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """``keeper LINK LISTENER ORPHAN_TTL``: descriptors 3.. of the first two, or - for none.
+    """``keeper LINK LISTENER SECRET ORPHAN_TTL``: descriptors 3.. of the first three, or -.
 
     ``--check FORM`` says by its exit code whether that form of a handover can be read, and
     ``--state FD`` takes one over.
@@ -254,13 +281,17 @@ def main(argv: list[str]) -> None:
         become_subreaper()
         keeper.run()
         return
-    first, listener, orphan_ttl = argv
-    descriptors.close_inherited({int(fd) for fd in (first, listener) if fd != "-"})
+    first, listener, secret, orphan_ttl = argv
+    descriptors.close_inherited({int(fd) for fd in (first, listener, secret) if fd != "-"})
     keeper = Keeper(float(orphan_ttl))
+    if secret != "-":  # noqa: S105 (none was passed)
+        keeper.secret = os.read(int(secret), 4096)
+        os.close(int(secret))
     become_subreaper()
     if listener != "-":
         keeper.listener = socket.socket(fileno=int(listener))
         keeper.listener.setblocking(False)
+        keeper.listener.listen(16)  # again: from now on SO_PEERCRED names us
         os.set_inheritable(int(listener), False)
     os.set_inheritable(int(first), False)
     keeper.links.add(socket.socket(fileno=int(first)))

@@ -29,7 +29,10 @@ def revive(state: int) -> Keeper:
         keeper.listener.setblocking(False)
     for what, fields in facts[1:]:
         if what == b"link":
-            keeper.links.add(socket.socket(fileno=int(fields[0])))
+            # Those of a keeper that asked for no proof were served by it.
+            keeper.links.add(socket.socket(fileno=int(fields[0])), fields[1:] != [b"0"])
+        elif what == b"secret":
+            keeper.secret = fields[0]
         elif what == b"unsent":
             fd, op, serial, numbers = fields[:4]
             passed = [int(one) for one in numbers.split(b",")] if numbers else []

@@ -10,11 +10,15 @@ A line that is already there is not written again.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
+import time
 from collections.abc import Sequence
 
+from handrail import private_places
 from handrail.errors import PolicyError, UsageError
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
@@ -22,6 +26,9 @@ from handrail.policy.statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 
 #: Where amendments go, in the user's folder of rules.
 FILE_NAME = "default.rules"
+#: How long another writer may have it.
+_LOCK_SECONDS = 2.0
+_LOCK_PAUSE = 0.01
 
 
 def prefix_rule_line(
@@ -82,17 +89,46 @@ def append_line(path: str, line: str) -> bool:
     if "\n" in line or "\r" in line:
         raise UsageError("a statement to be added is one line")
     try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        private_places.make_above(os.fsencode(os.path.abspath(path)))
+        descriptor = _open(path)
     except OSError as error:
         raise _failed(path, error) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor)
         return _append_locked(descriptor, line)
     except OSError as error:
         raise _failed(path, error) from None
     finally:
         os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """The file itself: a link could have been put there to have another file written to."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link; name the file it leads to") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EPERM, "it is not a regular file; remove it")
+    return descriptor
+
+
+def _lock(descriptor: int) -> None:
+    """Wait for another writer, but not for ever: any program that reads the file can lock it."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise OSError(errno.EBUSY, "another program has locked it; try again") from None
+            time.sleep(_LOCK_PAUSE)
 
 
 def _append_locked(descriptor: int, line: str) -> bool:

@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
+from handrail.errors import UsageError
 from handrail.keeper import handover, link, privacy
 
 
@@ -20,7 +21,12 @@ class KeeperHandle(NamedTuple):
 
     sock: socket.socket
     pid: int
-    found: bool = False  # it was there already, and is nobody's child of ours
+    found: bool = False  # it was there already, and is no child of ours
+    secret: bytes = b""  # what servers that find it by its socket have to know
+
+
+class KeeperSilent(UsageError):
+    """A keeper is there and says nothing."""
 
 
 #: Python and the keeper's program, as this server has them.
@@ -31,16 +37,41 @@ _CHECK_SECONDS = 20.0
 _CLAIM_SECONDS = 10.0
 
 
-def find_keeper(path: str) -> KeeperHandle | None:
-    """The keeper that listens there, if one does."""
+def find_keeper(
+    path: str, secret: bytes | None = None, *, report: bool = True
+) -> KeeperHandle | None:
+    """The keeper that listens there, if one does and proves that it is ours.
+
+    ``secret``: of the directory it listens in; None if that has none yet, as earlier versions left
+    it.  ``report``: log why one is not used.  Raises KeeperSilent when it does not answer.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.connect(path)
     except OSError:
         sock.close()
         return None
-    # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
-    return KeeperHandle(sock, 0, found=True)
+    from handrail.process import keeper_proof  # only where something listens
+
+    try:
+        reason = keeper_proof.doubt(sock, secret)
+    except TimeoutError:
+        pid = keeper_proof.pid_of(sock)
+        sock.close()
+        raise KeeperSilent(
+            f"process {pid}, the keeper that listens at {path}, does not answer; if it is stopped,"
+            f" let it go on with `kill -CONT {pid}`, then start again"
+        ) from None
+    except BaseException:
+        sock.close()
+        raise
+    if reason is not None:
+        sock.close()
+        if report:
+            keeper_proof.report(path, reason)
+        return None
+    sock.settimeout(None)
+    return KeeperHandle(sock, 0, found=True, secret=secret or b"")
 
 
 def claim_lease(handle: KeeperHandle) -> str | None:
@@ -96,10 +127,15 @@ def become_private() -> None:
 
 
 def start_keeper(
-    *, listener: socket.socket | None = None, orphan_ttl: float = 600.0, log: str | None = None
+    *,
+    listener: socket.socket | None = None,
+    orphan_ttl: float = 600.0,
+    log: int | None = None,
+    secret: bytes = b"",
 ) -> KeeperHandle:
     """Start the program.  Without ``listener`` it ends when our end of the link closes.
 
+    ``log``: a descriptor for what it says.  ``secret``: what servers must know that find it.
     Called before the event loop is made, so that it starts while we still import.
     """
     ours, theirs = link.pair()
@@ -107,16 +143,22 @@ def start_keeper(
     # Out of the way of the numbers the keeper will find them under.
     first = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 16)
     second = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 16) if listener else -1
+    third = _in_memory(secret) if secret else -1
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, log or "/dev/null", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
+        if log is None
+        else (os.POSIX_SPAWN_DUP2, log, 2),
         (os.POSIX_SPAWN_DUP2, first, 3),
     ]
     if listener is not None:
         actions.append((os.POSIX_SPAWN_DUP2, second, 4))
+    if secret:
+        actions.append((os.POSIX_SPAWN_DUP2, third, 5))
     # -I without -E: the environment is ours, and one of its variables is for the interpreter.
-    argv = [sys.executable, "-s", "-P", "-S", main, "3", "4" if listener else "-", str(orphan_ttl)]
+    argv = [sys.executable, "-s", "-P", "-S", main]
+    argv += ["3", "4" if listener else "-", "5" if secret else "-", str(orphan_ttl)]
     try:
         pid = os.posix_spawn(
             sys.executable, argv, _environment(), file_actions=actions, setsid=True, setsigmask=()
@@ -126,10 +168,21 @@ def start_keeper(
         raise
     finally:
         theirs.close()
-        os.close(first)
-        if second >= 0:
-            os.close(second)
-    return KeeperHandle(ours, pid)
+        for copy in (first, second, third):
+            if copy >= 0:
+                os.close(copy)
+    return KeeperHandle(ours, pid, secret=secret)
+
+
+def _in_memory(text: bytes) -> int:
+    """A descriptor from which it is read, out of the way of the keeper's numbers."""
+    made = os.memfd_create("handrail-secret", os.MFD_CLOEXEC)
+    try:
+        os.write(made, text)
+        os.lseek(made, 0, os.SEEK_SET)
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 16)
+    finally:
+        os.close(made)
 
 
 def _environment() -> dict[str, str]:

@@ -93,6 +93,7 @@ class Launcher(KeeperLink):
         self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
         self._renoted: set[int] = set()
         self.keeper_pid = handle.pid
+        self._secret = handle.secret
         self.mark = 0  # everything the keeper starts has one from here on
         #: Of the families of children that are not forgotten, by child.
         self.marks: dict[int, int] = {}
@@ -114,6 +115,8 @@ class Launcher(KeeperLink):
             raise KeeperLost(answer.fields[0].decode())
         self.keeper_pid = int(answer.fields[1])
         self.mark = int(answer.fields[3])
+        if self._secret:  # one of an earlier version has none yet
+            self._tell(link.SECRET, 0, [self._secret], [])
         if answer.fields[2] != b"-":
             self.lost_at = float(answer.fields[2])
         trees, limits = (await self._ask(link.ABILITIES, [])).fields
@@ -458,6 +461,7 @@ class Launcher(KeeperLink):
         self._watchers.clear()
         self._early.clear()
         self._starts.clear()
+        self._secret = handle.secret
         super().relink(handle)
 
 

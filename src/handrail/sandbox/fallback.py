@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import helper, landlock, neighbours, seccomp
+from handrail.sandbox import beside, helper, landlock, neighbours, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
 from handrail.sandbox.profile import Access, Profile, within
 from handrail.sandbox.repositories import RepositoryIndex
@@ -48,7 +48,10 @@ def rules_of(profile: Profile) -> Rules | Refusal:
                     entries.append((path, "read"))
             entries += [(path, "read") for path in _nested(rule.path, profile) if path not in named]
     entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
-    return landlock.rules_for(entries, "enabled" if profile.network else "restricted")
+    rules = landlock.rules_for(entries, "enabled" if profile.network else "restricted")
+    if isinstance(rules, Refusal) or not profile.private:
+        return rules
+    return beside.without_places(rules, profile.private)
 
 
 def _nested(root: bytes, profile: Profile) -> tuple[bytes, ...]:

@@ -46,6 +46,8 @@ def request(
         {
             "readable": [os.fsdecode(path) for path in rules.readable],
             "writable": [os.fsdecode(path) for path in rules.writable],
+            "listable": [os.fsdecode(path) for path in rules.listable],
+            "beside": [os.fsdecode(path) for path in rules.beside],
             "abi": abi,
             "lasting": lasting,
             "filters": [base64.b64encode(code).decode() for code in filters],
@@ -113,6 +115,8 @@ def confine(asked: Mapping[str, Any]) -> None:
     rules = landlock.Rules(
         tuple(os.fsencode(path) for path in asked["readable"]),
         tuple(os.fsencode(path) for path in asked["writable"]),
+        tuple(os.fsencode(path) for path in asked["listable"]),
+        tuple(os.fsencode(path) for path in asked["beside"]),
     )
     landlock.restrict(rules, asked["abi"])
     for text in asked["filters"]:

@@ -8,6 +8,7 @@ give, and a profile that asks for more is refused.  Standard library only: ``hel
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -51,6 +52,9 @@ class Rules:
 
     readable: tuple[bytes, ...]
     writable: tuple[bytes, ...]
+    #: Trees in which names may be listed, and what is readable there if it is still there.
+    listable: tuple[bytes, ...] = ()
+    beside: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,11 @@ def restrict(rules: Rules, abi: int) -> None:
         _add_tree(ruleset, path, READING & rights)
     for path in rules.writable:
         _add_tree(ruleset, path, rights)
+    for path in rules.listable:
+        _add(ruleset, path, READ_DIR & rights)
+    for path in rules.beside:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            _add(ruleset, path, READING & rights)
     for path in (*DEVICES, *own_terminals()):
         if os.path.exists(path):
             _add(ruleset, path, (WRITE_FILE | READ_FILE | IOCTL_DEV) & rights)

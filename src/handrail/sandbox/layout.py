@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.sandbox.cover import Cover
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.mounts import Mounts
 from handrail.sandbox.paths import (
@@ -266,21 +267,9 @@ class Layout:
                 self._rule(real, Access.DENY)
 
     def _private(self) -> None:
-        """Our own state is nobody's business in there."""
+        """Hide every place of ours; one that is missing cannot be made inside."""
         for path in self.profile.private:
-            real = os.path.realpath(path)
-            if self.plan.access(real) is not Access.DENY:
-                self._cover(real)
-
-    def _cover(self, path: bytes) -> None:
-        try:
-            self._open(path, alias_of_the_system)
-        except Unreachable as closed:
-            self._keep_closed(os.path.dirname(closed.path), Access.DENY)
-            return
-        except (Missing, Crossed, Refused):
-            return  # out of reach for us, so for the command
-        self._rule(path, Access.DENY)
+            Cover(self, path).make()
 
     # --- looking --------------------------------------------------------------------------
 

@@ -17,10 +17,11 @@ import fcntl
 import os
 import stat
 
+from handrail import private_places
+from handrail.errors import SandboxUnavailable
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
 from handrail.sandbox.profile import PROTECTED_NAMES
 from handrail.sandbox.record import Record
-from handrail.sandbox.state import state_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,10 +81,8 @@ class Registry:
     """The masks of this user, in one directory that all our processes share."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self.directory = directory or os.path.join(state_base(), "covers")
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock = os.open(os.path.join(self.directory, "lock"), flags, 0o600)
+        self.directory = directory or _usual_directory()
+        self._lock = _open_lock(self.directory)
         self._active: dict[tuple[Mask, ...], Lease] = {}
         self._count = 0
         self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -198,6 +197,28 @@ class Registry:
         return _Locked(self._lock)
 
 
+def _usual_directory() -> str:
+    try:
+        return os.path.join(private_places.state_home(), "covers")
+    except private_places.NotOurs as error:
+        raise SandboxUnavailable(str(error)) from None
+
+
+def _open_lock(path: str) -> int:
+    try:
+        directory = private_places.open_directory(path)
+    except private_places.NotOurs as error:
+        raise SandboxUnavailable(str(error)) from None
+    try:
+        return private_places.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"{path}/lock cannot be used ({error.strerror}); remove it and try again"
+        ) from None
+    finally:
+        os.close(directory)
+
+
 class _Locked:
     """The lock of the whole registry, held for a block."""
 
@@ -277,19 +298,19 @@ def _remove(made: Mapping[bytes, Identity]) -> None:
     with _Directories() as directories:
         for path, identity in made.items():
             try:
-                _remove_one(*directories.of(path), identity)
+                _remove_one(*directories.of(path), identity, path)
             except (Missing, Crossed, Refused):
                 pass  # out of reach
             except OSError:
                 pass  # gone, or somebody has begun to use it: then it is theirs
 
 
-def _remove_one(parent: int, name: bytes, identity: Identity) -> None:
+def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> None:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if identity != (status.st_dev, status.st_ino):
         return
     if stat.S_ISDIR(status.st_mode):
-        if name not in PROTECTED_NAMES:
+        if name not in PROTECTED_NAMES and not private_places.is_name(path):
             return  # no other directory was ever made by us
         os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:

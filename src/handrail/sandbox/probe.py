@@ -11,10 +11,10 @@ import os
 import stat
 import sys
 
+from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 from handrail.sandbox.record import Record
-from handrail.sandbox.state import state_base
 
 #: Never looked up in anybody's PATH.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
@@ -50,7 +50,7 @@ def this_machine() -> Machine:
         home=os.fsencode(os.path.expanduser("~")),
         slash_tmp=os.path.isdir("/tmp"),  # noqa: S108
         minimal=tuple(path for path in MINIMAL_ROOTS if os.path.lexists(path)),
-        private=(os.fsencode(state_base()),),
+        private=tuple(private_places.listed()),
     )
 
 
@@ -190,9 +190,13 @@ def _switch(place: str) -> str:
 
 def _remembered(key: str) -> Bubblewrap | None:
     try:
-        with open(_file()) as file:
-            first, path, version, *facts = file.read().split("\n")[:7]
-            proc, argv0, connects, apart = (fact == "1" for fact in facts)
+        file = _open("bubblewrap", os.O_RDONLY)
+        try:
+            text = os.read(file, 65_536).decode()
+        finally:
+            os.close(file)
+        first, path, version, *facts = text.split("\n")[:7]
+        proc, argv0, connects, apart = (fact == "1" for fact in facts)
     except (OSError, ValueError):
         return None
     return Bubblewrap(path, version, proc, argv0, connects, apart) if first == key else None
@@ -200,24 +204,45 @@ def _remembered(key: str) -> Bubblewrap | None:
 
 def forget() -> None:
     """Let the next question be answered by trying."""
+    directory = _directory()
     try:
-        os.unlink(_file())
+        os.unlink("bubblewrap", dir_fd=directory)
     except FileNotFoundError:
         pass
+    finally:
+        os.close(directory)
 
 
 def _remember(key: str, found: Bubblewrap) -> None:
     facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n{found.apart:d}\n"
     text = f"{key}\n{found.path}\n{found.version}\n{facts}"
-    place = _file()
-    temporary = f"{place}.{os.getpid()}-{os.urandom(4).hex()}"  # threads of ours may find it, too
+    # Threads of ours may find it out at the same time.
+    temporary = f"bubblewrap.{os.getpid()}-{os.urandom(4).hex()}"
+    directory = _directory()
     try:
-        with open(temporary, "w") as file:
-            file.write(text)
-        os.replace(temporary, place)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        file = private_places.open_file(directory, temporary, flags)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+        os.replace(temporary, "bubblewrap", src_dir_fd=directory, dst_dir_fd=directory)
     except OSError:
         pass  # then it is found out again the next time
+    finally:
+        os.close(directory)
 
 
-def _file() -> str:
-    return os.path.join(state_base(), "bubblewrap")
+def _open(name: str, flags: int) -> int:
+    directory = _directory()
+    try:
+        return private_places.open_file(directory, name, flags)
+    finally:
+        os.close(directory)
+
+
+def _directory() -> int:
+    try:
+        return private_places.open_state_home()[1]
+    except private_places.NotOurs as error:
+        raise SandboxUnavailable(str(error)) from None

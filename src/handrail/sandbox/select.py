@@ -10,7 +10,7 @@ import os
 import posixpath
 import sys
 
-from handrail import secret_files
+from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
 from handrail.sandbox.masks import Registry, Stale
@@ -42,10 +42,9 @@ _MOST_TRIES = 8
 class Sandbox:
     """The sandbox of this machine, ready to be used again and again."""
 
-    def __init__(self, *private: bytes) -> None:
-        """``private``: directories of ours that nobody inside gets to see, besides the usual."""
-        self._private = private
+    def __init__(self) -> None:
         self._machine: Machine | None = None
+        self._places = 0  # the revision of the list of private places it was made with
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
         #: What it has made, and nobody else.
@@ -55,10 +54,9 @@ class Sandbox:
     @property
     def machine(self) -> Machine:
         """What symbolic roots mean here."""
-        if self._machine is None:
-            found = probe.this_machine()
-            private = (*found.private, *self._private, *secret_files.paths())
-            self._machine = found._replace(private=private)
+        if self._machine is None or self._places != private_places.revision():
+            self._places = private_places.revision()
+            self._machine = probe.this_machine()
         return self._machine
 
     def resolve(self, intent: Intent, cwd: bytes) -> Profile:

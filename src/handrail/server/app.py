@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail import listeners
+from handrail import listeners, private_places
 from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_user
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem import own_processes, stage_names
@@ -118,9 +118,7 @@ class Server:
         if self._sandbox is None:
             from handrail.sandbox.select import Sandbox
 
-            named = self.settings.state_dir
-            private = () if named is None else (os.fsencode(os.path.abspath(named)),)
-            self._sandbox = Sandbox(*private)
+            self._sandbox = Sandbox()
         return self._sandbox
 
     def admit(self, session: Session) -> None:
@@ -347,6 +345,7 @@ async def _listen(
         unix = await unix_socket.listen(
             listen.path, front, accept=lambda who: Connection(server, f"uid:{who.uid}"), sock=sock
         )
+        private_places.add(listen.path)
         if ready is not None:
             ready()
         if announce:

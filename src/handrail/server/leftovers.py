@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from handrail import private_places
 from handrail.process import family
 
 _FILE = "marks"
@@ -17,8 +18,8 @@ _FILE = "marks"
 
 def remember(directory: int, mark: int) -> None:
     """A keeper with this mark is at work here."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    file = os.open(_FILE, flags, 0o600, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = private_places.open_file(directory, _FILE, flags)
     try:
         os.write(file, b"%d\n" % mark)
     finally:
@@ -28,7 +29,7 @@ def remember(directory: int, mark: int) -> None:
 def end(directory: int) -> int:
     """Kill what is left of keepers that are gone; how many processes that were."""
     try:
-        file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
     except FileNotFoundError:
         return 0
     try:

@@ -14,9 +14,9 @@ import fcntl
 import logging
 import os
 import socket
-import stat
 import time
 
+from handrail import private_places
 from handrail.errors import UsageError
 from handrail.process.keeper_program import (
     KeeperHandle,
@@ -49,23 +49,37 @@ class StateDir:
         self.path = path
         self.fd = fd
         self._lock = lock
+        #: What our keeper and clients by a Unix socket prove to know; made with the first keeper.
+        self.secret = b""
         self._claimed: KeeperHandle | None = None
         self._started = False
 
     @property
     def _socket(self) -> str:
         # By descriptor: a socket's name is limited to 107 bytes, a directory's is not.
-        return f"/proc/self/fd/{self.fd}/{_SOCKET}"
+        return private_places.socket_address(self.fd, _SOCKET)
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
         claimed, self._claimed = self._claimed, None
         found = claimed or self._find()
         self._started = self._started or found is not None
-        return found or self._start(orphan_ttl)
+        self._make_secret()
+        return found._replace(secret=self.secret) if found else self._start(orphan_ttl)
 
     def _find(self) -> KeeperHandle | None:
-        return find_keeper(self._socket)
+        return find_keeper(self._socket, private_places.read_secret(self.fd))
+
+    def _make_secret(self) -> None:
+        try:
+            self.secret = private_places.make_secret(self.fd)
+        except OSError as error:
+            log.error(
+                "no secret can be kept in %s (%s), so neither this server nor its keeper can prove"
+                " that it is ours; make room, or remove the file `secret` there",
+                self.path,
+                error.strerror,
+            )
 
     def begin(self) -> None:
         """Note that we start; raises UsageError when that went wrong too often just now.
@@ -74,9 +88,9 @@ class StateDir:
         take the children from nobody to nobody.
         """
         now = time.monotonic()
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         try:
-            file = os.open(_STARTS, flags, 0o600, dir_fd=self.fd)
+            file = private_places.open_file(self.fd, _STARTS, flags)
         except OSError:
             return  # a full disk keeps nobody from their processes
         try:
@@ -129,11 +143,27 @@ class StateDir:
             finally:
                 os.umask(before)
             listener.listen(16)
-            return start_keeper(
-                listener=listener,
-                orphan_ttl=orphan_ttl,
-                log=os.path.join(self.path, "keeper.log"),
+            keeper_log = self._open_log()
+            try:
+                return start_keeper(
+                    listener=listener, orphan_ttl=orphan_ttl, log=keeper_log, secret=self.secret
+                )
+            finally:
+                if keeper_log is not None:
+                    os.close(keeper_log)
+
+    def _open_log(self) -> int | None:
+        """Where the keeper says what went wrong; without it the keeper is as good."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return private_places.open_file(self.fd, "keeper.log", flags)
+        except OSError as error:
+            log.error(
+                "%s/keeper.log is not used (%s), so the keeper has no log; remove it",
+                self.path,
+                error.strerror,
             )
+            return None
 
     @property
     def lock(self) -> int:
@@ -154,10 +184,10 @@ def claim(path: str | None, address: str = "") -> StateDir:
         return _take(path) or _take_over(path)
     base = _base()
     taken = _left_by_a_crash(base, address) or _first_free(base)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with (
         contextlib.suppress(OSError),
-        open(os.open(_ADDRESS, flags, 0o600, dir_fd=taken.fd), "w") as file,
+        open(private_places.open_file(taken.fd, _ADDRESS, flags), "w") as file,
     ):
         file.write(address)
     return taken
@@ -169,13 +199,17 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
     with contextlib.suppress(OSError):
         for name in filter(str.isdigit, os.listdir(base)):
             place = os.path.join(base, name)
-            if os.path.exists(os.path.join(place, _SOCKET)):
+            if os.path.lexists(os.path.join(place, _SOCKET)):
                 places.append((_address_of(place) != address, int(name), place))
     for _, _, place in sorted(places):
         taken = _take(place)
         if taken is None:
             continue  # its server is there
-        taken._claimed = taken._find()
+        try:
+            taken._claimed = taken._find()
+        except BaseException:
+            taken.close()
+            raise
         if taken._claimed is not None:
             return taken
         taken.close()
@@ -184,8 +218,12 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
 
 def _address_of(place: str) -> str | None:
     try:
-        with open(os.path.join(place, _ADDRESS)) as file:
-            return file.read()
+        directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with open(private_places.open_file(directory, _ADDRESS, os.O_RDONLY)) as file:
+                return file.read()
+        finally:
+            os.close(directory)
     except (OSError, ValueError):
         return None
 
@@ -200,12 +238,13 @@ def _first_free(base: str) -> StateDir:
 
 def inherit(path: str, lock: int) -> StateDir:
     """The directory of a server that hands over to us, with the lock it holds."""
-    return StateDir(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), lock)
+    private_places.add(path, directory=True)
+    return StateDir(path, private_places.open_directory(path), lock)
 
 
 def in_use(path: str) -> bool:
     """Whether a server has this directory; a server that starts may meet us here, so briefly."""
-    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -225,7 +264,7 @@ def running(path: str | None) -> tuple[str, KeeperHandle]:
             names = sorted(os.path.join(base, name) for name in os.listdir(base))
     found = []
     for name in names:
-        handle = find_keeper(f"{name}/{_SOCKET}")
+        handle = _keeper_in(name)
         if handle is not None:
             found.append((name, handle))
     if len(found) == 1:
@@ -242,16 +281,22 @@ def running(path: str | None) -> tuple[str, KeeperHandle]:
 
 def holder(path: str) -> int:
     """The pid of the server that holds the keeper of this directory, whichever that is, or 0."""
-    handle = find_keeper(f"{path}/{_SOCKET}")
+    # Asked again and again while one of an earlier version is replaced and given its secret.
+    handle = _keeper_in(path, report=False)
     if handle is None:
         return 0
     with handle.sock:
         return holder_of(handle)
 
 
+def _keeper_in(path: str, *, report: bool = True) -> KeeperHandle | None:
+    """The keeper of a directory that another process may hold."""
+    return find_keeper(f"{path}/{_SOCKET}", private_places.secret_in(path), report=report)
+
+
 def _take_over(path: str) -> StateDir:
     """Take a directory from a server that is stuck; raises UsageError when it is not."""
-    handle = find_keeper(f"{path}/{_SOCKET}") if len(path) < _LONGEST_NAME else None
+    handle = _keeper_in(path) if len(path) < _LONGEST_NAME else None
     reason = "" if handle is None else claim_lease(handle)
     if handle is not None and reason is None:
         deadline = time.monotonic() + _LOCK_SECONDS
@@ -270,26 +315,25 @@ def _take_over(path: str) -> StateDir:
 
 
 def _base() -> str:
-    from platformdirs import user_state_path  # only when nothing was named
-
-    return str(user_state_path("handrail") / "servers")
+    return os.path.join(private_places.state_home(), "servers")
 
 
 def _take(path: str) -> StateDir | None:
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
+        fd = private_places.open_directory(path)
+    except private_places.NotOurs as error:
         raise UsageError(
-            f"cannot use the state directory {path}: {error.strerror}; give --state-dir"
+            f"cannot use the state directory {path}: {error.reason}; give another --state-dir"
         ) from None
+    private_places.add(path, directory=True)
     try:
-        status = os.fstat(fd)
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise UsageError(
-                f"the state directory {path} must belong to us alone; chmod 700 it or name another"
-            )
-        lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=fd)
+        lock = private_places.open_file(fd, "lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        os.close(fd)
+        raise UsageError(
+            f"the state directory {path} cannot be locked: {error.strerror}; remove the file `lock`"
+            " in it, or give another --state-dir"
+        ) from None
     except BaseException:
         os.close(fd)
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from handrail import private_places
 from handrail.sandbox.temporary import Temporary, clear, usual_place
 
 _PREFIX = "handrail-session-"
@@ -47,7 +48,7 @@ class Temporaries:
 def clear_all(directory: int) -> None:
     """Nothing is left of any session of this state directory."""
     try:
-        file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
     except FileNotFoundError:
         return
     with open(file, "rb") as lines:
@@ -60,8 +61,8 @@ def clear_all(directory: int) -> None:
 
 
 def _note(directory: int, path: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    file = os.open(_FILE, flags, 0o600, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = private_places.open_file(directory, _FILE, flags)
     try:
         os.write(file, path + b"\0")
     finally:

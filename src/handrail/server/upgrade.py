@@ -113,7 +113,9 @@ class Upgrade:
         """Say why nothing has changed, also to whoever asked for it."""
         log.error("%s; this one goes on", reason)
         self._under_way = False
-        with contextlib.suppress(OSError), open(os.path.join(self._path, _REFUSAL), "w") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        name = os.path.join(self._path, _REFUSAL)
+        with contextlib.suppress(OSError), open(os.open(name, flags, 0o600), "w") as file:
             file.write(reason)
 
     def _start(self, control: int) -> int:
@@ -138,7 +140,7 @@ def refusal(path: str) -> str | None:
     """Why the server of this directory did not hand over, told once."""
     name = os.path.join(path, _REFUSAL)
     try:
-        with open(name) as file:
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
             reason = file.read()
         os.unlink(name)
     except OSError:

@@ -17,7 +17,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from handrail import private_places, proof
 from handrail.errors import ConnectionLost, UsageError
+from handrail.transport import server_proof
 from handrail.transport.admission import Admission, ListenLimits
 from handrail.transport.base import MESSAGE_LIMIT, Receiver, Transport
 from handrail.transport.handshake import HttpHandshake, Route
@@ -28,6 +30,9 @@ _METHODS = tuple(
     f"{name} ".encode()
     for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 )
+#: What the kernel takes for a socket's name, with its NUL.
+_LONGEST_NAME = 107
+_LOCK = "listen.lock"
 _LOCK_TRIES = 200
 _LOCK_PAUSE = 0.01
 
@@ -74,9 +79,14 @@ class UnixListener(WebSocketListener):
 class _UnixHandshake(HttpHandshake):
     """Looks at the first bytes and lets the peer speak HTTP or lines."""
 
-    def __init__(self, route: Route, admission: Admission, accept: Accept) -> None:
+    def __init__(
+        self, route: Route, admission: Admission, accept: Accept, secret: bytes = b""
+    ) -> None:
         super().__init__(route, admission)
         self._accept = accept
+        self._secret = secret
+        #: The nonces of client and server while they prove themselves.
+        self._nonces: tuple[bytes, bytes] | None = None
         self._first = b""
         self._speaks_http = False
         self._credentials = PeerCredentials(0, -1, -1)
@@ -94,11 +104,39 @@ class _UnixHandshake(HttpHandshake):
             super().data_received(data)
             return
         self._first = first = self._first + data
-        if first.startswith(_METHODS):
+        if first.startswith(proof.ASK):
+            self._prove(first)
+        elif first.startswith(_METHODS):
             self._speaks_http = True
             super().data_received(first)
-        elif not any(method.startswith(first) for method in _METHODS):
+        elif not any(start.startswith(first) for start in (*_METHODS, proof.ASK)):
             self._speak_lines(first)
+
+    def _prove(self, first: bytes) -> None:
+        """Show a client that asks for it that we know our secret, and have it show the same."""
+        line, end, rest = first.partition(b"\n")
+        if not end:
+            if len(line) > proof.LONGEST:
+                self.drop()
+            return
+        said = line.removeprefix(proof.ASK).strip()
+        if not self._secret or not said:
+            self.drop()
+        elif self._nonces is None:
+            self._nonces = said, proof.nonce()
+            self._transport.write(proof.server_line(self._secret, *self._nonces))
+            self._go_on(rest)
+        elif proof.fits(self._secret, proof.CLIENT, *self._nonces, said):
+            self._secret = b""  # once is enough
+            self._go_on(rest)
+        else:
+            self._admission.warn(f"{self.peer} does not know the secret of this server")
+            self.drop()
+
+    def _go_on(self, rest: bytes) -> None:
+        self._first = b""
+        if rest:
+            self.data_received(rest)
 
     def _speak_lines(self, first: bytes) -> None:
         # No one here reads HTTP, so a refusal is just a closed line.
@@ -141,18 +179,20 @@ async def listen(
 ) -> UnixListener:
     """Accept peers of our own user, and root, on a socket at ``path``.
 
-    The parent directory is made (0700) if it is missing.  Raises UsageError when it is not
-    ours alone to write to, when ``path`` is taken, or when it cannot be a socket's name.
+    The parent directory is made (0700) if it is missing.  In a place of ours clients are shown
+    that we know its secret.  Raises UsageError when the directory is not ours alone to write to,
+    when ``path`` is taken, or when it cannot be a socket's name.
     """
     path, parent = _prepare_directory(path)
     admission = Admission(limits or ListenLimits())
-    if sock is None:  # else one that listens there already
-        async with _locked(parent):
-            sock = _bind(path)
+    async with _locked():
+        secret = server_proof.make_secret(path)
+        if sock is None:  # else one that listens there already
+            sock = _bind(path, parent)
     try:
         info = os.lstat(path)
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _UnixHandshake(route, admission, accept), sock=sock, backlog=BACKLOG
+            lambda: _UnixHandshake(route, admission, accept, secret), sock=sock, backlog=BACKLOG
         )
     except BaseException:
         sock.close()
@@ -164,12 +204,35 @@ async def listen(
 
 
 async def connect(path: str, receiver: Receiver) -> Transport:
-    """Speak lines to the server at ``path``; raises ConnectionLost when there is none."""
+    """Speak lines to the server at ``path``; raises ConnectionLost when there is none.
+
+    Also when it is in a place of ours, or has a secret beside it, and does not prove that it knows
+    that: nothing was said to it then.
+    """
+    loop = asyncio.get_running_loop()
     connection = UnixConnection(receiver, path, limit=MESSAGE_LIMIT)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
     try:
-        await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+        while not server_proof.connected(sock, path):  # noqa: ASYNC110 (no event says when)
+            await asyncio.sleep(_LOCK_PAUSE)
+        talk = server_proof.begin(sock, path)
+        if talk is not None:
+            await loop.sock_sendall(sock, talk.question)
+            line = b""
+            while not line.endswith(b"\n") and len(line) < proof.LONGEST:
+                more = await loop.sock_recv(sock, proof.LONGEST)
+                if not more:
+                    break
+                line += more
+            await loop.sock_sendall(sock, talk.reply(line))
+        await loop.create_unix_connection(lambda: connection, sock=sock)
     except OSError as error:
+        sock.close()
         raise ConnectionLost(f"cannot connect to {path}: {error.strerror or error}") from error
+    except BaseException:
+        sock.close()
+        raise
     return connection
 
 
@@ -183,17 +246,18 @@ def peer_credentials(transport: asyncio.BaseTransport) -> PeerCredentials:
 def _prepare_directory(path: str) -> tuple[str, str]:
     """The full path and its directory, which then exists and is safe."""
     path = os.path.abspath(path)
-    if len(os.fsencode(path)) > 107:  # sun_path with its NUL
-        raise UsageError(f"the socket path {path} is longer than the 107 bytes the kernel takes")
     parent = os.path.dirname(path)
-    mask = os.umask(0o077)  # for the directories above it, which makedirs gives no mode
+    short = private_places.socket_address(os.sysconf("SC_OPEN_MAX"), os.path.basename(path))
+    if len(os.fsencode(path)) > _LONGEST_NAME < len(os.fsencode(short)):
+        raise UsageError(
+            f"the socket path {path} is longer than the {_LONGEST_NAME} bytes the kernel takes;"
+            " give a shorter one"
+        )
     try:
-        os.makedirs(parent, exist_ok=True)
+        private_places.make_above(os.fsencode(path))
         info = os.stat(parent)
     except OSError as error:
         raise UsageError(f"cannot use {parent} for a socket: {error.strerror}") from error
-    finally:
-        os.umask(mask)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
         raise UsageError(f"{parent} is not a directory of our own; choose one that is")
     if info.st_mode & 0o022:
@@ -202,12 +266,22 @@ def _prepare_directory(path: str) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def _locked(parent: str) -> AsyncIterator[None]:
+async def _locked() -> AsyncIterator[None]:
     """One server at a time between looking for a stale socket and listening.
 
-    Without it a second server could take the first one's fresh socket for a stale one.
+    Without it a second server could take the first one's fresh socket for a stale one.  The lock
+    is in a place of ours: a directory of the user's could be locked by any command that reads it.
     """
-    fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = private_places.runtime_directory()
+    directory = private_places.open_directory(folder)
+    try:
+        fd = private_places.open_file(directory, _LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}/{_LOCK} cannot be used ({error.strerror}); remove it and start again"
+        ) from None
+    finally:
+        os.close(directory)
     try:
         for _ in range(_LOCK_TRIES):
             try:
@@ -216,30 +290,40 @@ async def _locked(parent: str) -> AsyncIterator[None]:
             except BlockingIOError:
                 await asyncio.sleep(_LOCK_PAUSE)
         else:
-            raise UsageError(f"{parent} stays locked; is another server starting there?")
+            raise UsageError(
+                f"{folder}/{_LOCK} stays locked; is another server starting? try again"
+            )
         yield
     finally:
         os.close(fd)
 
 
-def _bind(path: str) -> socket.socket:
-    _remove_stale(path)
+def _bind(path: str, parent: str) -> socket.socket:
+    directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A mode set after bind() would leave a moment in which anybody can connect.
     mask = os.umask(0o177)
     try:
-        sock.bind(path)
+        address = path
+        if len(os.fsencode(path)) > _LONGEST_NAME:
+            address = private_places.socket_address(directory, os.path.basename(path))
+        _remove_stale(path, address)
+        sock.bind(address)
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise UsageError(f"cannot listen at {path}: {error.strerror}") from error
+    except BaseException:
+        sock.close()
+        raise
     finally:
         os.umask(mask)
+        os.close(directory)
     return sock
 
 
-def _remove_stale(path: str) -> None:
+def _remove_stale(path: str, address: str) -> None:
     try:
         info = os.lstat(path)
     except FileNotFoundError:
@@ -249,7 +333,7 @@ def _remove_stale(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
-            probe.connect(path)
+            probe.connect(address)
         except ConnectionRefusedError:
             os.unlink(path)
             return

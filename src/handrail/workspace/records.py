@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
+from handrail import private_places
 from handrail.errors import HandrailError, UsageError
 from handrail.workspace.profile import Profile
 
@@ -79,7 +80,7 @@ def claim(workspace_id: str) -> Claim:
     if not _ID.fullmatch(workspace_id):
         raise UsageError(f"{workspace_id!r} is no id of a workspace; `handrail ps` lists them")
     path = os.path.join(_directory(), workspace_id)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return Claim(lock, path, _read(path))
@@ -118,15 +119,21 @@ def _age(path: str) -> float:
 
 
 def _directory() -> str:
-    from platformdirs import user_state_path  # only who detaches or asks for it pays for it
-
-    path = str(user_state_path("handrail") / "workspaces")
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    path = os.path.join(private_places.state_home(), "workspaces")
+    os.close(private_places.open_directory(path))
     return path
 
 
+def _open(path: str, flags: int) -> int:
+    directory = private_places.open_directory(os.path.dirname(path))
+    try:
+        return private_places.open_file(directory, os.path.basename(path), flags)
+    finally:
+        os.close(directory)
+
+
 def _read(path: str) -> Record:
-    with open(path, encoding="utf-8") as file:
+    with open(_open(path, os.O_RDONLY), encoding="utf-8") as file:
         try:
             found = json.load(file)
             profile = found.pop("profile")
@@ -146,7 +153,7 @@ def _read(path: str) -> Record:
 def _write(path: str, record: Record) -> None:
     """Whole or not at all: the secret before is worth nothing any more."""
     fresh = f"{path}.new"
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = _open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(fd, "w", encoding="utf-8") as file:
         json.dump(asdict(record), file)
     os.rename(fresh, path)

@@ -1,0 +1,369 @@
+"""Every path of ours, how it is made and opened, and the list of those that every sandbox covers.
+
+A *place* is a directory or a file that handrail outside trusts: state home, runtime directory,
+server directories, records, logs, locks, sockets, secrets.  A directory is made component by
+component from descriptors, for its owner alone whatever the umask says; a file in it is opened by
+the directory's descriptor, and a link, a pipe or a file of another user is refused.
+
+``listed`` names all places a version of ours uses or has used, whether they exist or not: a
+command that could make one of them would be believed by the next handrail outside.  A program that
+was given a place of its own (a socket, a state directory, a token file) names it with ``add``.
+
+Standard library only, and little of it: ``handrail sandbox`` imports this each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from handrail.errors import UsageError
+
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40
+#: Of a secret, in bytes; it is written as hexadecimal digits.
+_SECRET_SIZE = 32
+_SECRET = "secret"  # noqa: S105 (a file's name)
+
+#: Places that this program was given; True for directories.
+_added: dict[bytes, bool] = {}
+
+
+class NotOurs(UsageError):
+    """A path cannot be used as a place of ours; nothing was written there."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+# --- where they are ---------------------------------------------------------------------------
+
+
+def state_home() -> str:
+    """The directory of what must outlive us, made if it is missing; raises NotOurs."""
+    place, directory = open_state_home()
+    os.close(directory)
+    return place
+
+
+def open_state_home() -> tuple[str, int]:
+    """The same with a descriptor of it."""
+    reason = ""
+    for place in _state_homes():
+        try:
+            directory = open_directory(place)
+        except NotOurs as error:
+            reason = reason or str(error)
+            continue
+        # Not on a read-only file system, for example: the next candidate may be writable.
+        if os.access(f"/proc/self/fd/{directory}", os.W_OK | os.X_OK, effective_ids=True):
+            return place, directory
+        os.close(directory)
+        reason = reason or f"{place} cannot be written"
+    raise NotOurs(
+        f"no private directory for handrail's state: {reason}; set XDG_STATE_HOME to a directory"
+        " that belongs to you alone"
+    )
+
+
+def runtime_directory() -> str:
+    """The directory of this user's own server, made if it is missing; raises NotOurs.
+
+    In ``XDG_RUNTIME_DIR`` if that is a directory of ours alone, else in the state home: a shared
+    directory such as ``/tmp`` is never used, for commands can write there.
+    """
+    given = _absolute(os.environ.get("XDG_RUNTIME_DIR"))
+    if given is not None and _is_private(given):
+        place = os.path.join(given, "handrail")
+    else:
+        place = os.path.join(state_home(), "runtime")
+    os.close(open_directory(place))
+    return place
+
+
+def _state_homes() -> list[str]:
+    given = _absolute(os.environ.get("XDG_STATE_HOME"))
+    first = default_state_home() if given is None else os.path.join(given, "handrail")
+    return [place for place in (first, _without_home()) if place is not None]
+
+
+def default_state_home() -> str | None:
+    """Where the state home is unless ``XDG_STATE_HOME`` says otherwise."""
+    home = _absolute(os.path.expanduser("~"))
+    return None if home is None else os.path.join(home, ".local/state/handrail")
+
+
+def _without_home() -> str:
+    return f"/var/tmp/handrail-{os.geteuid()}"  # noqa: S108 (refused unless it is ours alone)
+
+
+def _absolute(path: str | None) -> str | None:
+    return path if path and path.startswith("/") else None
+
+
+def _is_private(path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+    )
+
+
+# --- what sandboxes cover ---------------------------------------------------------------------
+
+
+def add(path: str | bytes, *, directory: bool = False) -> None:
+    """Have every sandbox of this program cover a place that it was given."""
+    place = os.path.abspath(os.fsencode(path))
+    if not contains(place):
+        _added[place] = directory
+
+
+def contains(path: str | bytes) -> bool:
+    """Whether a path is one of our places, or lies in one."""
+    place = os.path.abspath(os.fsencode(path))
+    return any(place == ours or place.startswith(ours + b"/") for ours in listed())
+
+
+def revision() -> int:
+    """A number that is another one when the list has changed by ``add``."""
+    return len(_added)
+
+
+def is_directory(path: bytes) -> bool:
+    """Whether a place that is missing would be a directory."""
+    return _added.get(path, True)
+
+
+def is_name(path: bytes) -> bool:
+    """Whether a directory's name is that of a place, of this program or of another of ours."""
+    name = os.path.basename(path)
+    return name == b"handrail" or name.startswith(b"handrail-") or path in _added
+
+
+def is_retired(path: bytes) -> bool:
+    """Whether only earlier versions have used a place; it is covered and never used."""
+    return path == _retired()
+
+
+def _retired() -> bytes:
+    return b"/tmp/handrail-%d" % os.geteuid()
+
+
+def listed() -> dict[bytes, bool]:
+    """All places to cover, existing or not; True for those that are directories."""
+    candidates = [default_state_home(), _without_home()]
+    for variable in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        given = _absolute(os.environ.get(variable))
+        candidates.append(None if given is None else os.path.join(given, "handrail"))
+    # Also for a program that was started without the variables of the user's session.
+    session = f"/run/user/{os.geteuid()}"
+    candidates.append(f"{session}/handrail" if os.path.isdir(session) else None)
+    places = {os.path.normpath(os.fsencode(place)): True for place in candidates if place}
+    places[_retired()] = True  # a program of an earlier version may run
+    places.update(_added)
+    return places
+
+
+# --- making and opening -----------------------------------------------------------------------
+
+
+def open_directory(path: str) -> int:
+    """A descriptor of a directory that is ours alone; made if missing, with what is above it.
+
+    Raises NotOurs.  A directory of ours that others may enter is narrowed to 0700.
+    """
+    path = os.path.abspath(path)
+    try:
+        above = _open_above(os.path.dirname(path))
+        try:
+            directory = _enter(above, os.path.basename(path))
+        finally:
+            os.close(above)
+    except OSError as error:
+        raise _unusable(path, _reason(error)) from None
+    try:
+        status = os.fstat(directory)
+        if status.st_uid != os.geteuid():
+            raise _unusable(path, f"it belongs to user {status.st_uid}, not to us")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(directory, 0o700)
+    except OSError as error:
+        os.close(directory)
+        raise _unusable(path, _reason(error)) from None
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _unusable(path: str, reason: str) -> NotOurs:
+    return NotOurs(
+        f"cannot use the directory {path}: {reason}; choose another, or remove what is in the way",
+        reason,
+    )
+
+
+def _open_above(path: str) -> int:
+    """A descriptor of the directory a place lies in; missing ones are made.
+
+    A link on the way is followed if it is root's or ours: homes may be links.  The last component
+    of a place never is one.
+    """
+    here = os.open("/", _STEP)
+    names = [name for name in reversed(path.split("/")) if name]
+    links = 0
+    try:
+        while names:
+            name = names.pop()
+            try:
+                step = os.open(name, _STEP, dir_fd=here)
+            except FileNotFoundError:
+                step = _make(here, name)
+            status = os.fstat(step)
+            if not stat.S_ISLNK(status.st_mode):
+                os.close(here)
+                here = step
+                continue
+            try:
+                links += 1
+                if status.st_uid not in (0, os.geteuid()) or links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=step)
+            finally:
+                os.close(step)
+            names += [part for part in reversed(target.split("/")) if part]
+            if target.startswith("/"):
+                os.close(here)
+                here = -1
+                here = os.open("/", _STEP)
+        return here
+    except BaseException:
+        if here >= 0:
+            os.close(here)
+        raise
+
+
+def make_above(path: bytes) -> None:
+    """Make the directories in which a place lies; raises OSError."""
+    os.close(_open_above(os.fsdecode(os.path.dirname(path))))
+
+
+def _enter(above: int, name: str) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=above)
+    except FileNotFoundError:
+        os.close(_make(above, name))
+        return os.open(name, _DIRECTORY, dir_fd=above)
+
+
+def _make(above: int, name: str) -> int:
+    """Make a directory for us alone in one that is ours or the system's."""
+    owner = os.fstat(above).st_uid
+    if owner not in (0, os.geteuid()):
+        raise OSError(errno.EACCES, f"it would be made in a directory of user {owner}")
+    try:
+        os.mkdir(name, 0o700, dir_fd=above)
+    except FileExistsError:
+        pass  # another process of ours was quicker; it is looked at all the same
+    made = os.open(name, _DIRECTORY, dir_fd=above)
+    try:
+        status = os.fstat(made)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
+            os.fchmod(made, 0o700)  # the umask took something of the owner's
+        return os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
+    finally:
+        os.close(made)
+
+
+def open_file(directory: int, name: str, flags: int) -> int:
+    """Open a file of ours in a directory of ours, 0600; raises OSError.
+
+    ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name
+    of a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
+    """
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    # Not cut before it was looked at.
+    opened = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
+    try:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EPERM, "it is not a regular file", name)
+        if status.st_uid != os.geteuid() or status.st_nlink > 1:
+            raise OSError(errno.EPERM, "it is not a file of ours alone", name)
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            os.fchmod(opened, 0o600)
+        if flags & os.O_TRUNC:
+            os.ftruncate(opened, 0)
+        os.set_blocking(opened, True)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def socket_address(directory: int, name: str) -> str:
+    """The name of a socket by its directory: a path of one may be longer than the kernel takes."""
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "something on the way is a link or no directory"
+    return error.strerror or str(error)
+
+
+# --- secrets ----------------------------------------------------------------------------------
+
+
+def read_secret(directory: int) -> bytes | None:
+    """The secret that lies in a directory of ours, or None; raises OSError if it is odd."""
+    try:
+        file = open_file(directory, _SECRET, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        text = os.read(file, 4 * _SECRET_SIZE)
+    finally:
+        os.close(file)
+    return text if len(text) == 2 * _SECRET_SIZE else None
+
+
+def make_secret(directory: int) -> bytes:
+    """The secret of a directory whose lock we hold, made if there is none; raises OSError."""
+    known = read_secret(directory)
+    if known is not None:
+        return known
+    secret = os.urandom(_SECRET_SIZE).hex().encode()
+    fresh = f"{_SECRET}.new"
+    file = open_file(directory, fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.write(file, secret)
+    finally:
+        os.close(file)
+    os.rename(fresh, _SECRET, src_dir_fd=directory, dst_dir_fd=directory)
+    return secret
+
+
+def secret_in(path: str) -> bytes | None:
+    """The secret in the directory at a path, or None if there is none that is ours alone."""
+    try:
+        directory = os.open(path, _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(directory)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            return None
+        return read_secret(directory)
+    except OSError:
+        return None
+    finally:
+        os.close(directory)

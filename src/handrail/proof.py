@@ -1,0 +1,88 @@
+"""How two programs of one user show each other that they know the same secret.
+
+Each side sends a nonce; each answers with a keyed hash over its role and both nonces, so nothing
+that was heard before and nothing that the other side said can be played back.  Keyed BLAKE2b takes
+the place of HMAC: ``hmac`` and ``hashlib`` load OpenSSL, which the keeper has no other use for.
+
+Also who is at the other end of a socket, as the kernel says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+#: Roles, so that an answer is of no use in the other direction.
+KEEPER, SERVER, CLIENT = b"keeper", b"server", b"client"
+_CREDENTIALS = struct.Struct("3i")
+
+
+def nonce() -> bytes:
+    """A word that was never said before."""
+    return os.urandom(16).hex().encode()
+
+
+def answer(secret: bytes, role: bytes, asked: bytes, own: bytes) -> bytes:
+    """What only a program of this role that knows the secret can say to both nonces.
+
+    ``asked`` is the nonce of the side that connected, ``own`` that of the side that listens.
+    """
+    from _blake2 import blake2b  # only when a proof is asked for
+
+    said = b" ".join((role, asked, own))
+    return blake2b(said, key=secret, digest_size=32).hexdigest().encode()
+
+
+def fits(secret: bytes, role: bytes, asked: bytes, own: bytes, said: bytes) -> bool:
+    """Whether that was said; compared without telling how much of it is right."""
+    from _operator import _compare_digest
+
+    return _compare_digest(answer(secret, role, asked, own), said)
+
+
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """Process id and user id of the program that listens, or connected, at the other end."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def sandboxed(pid: int) -> bool:
+    """Whether a process has a pid namespace below ours, or is none that we can see."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    return len(line.split()) != 2
+    except OSError:
+        pass
+    return True
+
+
+# --- on a stream, before anything else is said ------------------------------------------------
+
+#: How a client asks a server on a Unix socket for its proof.
+ASK = b"handrail-proof "
+#: Longest line of such a talk.
+LONGEST = 256
+
+
+def ask_line(own: bytes) -> bytes:
+    """The client's first line."""
+    return ASK + own + b"\n"
+
+
+def server_line(secret: bytes, asked: bytes, own: bytes) -> bytes:
+    """The server's answer to it."""
+    return ASK + own + b" " + answer(secret, SERVER, asked, own) + b"\n"
+
+
+def client_line(secret: bytes, asked: bytes, line: bytes) -> bytes | None:
+    """The client's second line, or None: the server has not proved that it knows the secret."""
+    words = line.removeprefix(ASK).split()
+    if not line.startswith(ASK) or len(words) != 2:
+        return None
+    if not fits(secret, SERVER, asked, words[0], words[1]):
+        return None
+    return ASK + answer(secret, CLIENT, asked, words[0]) + b"\n"

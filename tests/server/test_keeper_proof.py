@@ -1,0 +1,159 @@
+"""A keeper is used only if it proves to be ours, and so is a server that comes to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from handrail import private_places, proof
+from handrail.keeper import link
+from handrail.process.keeper_program import find_keeper
+from handrail.server.state_dir import StateDir, claim
+
+from .process_kit import WAIT, ended, nothing_left
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[StateDir]:
+    taken = claim(str(path))
+    try:
+        yield taken
+    finally:
+        taken.close()
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[list[link.Message]]:
+    """What listens like a keeper of another version; what it was told."""
+    heard: list[link.Message] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path / "keeper.sock"))
+        listener.listen()
+        listener.settimeout(WAIT)
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.settimeout(WAIT)
+                while (message := link.receive(sock)) is not None:
+                    heard.append(message)
+                    if message.op == link.WHO:
+                        link.send(sock, link.DONE, message.serial, [b"0"])
+                    else:
+                        link.send(sock, link.REFUSED, message.serial, [b"say hello first"])
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            thread.join(WAIT)
+
+
+def end(pid: int) -> None:
+    os.kill(pid, 15)
+    assert ended(pid)
+    os.waitpid(pid, 0)
+
+
+def test_what_does_not_know_the_secret_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with nothing_left(), claimed(tmp_path / "state") as taken:
+        private_places.make_secret(taken.fd)
+        with listening(tmp_path / "state") as heard:
+            with caplog.at_level(logging.ERROR):
+                handle = taken.keeper(600.0)
+            assert not handle.found  # another was started
+            handle.sock.close()
+            end(handle.pid)
+        assert [message.op for message in heard] == [link.PROVE]
+        assert "does not prove" in caplog.text
+
+
+def test_one_of_an_earlier_version_is_known_by_its_process(tmp_path: Path) -> None:
+    """Its directory has no secret; then the kernel says that no sandboxed command answers."""
+    with claimed(tmp_path / "state") as taken, listening(tmp_path / "state") as heard:
+        found = taken._find()
+        assert found is not None
+        found.sock.close()
+    assert {message.op for message in heard} == {link.WHO}
+
+
+_INSIDE = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+sock, _ = listener.accept()
+while data := sock.recv(65536):
+    sock.send(b"\\x24\\0\\0\\0\\x01" + b"0")
+"""
+
+
+def test_a_sandboxed_process_is_no_keeper_of_an_earlier_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    words = ["bwrap", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc"]
+    with subprocess.Popen(
+        [*words, sys.executable, "-c", _INSIDE, str(path)], stdout=subprocess.PIPE
+    ) as inside:
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == b"ready\n"
+        with caplog.at_level(logging.ERROR):
+            assert find_keeper(str(path)) is None
+        assert "is in a sandbox" in caplog.text
+
+
+def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
+    with nothing_left(), claimed(tmp_path / "state") as taken:
+        handle = taken.keeper(600.0)
+        secret = private_places.read_secret(taken.fd)
+        assert secret == taken.secret != b""
+        hello = [b"%d" % link.VERSION, b"%d" % os.getpid()]
+        asked = proof.nonce()
+        for first, last in (
+            ((link.HELLO, hello), link.REFUSED),
+            ((link.WHO, []), link.REFUSED),
+            ((link.REEXEC, [b"/bin/true", b"x"]), link.REFUSED),
+            ((link.PROVE, [asked]), link.PROOF),
+        ):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.settimeout(WAIT)
+                sock.connect(str(tmp_path / "state" / "keeper.sock"))
+                link.send(sock, first[0], 1, first[1])
+                answer = link.receive(sock)
+                assert answer is not None
+                assert answer.op == last
+                if last == link.PROOF:  # a wrong answer is the end of it
+                    link.send(sock, link.PROVE, 2, [b"0" * 64])
+                    assert link.receive(sock) is None
+        again = find_keeper(str(tmp_path / "state" / "keeper.sock"), secret)
+        assert again is not None
+        link.send(again.sock, link.WHO, 1, [])
+        answer = link.receive(again.sock)
+        assert answer is not None
+        assert answer.op == link.DONE
+        again.sock.close()
+        handle.sock.close()
+        end(handle.pid)
+
+
+def test_a_pipe_as_the_log_of_the_keeper_stops_no_start(tmp_path: Path) -> None:
+    with nothing_left(), claimed(tmp_path / "state") as taken:
+        os.mkfifo(tmp_path / "state" / "keeper.log")
+        handle = taken.keeper(600.0)
+        assert not handle.found
+        handle.sock.close()
+        end(handle.pid)

@@ -1,0 +1,164 @@
+"""Places of ours: made for us alone, opened without being led astray, listed for every sandbox."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from handrail import private_places, proof
+from handrail.private_places import NotOurs, open_directory, open_file
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(private_places, "_added", {})
+    (tmp_path / "home").mkdir(mode=0o755)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077, 0o777])
+def test_every_directory_that_is_missing_is_made_for_us_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        os.close(open_directory(str(tmp_path / "a" / "b" / "c")))
+    finally:
+        os.umask(before)
+    for made in ("a", "a/b", "a/b/c"):
+        assert mode(tmp_path / made) == 0o700
+
+
+def test_a_wider_mode_is_narrowed_and_a_foreign_owner_refused(tmp_path: Path) -> None:
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    wide.chmod(0o777)
+    os.close(open_directory(str(wide)))
+    assert mode(wide) == 0o700
+    if os.geteuid() == 0:
+        os.chown(wide, 65534, 65534)
+        with pytest.raises(NotOurs, match="belongs to user 65534"):
+            open_directory(str(wide))
+        with pytest.raises(NotOurs, match="directory of user 65534"):
+            open_directory(str(wide / "below"))
+
+
+def test_a_link_is_no_directory_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotOurs, match="a link or no directory"):
+        open_directory(str(tmp_path / "place"))
+    # But homes may be links.
+    os.close(open_directory(str(tmp_path / "place" / "below")))
+    assert mode(tmp_path / "elsewhere" / "below") == 0o700
+
+
+def test_a_file_is_never_a_link_a_pipe_or_a_second_name(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    place = tmp_path / "place"
+    directory = open_directory(str(place))
+    try:
+        (place / "link").symlink_to(victim)
+        os.link(victim, place / "second")
+        os.mkfifo(place / "pipe")
+        (place / "dangling").symlink_to(tmp_path / "made")
+        for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDONLY, os.O_RDWR | os.O_TRUNC):
+            for name in ("link", "second", "pipe", "dangling"):
+                with pytest.raises(OSError):
+                    os.close(open_file(directory, name, flags | os.O_CREAT))
+        assert victim.read_text() == "precious"
+        assert not (tmp_path / "made").exists()
+    finally:
+        os.close(directory)
+
+
+def test_a_file_is_for_us_alone(tmp_path: Path) -> None:
+    directory = open_directory(str(tmp_path / "place"))
+    before = os.umask(0)
+    try:
+        os.close(open_file(directory, "new", os.O_WRONLY | os.O_CREAT))
+        (tmp_path / "place" / "wide").write_text("")
+        (tmp_path / "place" / "wide").chmod(0o666)
+        os.close(open_file(directory, "wide", os.O_WRONLY))
+    finally:
+        os.umask(before)
+        os.close(directory)
+    assert mode(tmp_path / "place" / "new") == mode(tmp_path / "place" / "wide") == 0o600
+
+
+def test_the_runtime_directory_is_never_in_a_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_state = str(tmp_path / "home/.local/state/handrail/runtime")
+    assert private_places.runtime_directory() == in_state
+    given = tmp_path / "rt"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(given))
+    assert private_places.runtime_directory() == in_state  # it is missing
+    given.mkdir(mode=0o700)
+    assert private_places.runtime_directory() == str(given / "handrail")
+    given.chmod(0o777)
+    assert private_places.runtime_directory() == in_state
+
+
+def test_the_list_has_every_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/x/state")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/x/rt")
+    wanted = {
+        b"/x/state/handrail",
+        b"/x/rt/handrail",
+        os.fsencode(tmp_path / "home/.local/state/handrail"),
+        b"/var/tmp/handrail-%d" % os.geteuid(),
+        b"/tmp/handrail-%d" % os.geteuid(),
+    }
+    assert wanted <= private_places.listed().keys()
+    before = private_places.revision()
+    private_places.add("/x/rt/handrail/server.sock")  # is covered with its directory
+    assert private_places.revision() == before
+    private_places.add("/srv/token")
+    assert private_places.revision() != before
+    assert private_places.listed()[b"/srv/token"] is False
+
+
+def test_a_secret_is_made_once_and_read_by_us_alone(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    assert private_places.secret_in(str(place)) is None
+    directory = open_directory(str(place))
+    try:
+        secret = private_places.make_secret(directory)
+        assert private_places.make_secret(directory) == secret
+    finally:
+        os.close(directory)
+    assert private_places.secret_in(str(place)) == secret
+    assert mode(place / "secret") == 0o600
+    place.chmod(0o755)
+    assert private_places.secret_in(str(place)) is None
+
+
+def test_a_proof_is_of_one_role_and_one_talk() -> None:
+    secret, asked, own = b"s" * 64, proof.nonce(), proof.nonce()
+    said = proof.answer(secret, proof.KEEPER, asked, own)
+    assert proof.fits(secret, proof.KEEPER, asked, own, said)
+    assert not proof.fits(secret, proof.SERVER, asked, own, said)
+    assert not proof.fits(secret, proof.KEEPER, own, asked, said)
+    assert not proof.fits(b"t" * 64, proof.KEEPER, asked, own, said)
+    line = proof.server_line(secret, asked, own)
+    assert proof.client_line(secret, asked, line) is not None
+    assert proof.client_line(secret, proof.nonce(), line) is None
+    assert proof.client_line(secret, asked, b"{}\n") is None
+
+
+def test_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert proof.peer(ours) == (os.getpid(), os.geteuid())
+    assert not proof.sandboxed(os.getpid())
+    assert proof.sandboxed(2**22 + 1)  # none that we can see
