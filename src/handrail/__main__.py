@@ -1,4 +1,8 @@
-"""``python -m handrail`` and the ``handrail`` command."""
+"""``python -m handrail`` and the ``handrail`` command.
+
+Nothing but ``sys`` and ``os`` is imported before the safe path: ``python -m`` searches the current
+directory first, and a command could have left a module of any name there.
+"""
 
 import os
 import sys
@@ -6,7 +10,11 @@ import sys
 
 def main() -> None:
     """Hand over to the command line."""
+    _use_safe_path()
     _fill_standard_descriptors()
+    from handrail import own_code
+
+    own_code.own_program(sys.argv[0])
     if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
         from handrail import compiled
 
@@ -14,6 +22,31 @@ def main() -> None:
     from handrail.cli.app import program
 
     sys.exit(program())
+
+
+def _use_safe_path() -> None:
+    """Search no module in the current directory, nor where PYTHONPATH leads from there.
+
+    By now ``site`` has made every entry absolute.  A directory that we are installed in is searched
+    also when it is the current one.
+    """
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    try:
+        here = os.getcwd()
+        dropped = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}
+    except FileNotFoundError:
+        here, dropped = "", set()
+    libraries = tuple(os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix))
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if entry.startswith(libraries)
+        or (
+            entry.startswith("/")
+            and entry not in dropped
+            and not (here and os.path.realpath(entry) == here)
+        )
+    ]
 
 
 def _fill_standard_descriptors() -> None:

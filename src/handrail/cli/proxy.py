@@ -117,7 +117,7 @@ def _start_server(path: str) -> None:
     import select
     import subprocess  # costs 10 ms, and most proxies find a server
 
-    command = [sys.executable, "-m", "handrail", "serve", "--listen", f"unix:{path}"]
+    command = [sys.executable, "-P", "-m", "handrail", "serve", "--listen", f"unix:{path}"]
     with open(f"{path}.log", "ab") as log:
         server = subprocess.Popen(
             [*command, "--state-dir", f"{path}.state"],

@@ -1,0 +1,263 @@
+"""Where this program's own code lies, which no sandboxed command may change.
+
+``places`` lists it: the package, the interpreter and the directories around it, and the directories
+that modules are searched in.  A sandbox makes those below its writable roots read-only
+(``sandbox/layout.py``).  What cannot be read-only, because it is a writable root or lies above one,
+is not searched any more from the first sandbox on (``avoid``): a program of ours drops it from
+``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder keeps our
+imports away from it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+
+    #: Absolute name, real path, and one of the kinds below.
+    Place = tuple[bytes, bytes, int]
+
+#: We run from it: read-only, missing names covered, and no writable root can be there or inside.
+CODE = 1
+#: Directories and links on the way to it: read-only; a writable root may be there or inside.
+AROUND = 2
+#: Only searched for modules: read-only where that can be, or else not searched any more.
+SEARCHED = 3
+
+_PACKAGES = ("site-packages", "dist-packages")
+#: A package that we cannot do without: what it lies in holds all that we were installed with.
+_REQUIREMENT = "msgspec"
+_MOST_LINKS = 16
+
+#: The script of a program of ours; None in one that embeds us.
+_script: str | None = None
+_places: tuple[Place, ...] | None = None
+_reals: dict[str, str] = {"/": "/"}
+#: Writable roots of all sandboxes so far, and what is kept from being written in them.
+_roots: set[bytes] = set()
+_kept: set[bytes] = set()
+#: Entries of ``sys.path`` that were looked at.
+_safe: dict[str, bool] = {}
+
+
+def own_program(script: str) -> None:
+    """This process is a program of ours: ``sys.path`` is ours to change."""
+    global _script
+    _script = os.path.abspath(script)
+
+
+def places(*programs: str) -> tuple[Place, ...]:
+    """All that our code comes from, the outermost first; ``programs`` are run by us as well."""
+    global _places
+    if _places is None:
+        found = _collect()
+        for program in programs:
+            found.setdefault(program, CODE)
+        ordered = sorted(found, key=lambda path: path.count("/"))
+        _places = tuple(
+            (os.fsencode(path), os.fsencode(_real(path)), found[path]) for path in ordered
+        )
+    return _places
+
+
+def _collect() -> dict[str, int]:
+    found: dict[str, int] = {}
+
+    def add(path: str, kind: int) -> None:
+        if path.startswith("/"):
+            path = os.path.normpath(path)
+            found[path] = min(found.get(path, kind), kind)
+
+    package = os.path.dirname(os.path.abspath(__file__))
+    library = os.path.dirname(os.__file__)
+    add(_existing_file(package), CODE)
+    add(library, CODE)
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    for prefix in prefixes:
+        add(prefix, AROUND)
+        add(os.path.join(prefix, "pyvenv.cfg"), CODE)  # which names another standard library
+        for name in {"lib", sys.platlibdir}:
+            if os.path.isdir(os.path.join(prefix, name)):
+                add(os.path.join(prefix, name), AROUND)
+    for program in (sys.executable, getattr(sys, "_base_executable", None), _script):
+        for path in _links(program or ""):
+            add(path, AROUND)
+            add(os.path.dirname(path), AROUND)
+    libraries = tuple(os.path.join(prefix, "lib") for prefix in prefixes)
+    for entry in sys.path:
+        installed = entry.startswith(libraries) or os.path.basename(entry) in _PACKAGES
+        if installed or os.path.exists(os.path.join(entry, _REQUIREMENT)):
+            add(entry, CODE)
+            if os.path.basename(entry) in _PACKAGES:
+                for target in _missing_targets(entry):
+                    add(target, CODE)
+        else:
+            add(entry, SEARCHED)
+    site = sys.modules.get("site")
+    if getattr(site, "ENABLE_USER_SITE", False):  # searched by the next start, once it is there
+        add(getattr(site, "USER_SITE", None) or "", CODE)
+    add(sys.pycache_prefix or "", CODE)
+    return found
+
+
+def _existing_file(path: str) -> str:
+    """The archive that a path leads into, or the path itself."""
+    whole = path
+    while not os.path.lexists(path) and path != "/":
+        path = os.path.dirname(path)
+    return path if os.path.isfile(path) else whole
+
+
+def _links(program: str) -> list[str]:
+    """A program and what it links to, each by the name under which it is looked up."""
+    found: list[str] = []
+    while program.startswith("/") and len(found) < _MOST_LINKS:
+        found.append(program)
+        try:
+            target = os.readlink(program)
+        except OSError:
+            break
+        program = os.path.join(os.path.dirname(program), target)
+        program = os.path.normpath(program) if ".." not in target else os.path.realpath(program)
+    return found
+
+
+def _missing_targets(directory: str) -> list[str]:
+    """What ``.pth`` files name and is not there yet: the next start would search it."""
+    found = []
+    try:
+        names = [name for name in os.listdir(directory) if name.endswith(".pth")]
+    except OSError:
+        return []
+    for name in names:
+        try:
+            with open(os.path.join(directory, name), "rb") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.strip() and not line.startswith((b"#", b"import ", b"import\t")):
+                found.append(os.path.join(directory, os.fsdecode(line.strip())))
+    return [target for target in found if not os.path.exists(target)]
+
+
+def _real(path: str) -> str:
+    """As ``os.path.realpath`` has it; directories are looked at once, whatever lies in them."""
+    known = _reals.get(path)
+    if known is None:
+        parent, name = os.path.split(path)
+        known = os.path.join(_real(parent), name)
+        try:
+            os.readlink(known)
+        except OSError:
+            pass  # the usual: no link
+        else:
+            known = os.path.realpath(known)
+        _reals[path] = known
+    return known
+
+
+# --- what is not searched any more ---------------------------------------------------------------
+
+
+def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
+    """Import nothing from writable roots from now on, but for what is kept read-only in them.
+
+    To be called before the first command that can write there.
+    """
+    roots, kept = set(roots), set(kept)
+    if roots <= _roots and kept <= _kept:
+        return
+    _roots.update(roots)
+    _kept.update(kept)
+    _safe.clear()
+    if _script is not None:
+        if not all(map(is_safe, sys.path)):
+            sys.path[:] = [entry for entry in sys.path if is_safe(entry)]
+    elif not any(isinstance(finder, SafeFinder) for finder in sys.meta_path):
+        # Behind what is built in, before all that is searched for.
+        names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
+        at = names.index("PathFinder") if "PathFinder" in names else len(names)
+        sys.meta_path.insert(at, SafeFinder())
+
+
+def is_safe(entry: str) -> bool:
+    """Whether nothing that is found in an entry of ``sys.path`` can be a command's."""
+    known = _safe.get(entry)
+    if known is None:
+        absolute = entry.startswith("/")
+        try:
+            name = os.path.normpath(entry if absolute else os.path.join(os.getcwd(), entry))
+        except OSError:
+            return False  # relative to a directory that is gone
+        known = not any(_writable(os.fsencode(path)) for path in {name, _real(name)})
+        if absolute:
+            _safe[entry] = known
+    return known
+
+
+def _writable(path: bytes) -> bool:
+    """Whether a command can write at a path or somewhere below it."""
+    for root in _roots:
+        if _within(root, path):
+            return True
+        around = (kept for kept in _kept if _within(kept, root))
+        if _within(path, root) and not any(_within(path, kept) for kept in around):
+            return True
+    return False
+
+
+def _within(path: bytes, root: bytes) -> bool:
+    return path == root or root == b"/" or path.startswith(root + b"/")
+
+
+class SafeFinder:
+    """Finds modules of the standard library and all that we import where no command can write.
+
+    What the embedding program imports itself is found as ever, but for names of the standard
+    library that are there.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As the import system asks; raises ModuleNotFoundError for what is only there."""
+        searched = sys.path if path is None else path
+        if all(map(is_safe, searched)):
+            return None
+        standard = path is None and name in sys.stdlib_module_names
+        ours, direct = _importer(sys._getframe(1))
+        if not ours and not standard:
+            return None
+        from _frozen_importlib_external import PathFinder
+
+        safe = [entry for entry in searched if is_safe(entry)]
+        found: ModuleSpec | None = PathFinder.find_spec(name, safe, target)
+        if found is not None or (not ours and direct):
+            return found
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            if finder is not PathFinder:
+                found = finder.find_spec(name, path, target)
+                if found is not None:
+                    return found
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _importer(frame: FrameType | None) -> tuple[bool, bool]:
+    """Whether an import is made by us, and whether it stands in the embedding program itself."""
+    direct = True
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        if module == "handrail" or module.startswith("handrail."):
+            return True, False
+        if module == "__main__" or not is_safe(os.path.dirname(frame.f_code.co_filename) or "/"):
+            return False, direct
+        if not module.startswith("importlib"):
+            direct = False
+        frame = frame.f_back
+    return False, False
