@@ -12,15 +12,14 @@ def main() -> None:
     """Hand over to the command line."""
     _use_safe_path()
     _fill_standard_descriptors()
-    from handrail import own_code
-
-    own_code.own_program(sys.argv[0])
     if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
         from handrail import compiled
 
         compiled.use()
+    from handrail import own_code
     from handrail.cli.app import program
 
+    own_code.own_program(sys.argv[0])
     sys.exit(program())
 
 
@@ -32,21 +31,23 @@ def _use_safe_path() -> None:
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     try:
-        here = os.getcwd()
+        here = os.stat(".")
         dropped = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}
-    except FileNotFoundError:
-        here, dropped = "", set()
+    except FileNotFoundError:  # nothing can be relative to it
+        here, dropped = None, set()
     libraries = tuple(os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix))
-    sys.path[:] = [
-        entry
-        for entry in sys.path
-        if entry.startswith(libraries)
-        or (
-            entry.startswith("/")
-            and entry not in dropped
-            and not (here and os.path.realpath(entry) == here)
-        )
-    ]
+
+    def is_safe(entry: str) -> bool:
+        if entry.startswith(libraries):
+            return True
+        if not entry.startswith("/") or entry in dropped:
+            return False
+        try:
+            return here is None or not os.path.samestat(os.stat(entry), here)
+        except OSError:
+            return True  # not there, or closed to us
+
+    sys.path[:] = filter(is_safe, sys.path)
 
 
 def _fill_standard_descriptors() -> None:

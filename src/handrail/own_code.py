@@ -33,6 +33,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 #: A package that we cannot do without: what it lies in holds all that we were installed with.
 _REQUIREMENT = "msgspec"
 _MOST_LINKS = 16
+#: Of a ``.pth`` file.
+_MOST_BYTES = 1 << 20
 
 #: The script of a program of ours; None in one that embeds us.
 _script: str | None = None
@@ -136,10 +138,13 @@ def _missing_targets(directory: str) -> list[str]:
         return []
     for name in names:
         try:
-            with open(os.path.join(directory, name), "rb") as file:
-                lines = file.read().splitlines()
+            fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
+        try:
+            lines = os.read(fd, _MOST_BYTES).splitlines()
+        finally:
+            os.close(fd)
         for line in lines:
             if line.strip() and not line.startswith((b"#", b"import ", b"import\t")):
                 found.append(os.path.join(directory, os.fsdecode(line.strip())))
@@ -150,8 +155,9 @@ def _real(path: str) -> str:
     """As ``os.path.realpath`` has it; directories are looked at once, whatever lies in them."""
     known = _reals.get(path)
     if known is None:
-        parent, name = os.path.split(path)
-        known = os.path.join(_real(parent), name)
+        parent, _, name = path.rpartition("/")
+        above = _real(parent) if parent else ""
+        known = f"{above}/{name}"
         try:
             os.readlink(known)
         except OSError:
@@ -184,6 +190,14 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
         names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
         at = names.index("PathFinder") if "PathFinder" in names else len(names)
         sys.meta_path.insert(at, SafeFinder())
+
+
+def environment() -> dict[str, str]:
+    """Our environment for another start of ours: PYTHONPATH without what a command can write."""
+    given = dict(os.environ)
+    entries = [entry for entry in given.pop("PYTHONPATH", "").split(os.pathsep) if entry]
+    safe = [entry for entry in entries if entry.startswith("/") and is_safe(entry)]
+    return {**given, "PYTHONPATH": os.pathsep.join(safe)} if safe else given
 
 
 def is_safe(entry: str) -> bool:

@@ -6,8 +6,7 @@ import sys
 if __name__ == "__main__":
     # Searched for the package alone, and last: nothing that lies beside it is ever imported.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    import handrail  # noqa: F401
-
+    __import__("handrail")
     sys.path.pop()
     from handrail.keeper.main import main
 

@@ -151,7 +151,6 @@ def main(arguments: list[str]) -> NoReturn:
 if __name__ == "__main__":
     # Searched for the package alone, and last: nothing that lies beside it is ever imported.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    import handrail  # noqa: F401
-
+    __import__("handrail")
     sys.path.pop()
     main(sys.argv[1:])

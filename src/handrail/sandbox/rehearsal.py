@@ -47,7 +47,6 @@ def main(bwrap: str) -> int:
 if __name__ == "__main__":
     # Searched for the package alone, and last: nothing that lies beside it is ever imported.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    import handrail  # noqa: F401
-
+    __import__("handrail")
     sys.path.pop()
     os._exit(main(sys.argv[1]))
