@@ -209,21 +209,25 @@ def is_safe(entry: str) -> bool:
             name = os.path.normpath(entry if absolute else os.path.join(os.getcwd(), entry))
         except OSError:
             return False  # relative to a directory that is gone
-        known = not any(_writable(os.fsencode(path)) for path in {name, _real(name)})
+        names = {os.fsencode(name), os.fsencode(_real(name))}
+        # Also one that holds a root: the root could be a module of any name.
+        known = not any(_writable(path) or _holds_a_root(path) for path in names)
         if absolute:
             _safe[entry] = known
     return known
 
 
 def _writable(path: bytes) -> bool:
-    """Whether a command can write at a path or somewhere below it."""
+    """Whether a command can write at a path."""
     for root in _roots:
-        if _within(root, path):
-            return True
         around = (kept for kept in _kept if _within(kept, root))
         if _within(path, root) and not any(_within(path, kept) for kept in around):
             return True
     return False
+
+
+def _holds_a_root(path: bytes) -> bool:
+    return any(_within(root, path) for root in _roots)
 
 
 def _within(path: bytes, root: bytes) -> bool:
@@ -269,7 +273,7 @@ def _importer(frame: FrameType | None) -> tuple[bool, bool]:
         module = frame.f_globals.get("__name__") or ""
         if module == "handrail" or module.startswith("handrail."):
             return True, False
-        if module == "__main__" or not is_safe(os.path.dirname(frame.f_code.co_filename) or "/"):
+        if module == "__main__" or _writable(os.fsencode(frame.f_code.co_filename)):
             return False, direct
         if not module.startswith("importlib"):
             direct = False
