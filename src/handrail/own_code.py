@@ -50,7 +50,10 @@ _safe: dict[str, bool] = {}
 def own_program(script: str) -> None:
     """This process is a program of ours: ``sys.path`` is ours to change."""
     global _script
-    _script = os.path.abspath(script)
+    try:
+        _script = os.path.abspath(script) if os.path.isfile(script) else ""
+    except FileNotFoundError:  # the current directory is gone
+        _script = ""
 
 
 def places(*programs: str) -> tuple[Place, ...]:
@@ -193,11 +196,14 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Our environment for another start of ours: PYTHONPATH without what a command can write."""
+    """Our environment for another program of ours: it is led nowhere that a command can write."""
     given = dict(os.environ)
-    entries = [entry for entry in given.pop("PYTHONPATH", "").split(os.pathsep) if entry]
-    safe = [entry for entry in entries if entry.startswith("/") and is_safe(entry)]
-    return {**given, "PYTHONPATH": os.pathsep.join(safe)} if safe else given
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        entries = given.pop(name, "").split(os.pathsep)
+        safe = [entry for entry in entries if entry.startswith("/") and is_safe(entry)]
+        if safe:
+            given[name] = os.pathsep.join(safe)
+    return given
 
 
 def is_safe(entry: str) -> bool:

@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 
+from handrail import own_code
 from handrail.cli import failure
 from handrail.errors import HandrailError, UsageError
 
@@ -125,6 +126,7 @@ def _start_server(path: str) -> None:
             stdout=subprocess.PIPE,
             stderr=log,
             cwd="/",
+            env=own_code.environment(),
             start_new_session=True,
         )
     if server.stdout is None:

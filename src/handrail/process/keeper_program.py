@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
+from handrail import own_code
 from handrail.keeper import handover, link, privacy
 
 
@@ -138,4 +139,4 @@ def _environment() -> dict[str, str]:
     Python's own allocator never gave back what ten thousand children had taken (3 MiB of 11);
     the C library's does, and a keeper allocates too little for its speed to matter.
     """
-    return {**privacy.for_keeper(dict(os.environ)), "PYTHONMALLOC": "malloc"}
+    return {**privacy.for_keeper(own_code.environment()), "PYTHONMALLOC": "malloc"}
