@@ -135,6 +135,20 @@ def test_in_an_embedding_program_only_our_imports_are_led_elsewhere(tmp_path: Pa
     assert said == ["outside", "outside", "root", "root"]
 
 
+def test_files_with_a_second_name_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "handrail"
+    place.mkdir()
+    (place / "single.py").touch()
+    (place / "double.py").touch()
+    name = os.fsencode(place)
+    monkeypatch.setattr(own_code, "_places", ((name, name, own_code.CODE),))
+    assert own_code.linked_files() == []
+    (tmp_path / "elsewhere.py").hardlink_to(place / "double.py")
+    assert own_code.linked_files() == [str(place / "double.py")]
+
+
 #: Programs of ours, and a module that each imports.
 HELPERS = {
     "keeper/__main__.py": "keeper/main.py",

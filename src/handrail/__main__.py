@@ -35,7 +35,8 @@ def _use_safe_path() -> None:
         dropped = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}
     except FileNotFoundError:  # nothing can be relative to it
         here, dropped = None, set()
-    libraries = tuple(os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix))
+    prefixes = (sys.prefix, sys.base_prefix)
+    libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))
 
     def is_safe(entry: str) -> bool:
         if entry.startswith(libraries):

@@ -93,7 +93,7 @@ def _collect() -> dict[str, int]:
         for path in _links(program or ""):
             add(path, AROUND)
             add(os.path.dirname(path), AROUND)
-    libraries = tuple(os.path.join(prefix, "lib") for prefix in prefixes)
+    libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))
     for entry in sys.path:
         installed = entry.startswith(libraries) or os.path.basename(entry) in _PACKAGES
         if installed or os.path.exists(os.path.join(entry, _REQUIREMENT)):
@@ -169,6 +169,25 @@ def _real(path: str) -> str:
             known = os.path.realpath(known)
         _reals[path] = known
     return known
+
+
+def linked_files() -> list[str]:
+    """Files of ours with more than one name: whatever holds another name can be written by it."""
+    found = []
+    for _, real, kind in places():
+        top = os.fsdecode(real)
+        if kind != CODE or os.path.basename(top) not in ("handrail", *_PACKAGES):
+            continue
+        for directory, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(directory, name)
+                try:
+                    names_of_it = os.lstat(path).st_nlink
+                except OSError:
+                    continue  # gone meanwhile
+                if names_of_it > 1:
+                    found.append(path)
+    return found
 
 
 # --- what is not searched any more ---------------------------------------------------------------

@@ -68,6 +68,7 @@ def check_keeper() -> str | None:
         asked = subprocess.run(
             [python, "-s", "-P", "-S", main, "--check", handover.FORM.decode()],
             stdin=subprocess.DEVNULL,
+            env=_environment(),
             capture_output=True,
             timeout=_CHECK_SECONDS,
             check=False,

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import asdict, dataclass
 
+from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
 
@@ -47,7 +48,22 @@ def examine() -> list[Finding]:
         _seccomp(),
         _landlock(),
         _cgroups(),
+        _own_code(),
     ]
+
+
+def _own_code() -> Finding:
+    """A file with a second name can be changed by that name, also where this one is read-only."""
+    linked = own_code.linked_files()
+    return Finding(
+        "own code",
+        not linked,
+        f"{len(linked)} files that handrail runs from have a second name: a command that may write"
+        " there changes them"
+        if linked
+        else "no file of it has a second name",
+        "install handrail with copies (UV_LINK_MODE=copy)" if linked else "",
+    )
 
 
 def _architecture() -> Finding:

@@ -282,6 +282,8 @@ class Layout:
                         f" {shown(real)}, which a command could then change; make another"
                         " directory writable, or run a handrail that is installed elsewhere"
                     )
+            if name == real and self.plan.access(real) is not Access.WRITE:
+                continue  # the usual: outside, or in something that is kept already
             if any(within(name, root) or within(real, root) for root in roots):
                 self._keep_code(name, existing=everything or kind == own_code.SEARCHED)
         self.plan.own_code = self.rules.keys() - before
