@@ -23,9 +23,9 @@ pytestmark = pytest.mark.system
 WORKSPACE = """
 import sys
 from handrail import Workspace
-with Workspace(sys.argv[1]) as ws:
+with Workspace(sys.argv[1], at=sys.argv[2] or None) as ws:
     ws.run(["true"])
-    done = ws.run(sys.argv[2:])
+    done = ws.run(sys.argv[3:])
     print(done.stdout, done.stderr)
 """
 
@@ -46,14 +46,16 @@ def ws(room: Path) -> Path:
 
 def start(ours: Installed, surface: str, ws: Path, room: Path, *argv: str) -> str:
     """Run a command by one of the surfaces; all that was said."""
-    if surface == "workspace":
+    if surface in ("workspace", "serve"):
         program = room / "agent.py"
         program.write_text(WORKSPACE)
-        return run(ours.python, str(program), str(ws), *argv, cwd=room).stdout
+        serve = f"stdio:{ours.command} serve --listen stdio --state-dir {room}/state"
+        at = serve if surface == "serve" else ""
+        return run(ours.python, str(program), str(ws), at, *argv, cwd=room).stdout
     return run(ours.command, surface, "--", *argv, cwd=ws).stdout
 
 
-@pytest.mark.parametrize("surface", ["sandbox", "run", "workspace"])
+@pytest.mark.parametrize("surface", ["sandbox", "run", "workspace", "serve"])
 def test_the_virtual_environment_that_we_run_from_is_read_only(
     surface: str, ws: Path, room: Path
 ) -> None:
