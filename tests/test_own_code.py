@@ -13,6 +13,7 @@ import pytest
 
 import handrail
 from handrail import own_code
+from handrail.sandbox import examination
 
 PACKAGE = Path(handrail.__file__).parent
 
@@ -144,9 +145,9 @@ def test_files_with_a_second_name_are_found(
     (place / "double.py").touch()
     name = os.fsencode(place)
     monkeypatch.setattr(own_code, "_places", ((name, name, own_code.CODE),))
-    assert own_code.linked_files() == []
+    assert examination._linked_files() == []
     (tmp_path / "elsewhere.py").hardlink_to(place / "double.py")
-    assert own_code.linked_files() == [str(place / "double.py")]
+    assert examination._linked_files() == [str(place / "double.py")]
 
 
 #: Programs of ours, and a module that each imports.

@@ -5,7 +5,7 @@ that modules are searched in.  A sandbox makes those below its writable roots re
 (``sandbox/layout.py``).  What cannot be read-only, because it is a writable root or lies above one,
 is not searched any more from the first sandbox on (``avoid``): a program of ours drops it from
 ``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder keeps our
-imports away from it.
+imports away from it (``safe_finder.py``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import FrameType, ModuleType
+    from collections.abc import Iterable
 
     #: Absolute name, real path, and one of the kinds below.
     Place = tuple[bytes, bytes, int]
@@ -29,7 +27,7 @@ AROUND = 2
 #: Only searched for modules: read-only where that can be, or else not searched any more.
 SEARCHED = 3
 
-_PACKAGES = ("site-packages", "dist-packages")
+PACKAGES = ("site-packages", "dist-packages")
 #: A package that we cannot do without: what it lies in holds all that we were installed with.
 _REQUIREMENT = "msgspec"
 _MOST_LINKS = 16
@@ -95,10 +93,10 @@ def _collect() -> dict[str, int]:
             add(os.path.dirname(path), AROUND)
     libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))
     for entry in sys.path:
-        installed = entry.startswith(libraries) or os.path.basename(entry) in _PACKAGES
+        installed = entry.startswith(libraries) or os.path.basename(entry) in PACKAGES
         if installed or os.path.exists(os.path.join(entry, _REQUIREMENT)):
             add(entry, CODE)
-            if os.path.basename(entry) in _PACKAGES:
+            if os.path.basename(entry) in PACKAGES:
                 for target in _missing_targets(entry):
                     add(target, CODE)
         else:
@@ -171,25 +169,6 @@ def _real(path: str) -> str:
     return known
 
 
-def linked_files() -> list[str]:
-    """Files of ours with more than one name: whatever holds another name can be written by it."""
-    found = []
-    for _, real, kind in places():
-        top = os.fsdecode(real)
-        if kind != CODE or os.path.basename(top) not in ("handrail", *_PACKAGES):
-            continue
-        for directory, _, names in os.walk(top):
-            for name in names:
-                path = os.path.join(directory, name)
-                try:
-                    names_of_it = os.lstat(path).st_nlink
-                except OSError:
-                    continue  # gone meanwhile
-                if names_of_it > 1:
-                    found.append(path)
-    return found
-
-
 # --- what is not searched any more ---------------------------------------------------------------
 
 
@@ -207,11 +186,10 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
     if _script is not None:
         if not all(map(is_safe, sys.path)):
             sys.path[:] = [entry for entry in sys.path if is_safe(entry)]
-    elif not any(isinstance(finder, SafeFinder) for finder in sys.meta_path):
-        # Behind what is built in, before all that is searched for.
-        names = [getattr(finder, "__name__", "") for finder in sys.meta_path]
-        at = names.index("PathFinder") if "PathFinder" in names else len(names)
-        sys.meta_path.insert(at, SafeFinder())
+    else:
+        from handrail import safe_finder
+
+        safe_finder.install()
 
 
 def environment() -> dict[str, str]:
@@ -236,18 +214,19 @@ def is_safe(entry: str) -> bool:
             return False  # relative to a directory that is gone
         names = {os.fsencode(name), os.fsencode(_real(name))}
         # Also one that holds a root: the root could be a module of any name.
-        known = not any(_writable(path) or _holds_a_root(path) for path in names)
+        known = not any(is_writable(path) or _holds_a_root(path) for path in names)
         if absolute:
             _safe[entry] = known
     return known
 
 
-def _writable(path: bytes) -> bool:
+def is_writable(path: bytes) -> bool:
     """Whether a command can write at a path."""
     for root in _roots:
-        around = (kept for kept in _kept if _within(kept, root))
-        if _within(path, root) and not any(_within(path, kept) for kept in around):
-            return True
+        if _within(path, root):
+            around = (kept for kept in _kept if _within(kept, root))
+            if not any(_within(path, kept) for kept in around):
+                return True
     return False
 
 
@@ -257,50 +236,3 @@ def _holds_a_root(path: bytes) -> bool:
 
 def _within(path: bytes, root: bytes) -> bool:
     return path == root or root == b"/" or path.startswith(root + b"/")
-
-
-class SafeFinder:
-    """Finds modules of the standard library and all that we import where no command can write.
-
-    What the embedding program imports itself is found as ever, but for names of the standard
-    library that are there.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """As the import system asks; raises ModuleNotFoundError for what is only there."""
-        searched = sys.path if path is None else path
-        if all(map(is_safe, searched)):
-            return None
-        standard = path is None and name in sys.stdlib_module_names
-        ours, direct = _importer(sys._getframe(1))
-        if not ours and not standard:
-            return None
-        from _frozen_importlib_external import PathFinder
-
-        safe = [entry for entry in searched if is_safe(entry)]
-        found: ModuleSpec | None = PathFinder.find_spec(name, safe, target)
-        if found is not None or (not ours and direct):
-            return found
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            if finder is not PathFinder:
-                found = finder.find_spec(name, path, target)
-                if found is not None:
-                    return found
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def _importer(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether an import is made by us, and whether it stands in the embedding program itself."""
-    direct = True
-    while frame is not None:
-        module = frame.f_globals.get("__name__") or ""
-        if module == "handrail" or module.startswith("handrail."):
-            return True, False
-        if module == "__main__" or _writable(os.fsencode(frame.f_code.co_filename)):
-            return False, direct
-        if not module.startswith("importlib"):
-            direct = False
-        frame = frame.f_back
-    return False, False

@@ -274,21 +274,26 @@ class Layout:
             return
         before = set(self.rules)
         everything = b"/" in roots  # which holds nothing back: as much as can be
+        below = tuple(root.rstrip(b"/") + b"/" for root in roots)
         for name, real, kind in self.profile.own_code:
-            for root in roots:
-                if kind == own_code.CODE and within(root, real):
-                    raise Refused(
-                        f"{shown(root)} is to be writable, but handrail itself runs from"
-                        f" {shown(real)}, which a command could then change; make another"
-                        " directory writable, or run a handrail that is installed elsewhere"
-                    )
-            if name == real and self.plan.access(real) is not Access.WRITE:
-                continue  # the usual: outside, or in something that is kept already
-            if any(within(name, root) or within(real, root) for root in roots):
+            if kind == own_code.CODE:
+                self._refuse_roots_in(real, roots)
+            if not (name.startswith(below) or real.startswith(below)):
+                continue
+            if name != real or self.plan.access(real) is Access.WRITE:
                 self._keep_code(name, existing=everything or kind == own_code.SEARCHED)
         self.plan.own_code = self.rules.keys() - before
         kept = (path for path, access in self.rules.items() if access is not Access.WRITE)
         own_code.avoid(roots, kept)
+
+    def _refuse_roots_in(self, place: bytes, roots: list[bytes]) -> None:
+        for root in roots:
+            if within(root, place):
+                raise Refused(
+                    f"{shown(root)} is to be writable, but handrail itself runs from"
+                    f" {shown(place)}, which a command could then change; make another directory"
+                    " writable, or run a handrail that is installed elsewhere"
+                )
 
     def _keep_code(self, name: bytes, *, existing: bool) -> None:
         """``existing``: only what is there, and can be reached without a link of a command's."""
