@@ -13,7 +13,8 @@ The layers, from the floor up (``docs/architecture.md`` has the picture):
   cli                             the surfaces
 """
 
-from __future__ import annotations
+# Nothing is imported here, not even __future__: ``python -m handrail`` would look for it in the
+# current directory (``__main__.py``).
 
 # What a type checker sees; at run time a name is imported when it is first used, so that
 # ``import handrail`` costs next to nothing.

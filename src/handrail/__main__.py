@@ -1,4 +1,8 @@
-"""``python -m handrail`` and the ``handrail`` command."""
+"""``python -m handrail`` and the ``handrail`` command.
+
+Nothing but ``sys`` and ``os`` is imported before the safe path: ``python -m`` searches the current
+directory first, and a command could have left a module of any name there.
+"""
 
 import os
 import sys
@@ -6,14 +10,45 @@ import sys
 
 def main() -> None:
     """Hand over to the command line."""
+    _use_safe_path()
     _fill_standard_descriptors()
     if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
         from handrail import compiled
 
         compiled.use()
+    from handrail import own_code
     from handrail.cli.app import program
 
+    own_code.own_program(sys.argv[0])
     sys.exit(program())
+
+
+def _use_safe_path() -> None:
+    """Search no module in the current directory, nor where PYTHONPATH leads from there.
+
+    By now ``site`` has made every entry absolute.  A directory that we are installed in is searched
+    also when it is the current one.
+    """
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    try:
+        here = os.stat(".")
+        dropped = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}
+    except FileNotFoundError:  # nothing can be relative to it
+        here, dropped = None, set()
+    prefixes = (sys.prefix, sys.base_prefix)
+    libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))
+
+    def is_safe(entry: str) -> bool:
+        if entry.startswith(libraries):
+            return True
+        if not entry.startswith("/") or entry in dropped:
+            return False
+        try:
+            return here is None or not os.path.samestat(os.stat(entry), here)
+        except OSError:
+            return True  # not there, or closed to us
+
+    sys.path[:] = filter(is_safe, sys.path)
 
 
 def _fill_standard_descriptors() -> None:

@@ -421,7 +421,8 @@ def test_a6_upgrades_under_flood(tmp_path: Path, tty: bool) -> None:
 def test_an_upgrade_to_something_broken_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where the new program looks for its modules first
+    # Where the new program looks for its modules first.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with rigged(tmp_path / "state") as rig:
         one = flooding(rig, 20 * MIB)
         assert rig.server is not None
@@ -436,6 +437,24 @@ def test_an_upgrade_to_something_broken_changes_nothing(
         assert children(rig.server.pid) == [keeper]
         (tmp_path / "handrail.py").unlink()
         os.kill(upgrade(rig), signal.SIGTERM)  # the next one is no worse for it
+
+
+def test_an_upgrade_takes_nothing_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    with rigged(tmp_path / "state") as rig:
+        for name in ("handrail", "contextlib", "warnings", "encodings"):
+            text = f"open({str(tmp_path / 'mark')!r}, 'w')\nraise SystemExit(3)\n"
+            for place in (tmp_path, tmp_path / "lib"):
+                (place / f"{name}.py").write_text(text)
+        monkeypatch.chdir("/")  # for the command that asks; the server is where it was
+        monkeypatch.delenv("PYTHONPATH")
+        new = upgrade(rig)
+        assert not (tmp_path / "mark").exists()
+        os.kill(new, signal.SIGTERM)
 
 
 def failed_upgrade(rig: Rig, *, then: int = 0) -> str:
@@ -461,12 +480,12 @@ def _pends(status: str, number: int) -> bool:
 def test_whoever_asks_for_an_upgrade_is_told_why_nothing_came_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with rigged(tmp_path / "state") as rig:
         (tmp_path / "handrail").mkdir()
         (tmp_path / "handrail" / "__init__.py").write_text("")
         (tmp_path / "handrail" / "__main__.py").write_text("raise SystemExit(3)")
-        monkeypatch.chdir("/")
+        monkeypatch.delenv("PYTHONPATH")
         assert "goes on as it was: the new server did not get ready" in failed_upgrade(rig)
         assert rig.call("environment/status") == {"status": "ready"}
 

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 
-from handrail import private_places
+from handrail import own_code, private_places
 from handrail.cli import failure
 from handrail.errors import HandrailError, UsageError
 
@@ -141,7 +141,7 @@ def _start_server(path: str) -> None:
     import select
     import subprocess  # costs 10 ms, and most proxies find a server
 
-    command = [sys.executable, "-m", "handrail", "serve", "--listen", f"unix:{path}"]
+    command = [sys.executable, "-P", "-m", "handrail", "serve", "--listen", f"unix:{path}"]
     log = _open_log(f"{path}.log")
     try:
         server = subprocess.Popen(
@@ -150,6 +150,7 @@ def _start_server(path: str) -> None:
             stdout=subprocess.PIPE,
             stderr=log,
             cwd="/",
+            env=own_code.environment(),
             start_new_session=True,
         )
     finally:

@@ -90,6 +90,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Last, so that nothing beside the package can shadow the standard library.
+    # Searched for the package alone, and last: nothing that lies beside it is ever imported.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    __import__("handrail")
+    sys.path.pop()
     main(sys.argv[1:])

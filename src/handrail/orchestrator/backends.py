@@ -28,7 +28,8 @@ from handrail.patch.plan import touched
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
 _PROGRAM = (
-    f"import os, sys; sys.path.append({_ROOT!r}); from handrail.patch.command import run;"
+    f"import os, sys; sys.path.append({_ROOT!r}); import handrail; sys.path.pop();"
+    " from handrail.patch.command import run;"
     " sys.exit(run([], sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer, os.getcwd()))"
 )
 
@@ -81,7 +82,7 @@ class PatchBackend:
             raise ModelError("the patch backend was given a command: use the shell backend")
         call = replace(
             command.call,
-            argv=(sys.executable, "-I", "-c", _PROGRAM),
+            argv=(sys.executable, "-I", "-S", "-c", _PROGRAM),
             cwd=mode.cwd,
             tool="apply_patch",
         )

@@ -23,9 +23,10 @@ from handrail.patch.file_helper import PIECE
 IDLE = 1.0
 _TAIL = 2000
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
-#: Isolated (-I), so that neither the workspace nor variables lend it modules.
+#: Isolated (-I -S), so that neither the workspace, variables nor .pth files lend it modules.
 _PROGRAM = (
-    f"import sys; sys.path.append({_ROOT!r}); from handrail.patch.file_helper import main; main()"
+    f"import sys; sys.path.append({_ROOT!r}); import handrail; sys.path.pop();"
+    " from handrail.patch.file_helper import main; main()"
 )
 
 
@@ -110,7 +111,7 @@ class SandboxedFiles:
         session = await self._executor.spawn(
             SpawnRequest(
                 f"{self._process_id}-files-{self._started}",
-                (sys.executable, "-I", "-c", _PROGRAM),
+                (sys.executable, "-I", "-S", "-c", _PROGRAM),
                 self._cwd,
                 {},
                 sandbox=self._sandbox,

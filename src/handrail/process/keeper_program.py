@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import NamedTuple
 
+from handrail import own_code
 from handrail.errors import UsageError
 from handrail.keeper import handover, link, privacy
 
@@ -98,6 +99,7 @@ def check_keeper() -> str | None:
         asked = subprocess.run(
             [python, "-s", "-P", "-S", main, "--check", handover.FORM.decode()],
             stdin=subprocess.DEVNULL,
+            env=_environment(),
             capture_output=True,
             timeout=_CHECK_SECONDS,
             check=False,
@@ -191,4 +193,4 @@ def _environment() -> dict[str, str]:
     Python's own allocator never gave back what ten thousand children had taken (3 MiB of 11);
     the C library's does, and a keeper allocates too little for its speed to matter.
     """
-    return {**privacy.for_keeper(dict(os.environ)), "PYTHONMALLOC": "malloc"}
+    return {**privacy.for_keeper(own_code.environment()), "PYTHONMALLOC": "malloc"}

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import asdict, dataclass
 
+from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
 
@@ -47,7 +48,39 @@ def examine() -> list[Finding]:
         _seccomp(),
         _landlock(),
         _cgroups(),
+        _own_code(),
     ]
+
+
+def _own_code() -> Finding:
+    """A file with a second name can be changed by that name, also where this one is read-only."""
+    linked = _linked_files()
+    return Finding(
+        "own code",
+        not linked,
+        f"{len(linked)} files that handrail runs from have a second name: a command that may write"
+        " there changes them"
+        if linked
+        else "no file of it has a second name",
+        "install handrail with copies (UV_LINK_MODE=copy)" if linked else "",
+    )
+
+
+def _linked_files() -> list[str]:
+    """Files of ours with more than one name."""
+    found = []
+    for _, real, kind in own_code.places():
+        top = os.fsdecode(real)
+        if kind != own_code.CODE or os.path.basename(top) not in ("handrail", *own_code.PACKAGES):
+            continue
+        for directory, _, names in os.walk(top):
+            for path in (os.path.join(directory, name) for name in names):
+                try:
+                    if os.lstat(path).st_nlink > 1:
+                        found.append(path)
+                except OSError:
+                    pass  # gone meanwhile
+    return found
 
 
 def _architecture() -> Finding:

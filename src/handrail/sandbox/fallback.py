@@ -13,10 +13,12 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
+from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import beside, helper, landlock, neighbours, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
+from handrail.sandbox.paths import shown
 from handrail.sandbox.profile import Access, Profile, within
 from handrail.sandbox.repositories import RepositoryIndex
 
@@ -47,11 +49,32 @@ def rules_of(profile: Profile) -> Rules | Refusal:
                 if path not in named and wanted:
                     entries.append((path, "read"))
             entries += [(path, "read") for path in _nested(rule.path, profile) if path not in named]
+    refusal = _own_code(profile, entries)
+    if refusal is not None:
+        return refusal
     entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
     rules = landlock.rules_for(entries, "enabled" if profile.network else "restricted")
     if isinstance(rules, Refusal) or not profile.private:
         return rules
     return beside.without_places(rules, profile.private)
+
+
+def _own_code(profile: Profile, entries: list[tuple[bytes, str]]) -> Refusal | None:
+    """What handrail runs from would have to be read-only below a writable root."""
+    roots = [os.path.realpath(path) for path, access in entries if access == "write"]
+    for name, real, kind in profile.own_code:
+        for root in roots:
+            below = within(name, root) or within(real, root)
+            there = kind == own_code.CODE or os.path.lexists(name)
+            inside = kind == own_code.CODE and within(root, real)
+            if inside or (below and there and real != root):
+                return Refusal(
+                    f"keeping {shown(real)}, from which handrail itself runs, read-only with"
+                    f" {shown(root)} writable (install handrail elsewhere, or make another"
+                    " directory writable)"
+                )
+    own_code.avoid(roots, ())
+    return None
 
 
 def _nested(root: bytes, profile: Profile) -> tuple[bytes, ...]:

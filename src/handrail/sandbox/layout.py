@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail import own_code
 from handrail.sandbox.cover import Cover
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.mounts import Mounts
@@ -25,7 +26,7 @@ from handrail.sandbox.paths import (
     shown,
 )
 from handrail.sandbox.plan import Indexes, Plan, look
-from handrail.sandbox.profile import Access, Profile, parents
+from handrail.sandbox.profile import Access, Profile, parents, within
 from handrail.sandbox.repositories import MORE, MOST_DIRECTORIES, git_directories
 
 TYPE_CHECKING = False
@@ -65,6 +66,7 @@ class Layout:
             self._other_rules()
             self._protected()
             self._globs()
+            self._own_code()
             self._private()
             Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful).make()
         except BaseException:
@@ -265,6 +267,60 @@ class Layout:
                 except (Missing, Crossed):
                     continue  # gone meanwhile
                 self._rule(real, Access.DENY)
+
+    def _own_code(self) -> None:
+        """What we run from is read-only inside, or nothing is started."""
+        roots = [path for path, access in self.rules.items() if access is Access.WRITE]
+        if not roots or not self.profile.own_code:
+            return
+        before = set(self.rules)
+        everything = b"/" in roots  # which holds nothing back: as much as can be
+        below = tuple(root.rstrip(b"/") + b"/" for root in roots)
+        for name, real, kind in self.profile.own_code:
+            if kind == own_code.CODE:
+                self._refuse_roots_in(real, roots)
+            if not (name.startswith(below) or real.startswith(below)):
+                continue
+            if name != real or self.plan.access(real) is Access.WRITE:
+                self._keep_code(name, existing=everything or kind == own_code.SEARCHED)
+        self.plan.own_code = self.rules.keys() - before
+        kept = (path for path, access in self.rules.items() if access is not Access.WRITE)
+        own_code.avoid(roots, kept)
+
+    def _refuse_roots_in(self, place: bytes, roots: list[bytes]) -> None:
+        for root in roots:
+            if within(root, place):
+                raise Refused(
+                    f"{shown(root)} is to be writable, but handrail itself runs from"
+                    f" {shown(place)}, which a command could then change; make another directory"
+                    " writable, or run a handrail that is installed elsewhere"
+                )
+
+    def _keep_code(self, name: bytes, *, existing: bool) -> None:
+        """``existing``: only what is there, and can be reached without a link of a command's."""
+        try:
+            opened = self._open(name, self._not_exchangeable)
+        except Missing as missing:
+            self._note(missing.path)
+            if isinstance(missing, Unreachable):
+                self._keep_closed(os.path.dirname(missing.path), Access.READ)
+            elif not existing and self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
+                self._mask(missing.path, directory=False)
+            return
+        except Crossed as crossed:
+            if existing:
+                return
+            raise Refused(
+                f"handrail runs from {shown(name)}, which leads over the symbolic link"
+                f" {shown(crossed.link)}, and a command could replace that; start handrail by its"
+                " real path, or from a virtual environment that is not a link"
+            ) from None
+        self._note(name, follow=True)
+        if self.plan.access(opened.path) is Access.WRITE:
+            self._rule(opened.path, Access.READ)
+
+    def _not_exchangeable(self, link: bytes, status: os.stat_result) -> bool:
+        return self._not_writable(link, status) or alias_of_the_system(link, status)
 
     def _private(self) -> None:
         """Hide every place of ours; one that is missing cannot be made inside."""

@@ -32,6 +32,8 @@ class Plan:
         self.steps: list[Step] = []
         self.masks: tuple[Mask, ...] = ()
         self.rules: dict[bytes, Access] = {}
+        #: Those of our own code: read-only in every plan, so no command can exchange them.
+        self.own_code: set[bytes] = set()
         #: Number in the child -> descriptor here.
         self.passed: list[tuple[int, int]] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-from handrail import private_places
+from handrail import own_code, private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 from handrail.sandbox.record import Record
@@ -51,7 +51,14 @@ def this_machine() -> Machine:
         slash_tmp=os.path.isdir("/tmp"),  # noqa: S108
         minimal=tuple(path for path in MINIMAL_ROOTS if os.path.lexists(path)),
         private=tuple(private_places.listed()),
+        own_code=own_code.places(*_looked_for()),
     )
+
+
+def _looked_for() -> list[str]:
+    """Every place up to the one where bwrap is."""
+    there = [os.path.exists(place) for place in BWRAP_PLACES]
+    return list(BWRAP_PLACES[: there.index(True) + 1] if any(there) else BWRAP_PLACES)
 
 
 def find_bubblewrap() -> str:

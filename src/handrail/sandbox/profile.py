@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from handrail.own_code import Place
+
 
 #: Names under a writable root that stay read-only unless an entry names them.
 PROTECTED_NAMES = (b".git", b".agents", b".codex")
@@ -88,6 +90,8 @@ class Machine(Record):
     minimal: tuple[bytes, ...] = MINIMAL_ROOTS
     #: Directories of ours that no sandbox may write to.
     private: tuple[bytes, ...] = ()
+    #: Where our own code lies (``own_code.places``).
+    own_code: tuple[Place, ...] = ()
 
 
 class Rule(Record):
@@ -116,6 +120,7 @@ class Profile(Record):
     #: Shared directories, in which no name is ever made up to protect it.
     shared: tuple[bytes, ...] = ()
     private: tuple[bytes, ...] = ()
+    own_code: tuple[Place, ...] = ()
     #: Whether Unix sockets may be made; somebody has to answer what connects then.
     sockets: bool = True
 
@@ -159,6 +164,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         protected=intent.protected,
         shared=tuple(sorted(shared | {b"/tmp", b"/var/tmp", b"/dev/shm"})),
         private=_normal(machine.private),
+        own_code=machine.own_code,
     )
 
 

@@ -21,6 +21,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from handrail import own_code
+
 log = logging.getLogger(__name__)
 
 #: Where the new program finds what it inherits; taken out of its environment at once.
@@ -125,8 +127,10 @@ class Upgrade:
             for fd in (control, self._listener(), self._lock)
         ]
         actions = [(os.POSIX_SPAWN_DUP2, fd, _FIRST + n) for n, fd in enumerate(passed)]
-        environment = {**os.environ, VARIABLE: json.dumps({"path": self._path})}
-        argv = [sys.executable, *sys.orig_argv[1:]]
+        environment = {**own_code.environment(), VARIABLE: json.dumps({"path": self._path})}
+        # -P: commands may write the current directory, which ``python -m`` would search.
+        safe = () if sys.flags.safe_path else ("-P",)
+        argv = [sys.executable, *safe, *sys.orig_argv[1:]]
         try:
             return os.posix_spawn(
                 sys.executable, argv, environment, file_actions=actions, setsigmask=()

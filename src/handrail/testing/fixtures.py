@@ -25,7 +25,7 @@ def handrail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server on a loopback port; it and its processes end with the test."""
     state = tmp_path_factory.mktemp("handrail") / "state"
     server = subprocess.Popen(
-        [sys.executable, "-m", "handrail", "serve", "--state-dir", str(state)],
+        [sys.executable, "-P", "-m", "handrail", "serve", "--state-dir", str(state)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

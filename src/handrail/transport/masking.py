@@ -49,7 +49,10 @@ def _for_long() -> Masking:
 
 def compiled() -> Masking | None:
     """The C function, if its package is here and has it."""
-    package = importlib.util.find_spec("websockets")
+    try:
+        package = importlib.util.find_spec("websockets")
+    except ModuleNotFoundError:  # only where commands write (``own_code``)
+        package = None
     folders = (package.submodule_search_locations or ()) if package is not None else ()
     for folder in folders:
         for suffix in EXTENSION_SUFFIXES:
