@@ -62,6 +62,16 @@ def run(
     raise SandboxUnavailable("the sandbox could not be set up; start the command again")
 
 
+def private_tmp() -> Temporary:
+    """What is the /tmp of one command; raises SandboxUnavailable."""
+    try:
+        return temporary.Temporary()
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"no directory for temporary files can be made ({error.strerror}); set TMPDIR"
+        ) from error
+
+
 def _guard(foreground: Foreground, held: Wrapped, own: Temporary | None) -> Guard:
     from handrail.process.guard import Guard  # when the command runs already
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail.sandbox import private_tmp
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.mounts import Mounts
 from handrail.sandbox.paths import (
@@ -24,13 +25,14 @@ from handrail.sandbox.paths import (
     shown,
 )
 from handrail.sandbox.plan import Indexes, Plan, look
-from handrail.sandbox.profile import Access, Profile, parents
+from handrail.sandbox.profile import Access, Profile, parents, within
 from handrail.sandbox.repositories import MORE, MOST_DIRECTORIES, git_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from handrail.sandbox.private_tmp import Part
 
 #: What every sandbox has one of for itself, to be used as it is; the host's is never shown.
 ITS_OWN = (b"/dev", b"/proc")
@@ -57,6 +59,7 @@ class Layout:
         self.places = Places()
         self.masks: dict[bytes, Mask] = {}
         self.closed: set[bytes] = set()
+        self.parts: list[Part] = []
 
     def build(self) -> Plan:
         try:
@@ -65,12 +68,16 @@ class Layout:
             self._protected()
             self._globs()
             self._private()
-            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful).make()
+            self._private_tmp()
+            own = {path: opened for part in self.parts for path, opened in part.opened.items()}
+            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
         except BaseException:
             self.plan.close()
             raise
         finally:
             self.places.close()
+            for part in self.parts:
+                part.close()
         return self.plan
 
     # --- rules ----------------------------------------------------------------------------
@@ -281,6 +288,35 @@ class Layout:
         except (Missing, Crossed, Refused):
             return  # out of reach for us, so for the command
         self._rule(path, Access.DENY)
+
+    # --- a /tmp of its own -------------------------------------------------------------------
+
+    def _private_tmp(self) -> None:
+        """Cover the host's directories for temporary files, unless they are named themselves."""
+        directory = self.profile.private_tmp
+        if directory is None:
+            return
+        for place, name in private_tmp.places().items():
+            if place not in self.rules:
+                self._cover_tmp(directory, place, name)
+
+    def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
+        open_rules = [path for path, access in self.rules.items() if access is not Access.DENY]
+        named = private_tmp.named_paths(self.profile)
+        shared = private_tmp.shares(place, (*open_rules, *named))
+        for path in (*self.rules, *self.masks):
+            if within(path, place) and not any(within(path, share) for share in shared):
+                self.rules.pop(path, None)  # of the host's, which is not shown
+                self.masks.pop(path, None)
+        kinds = {
+            path: self.places[path].is_directory if path in self.rules else None for path in shared
+        }
+        part = private_tmp.open_part(directory, place, name, kinds)
+        self.parts.append(part)
+        self.plan.shown.add(part)
+        for path in (place, *(path for path in shared if kinds[path] is None)):
+            self.rules[path] = Access.WRITE
+        self._note(part.path)
 
     # --- looking --------------------------------------------------------------------------
 

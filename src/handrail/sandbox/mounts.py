@@ -59,14 +59,19 @@ class Mounts:
         masks: Mapping[bytes, Mask],
         fresh_proc: bool,
         careful: bool = False,
+        own: Mapping[bytes, Opened] | None = None,
     ) -> None:
+        """``own``: what is mounted where the host has something else (``private_tmp``)."""
+        self._own = own or {}
+        self._tops = plan.shown.mounts
+        self._shares = plan.shown.shares
         self._plan = plan
         self._rules = plan.rules
         self._places = places
         self._masks = masks
         self._fresh_proc = fresh_proc
         self._pinned: set[bytes] = set()
-        self._needed = _needed(plan.rules)
+        self._needed = _needed(plan.rules, self._tops)
         #: Directories in which something may be read, or written, although they say otherwise.
         self._readable_inside: set[bytes] = set()
         self._writable_inside: set[bytes] = set()
@@ -151,7 +156,7 @@ class Mounts:
         access = self._rules[path]
         around = self._around(path)
         outer = Access.DENY if around is None else self._rules[around]
-        opened = self._places[path]
+        opened = self._opened(path)
         if outer is Access.WRITE:
             self._pin(path)
         inner = path in self._readable_inside
@@ -159,11 +164,20 @@ class Mounts:
             self._close_directory(path)
         elif access is Access.DENY:
             self._hide(opened)
-        elif access is Access.READ and outer is Access.WRITE and path not in self._writable_inside:
+        elif (
+            access is Access.READ
+            and outer is Access.WRITE
+            and path not in self._writable_inside
+            and path not in self._tops  # mounted on what is there only in the sandbox
+        ):
             self._carve(beforehand.READ, opened, lambda: self._bind(opened, writable=False))
         else:
             # Never beforehand: what bwrap copies from a read-only place stays read-only.
             self._plan.steps.append(self._bind(opened, writable=access is Access.WRITE))
+
+    def _opened(self, path: bytes) -> Opened:
+        own = self._own.get(path)
+        return self._places[path] if own is None else own
 
     def _hide(self, opened: Opened) -> None:
         if opened.is_directory:
@@ -208,7 +222,7 @@ class Mounts:
                 if between not in made and within(between, path):
                     self._plan.steps.append(Directory(between, 0o111))
                     made.add(between)
-            if self._places[inner].is_directory:
+            if self._opened(inner).is_directory:
                 self._plan.steps.append(Directory(inner, 0o111))
             else:
                 self._plan.steps.append(MountPoint(inner, self._null()))
@@ -230,6 +244,8 @@ class Mounts:
             if access is not None and access is not Access.WRITE:
                 break
             chain.append(place)
+            if place in self._tops:
+                break
         # The outermost writable rule is a mount already.
         while chain and self._rules.get(chain[-1]) is not Access.WRITE:
             chain.pop()
@@ -239,6 +255,10 @@ class Mounts:
                 self._pin_one(place)
 
     def _pin_one(self, place: bytes) -> None:
+        own = self._own.get(place)
+        if own is not None:
+            self._plan.steps.append(self._bind(own, writable=True))
+            return
         try:
             opened = self._places.open(place, lambda link, status: False)
         except (Missing, Crossed):
@@ -271,12 +291,15 @@ class Mounts:
                 self._plan.steps.append(Link(path, target))
 
 
-def _needed(rules: Mapping[bytes, Access]) -> list[bytes]:
-    """Rules that say something else than the rule around them; the root is the base."""
+def _needed(rules: Mapping[bytes, Access], tops: set[bytes]) -> list[bytes]:
+    """Rules that say something else than the rule around them, or show something else.
+
+    The root is the base.
+    """
     needed: dict[bytes, Access] = {b"/": rules.get(b"/", Access.DENY)}
     for path in sorted(rules, key=depth):
         around = next(p for p in parents(path) if p in needed) if path != b"/" else b"/"
-        if path != b"/" and rules[path] is not needed[around]:
+        if path != b"/" and (rules[path] is not needed[around] or path in tops):
             needed[path] = rules[path]
     del needed[b"/"]
     return list(needed)

@@ -13,6 +13,7 @@ from handrail.sandbox.bubblewrap import Step
 from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.paths import Exchanged
+from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 from handrail.sandbox.repositories import RepositoryIndex
 
@@ -42,6 +43,8 @@ class Plan:
         self.found = False
         #: What is mounted before bwrap begins (``beforehand.py``).
         self.beforehand = b""
+        #: What is shown instead of the host's /tmp.
+        self.shown = Shown()
 
     def access(self, path: bytes) -> Access:
         """What may be done at a real path."""

@@ -34,6 +34,8 @@ MINIMAL_ROOTS = (
     b"/nix/store",
     b"/run/current-system/sw",
 )
+#: Symbolic roots of the host's directories for temporary files.
+TEMPORARY = ("slash_tmp", "tmpdir")
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 
 
@@ -77,6 +79,15 @@ class Intent(Record):
     workspace_roots: tuple[bytes, ...] = ()
     glob_depth: int | None = None
     protected: tuple[bytes, ...] = PROTECTED_NAMES
+    #: The directory that is shown as /tmp and /var/tmp, instead of the host's (``private_tmp``).
+    private_tmp: bytes | None = None
+
+    @property
+    def wants_tmp(self) -> bool:
+        """Whether commands are to have a place for temporary files."""
+        return any(
+            entry.special in TEMPORARY and entry.access is Access.WRITE for entry in self.entries
+        )
 
 
 class Machine(Record):
@@ -118,6 +129,7 @@ class Profile(Record):
     private: tuple[bytes, ...] = ()
     #: Whether Unix sockets may be made; somebody has to answer what connects then.
     sockets: bool = True
+    private_tmp: bytes | None = None
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""
@@ -146,9 +158,11 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         if entry.glob is not None:
             globs += _globs(entry, cwd, roots)
             continue
+        if intent.private_tmp and entry.special in TEMPORARY and entry.access is not Access.DENY:
+            continue  # which are not the host's then
         for path in _paths(entry, roots, machine):
             rules[path] = max(rules.get(path, entry.access), entry.access)
-        if entry.special in ("slash_tmp", "tmpdir"):
+        if entry.special in TEMPORARY:
             shared.update(_paths(entry, roots, machine))
     ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
     return Profile(
@@ -159,6 +173,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         protected=intent.protected,
         shared=tuple(sorted(shared | {b"/tmp", b"/var/tmp", b"/dev/shm"})),
         private=_normal(machine.private),
+        private_tmp=intent.private_tmp and _absolute(intent.private_tmp, "private /tmp"),
     )
 
 

@@ -192,6 +192,12 @@ class Sandbox:
 def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
     """What can be seen to fail from here is refused, with a better sentence than exec's."""
     real = os.path.realpath(cwd)
+    shown_from = plan.shown.host_path(real)
+    if shown_from != real and not os.path.isdir(shown_from):
+        raise Refused(
+            f"the working directory {os.fsdecode(cwd)} is not in the sandbox, which has a /tmp of"
+            " its own; name it as one to read or write"
+        )
     if plan.access(real) is Access.DENY:
         raise Refused(
             f"the working directory {os.fsdecode(cwd)} is not readable under the profile;"
