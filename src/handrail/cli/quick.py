@@ -115,7 +115,7 @@ def _run_contained(asked: _Asked) -> int:
         if asked.sandbox == "workspace-write":
             own = Temporary()
             entries.append(Entry(Access.WRITE, special="project_roots"))
-            env[b"TMPDIR"] = b"/tmp"  # noqa: S108 (the one of the sandbox)
+            env[b"TMPDIR"] = b"/tmp"
         private_tmp = None if own is None else own.path
         intent = Intent(entries=tuple(entries), workspace_roots=(cwd,), private_tmp=private_tmp)
         profile = sandbox.resolve(intent, cwd)

@@ -19,7 +19,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import helper, landlock, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
-from handrail.sandbox.profile import Access, Profile
+from handrail.sandbox.profile import Access, Profile, Rule
 from handrail.sandbox.repositories import RepositoryIndex
 
 BACKEND = "landlock"
@@ -85,6 +85,18 @@ def nothing_shared(machine: str) -> bytes:
         steps += [(0x15, 0, 1, number), (0x06, 0, 0, refuse)]
     steps.append((0x06, 0, 0, 0x7FFF0000))
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def own_directory(spec: ProcessSpec, profile: Profile) -> tuple[ProcessSpec, Profile]:
+    """The same for a command that was to have a /tmp of its own: its directory is written by name.
+
+    The host's /tmp stays closed to it.
+    """
+    path = profile.private_tmp or b""
+    rules = (*profile.rules, Rule(path, Access.WRITE))
+    env = {**spec.env, b"TMPDIR": path}
+    shared = (*profile.shared, path)
+    return replace(spec, env=env), profile._replace(rules=rules, shared=shared, private_tmp=None)
 
 
 def become(

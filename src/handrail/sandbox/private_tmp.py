@@ -197,13 +197,15 @@ def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mappin
     """
     roots = tuple(writable)
     changed = {
-        name: b"/tmp"  # noqa: S108 (the one of the sandbox)
+        name: b"/tmp"
         for name in VARIABLES
         if name in env and not any(within(os.path.realpath(env[name]), root) for root in roots)
     }
     return {**env, **changed} if changed else env
 
 
-def is_below(path: bytes) -> bool:
-    """Whether a path may be another inside than on the host."""
-    return any(within(os.path.normpath(path), place) for place in PLACES)
+def concerns(program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
+    """Whether a command may start from what is there only in the sandbox."""
+    names = [program] if b"/" in program else env.get(b"PATH", b"").split(b":")
+    paths = [cwd, *(os.path.join(cwd, name) for name in names)]
+    return any(within(os.path.normpath(path), place) for path in paths for place in PLACES)

@@ -119,9 +119,12 @@ class Confinements:
 
 def confinement_of(conn: Connection, given: dict[str, Any], *, writes: bool) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
-    from handrail.server.sandboxing import profile_of
+    from handrail.server.sandboxing import check_private_tmp, profile_of
 
     server = conn.server
+    session = conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    check_private_tmp(session, given)
     profile = profile_of(server.sandbox, given, b"/")
     if not profile.confined or _all_files(profile):
         return None

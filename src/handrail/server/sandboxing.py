@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import handrail.sandbox.attendant  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
@@ -28,6 +28,9 @@ from handrail.protocol.sandbox import (
 from handrail.sandbox import verdict
 from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
 from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
+
+if TYPE_CHECKING:
+    from handrail.server.sessions import Session
 
 _ACCESS = {
     "read": Access.READ,
@@ -71,6 +74,8 @@ def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: boo
 
         if watch:
             raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+        if profile.private_tmp is not None:  # which nothing can be mounted over here
+            spec, profile = fallback.own_directory(spec, profile)
         held, fd = fallback.contain(spec, profile, why, lasting=True)
         held = replace(held, judge=verdict.judge)
         return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
@@ -112,7 +117,28 @@ def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:
     if isinstance(permissions, Disabled):
         return Intent(disabled=True), base
     network = permissions.network == "enabled"
-    return Intent(files, entries, network, False, roots, depth), base
+    intent = Intent(files, entries, network, False, roots, depth)
+    if params.private_tmp is not None:
+        intent = intent._replace(private_tmp=_path(params.private_tmp, "private /tmp URI"))
+    return intent, base
+
+
+def check_private_tmp(session: Session, given: dict[str, Any]) -> bool:
+    """Whether commands are to have a /tmp of their own; raises RpcError -32602.
+
+    It is the session's own directory, and no other of this machine.
+    """
+    uri = given.get("privateTmp")
+    if uri is None:
+        return False
+    own = session.temporary
+    if own is None or uri != path_uri.to_uri(os.fsencode(own)):
+        raise RpcError(
+            INVALID_PARAMS,
+            "`sandbox.privateTmp` is not the directory of this session; ask for it with"
+            " session/temporary",
+        )
+    return True
 
 
 def _entry(entry: PermissionEntry) -> Entry:

@@ -49,10 +49,14 @@ def process_start(conn: Connection, params: StartParams) -> Any:
             INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
         )
     if params.sandbox is not None:
-        from handrail.server.sandboxing import contain  # only when one is asked for
+        from handrail.sandbox import private_tmp
+        from handrail.server.sandboxing import check_private_tmp, contain  # when asked for
 
         if session.table.get(key) is None:
-            if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
+            private = check_private_tmp(session, params.sandbox)
+            if conn.notifier.extended and not (
+                private and private_tmp.concerns(spec.argv[0], spec.env, spec.cwd)
+            ):  # the wire knows an exit code for it, our clients a reason
                 _check_program(spec)
             watch = params.watch_denials
             held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
