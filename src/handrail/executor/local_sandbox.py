@@ -36,9 +36,7 @@ class LocalSandbox:
         """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
         try:
             profile = self._profile(spec, given)
-            if profile.private_tmp is None or not private_tmp.concerns(
-                spec.argv[0], spec.env, spec.cwd
-            ):
+            if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
                 _check(spec)  # what is there on the host
             return replace(self._sandbox.contain(spec, profile), judge=judge)
         except SandboxError as error:

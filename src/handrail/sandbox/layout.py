@@ -314,8 +314,9 @@ class Layout:
         part = private_tmp.open_part(directory, place, name, kinds)
         self.parts.append(part)
         self.plan.shown.add(part)
-        for path in (place, *(path for path in shared if kinds[path] is None)):
-            self.rules[path] = Access.WRITE
+        for path in part.opened:
+            way = path != place and path not in shared
+            self.rules[path] = Access.READ if way else Access.WRITE
         self._note(part.path)
 
     # --- looking --------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class Mounts:
         """``own``: what is mounted where the host has something else (``private_tmp``)."""
         self._own = own or {}
         self._tops = plan.shown.mounts
-        self._shares = plan.shown.shares
         self._plan = plan
         self._rules = plan.rules
         self._places = places
@@ -169,6 +168,7 @@ class Mounts:
             and outer is Access.WRITE
             and path not in self._writable_inside
             and path not in self._tops  # mounted on what is there only in the sandbox
+            and path not in self._own
         ):
             self._carve(beforehand.READ, opened, lambda: self._bind(opened, writable=False))
         else:
@@ -255,10 +255,6 @@ class Mounts:
                 self._pin_one(place)
 
     def _pin_one(self, place: bytes) -> None:
-        own = self._own.get(place)
-        if own is not None:
-            self._plan.steps.append(self._bind(own, writable=True))
-            return
         try:
             opened = self._places.open(place, lambda link, status: False)
         except (Missing, Crossed):

@@ -7,9 +7,9 @@ share the same paths of the host show the same part: a file that one command wri
 the next.
 
 What a profile names below ``/tmp`` is the host's, mounted at its own path.  The directories on
-the way are made in the owner's directory, and every sandbox that can write there has each of them
-as a mount point, which it cannot rename.  So none can lead a later one elsewhere; that is why a
-sandbox that shares other paths has another part.
+the way are made in the owner's directory, and every sandbox that can write there has them mounted
+read-only: none can rename or replace them, and lead a later one elsewhere.  That is why a sandbox
+that shares other paths has another part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import stat
 
 from handrail.sandbox.paths import Opened, Refused, shown
-from handrail.sandbox.profile import Access, parents, within
+from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Profile
 
 #: What is covered, by the name of its part.
-PLACES = {b"/tmp": b"tmp", b"/var/tmp": b"var-tmp"}
+PLACES = {place: place[1:].replace(b"/", b"-") for place in SYSTEM_TMP}
 #: Variables that name a directory for temporary files.
 VARIABLES = (b"TMPDIR", b"TMP", b"TEMP")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,7 +43,7 @@ class Part:
         self.path = path
         #: The topmost paths of the host in it.
         self.shares = shares
-        #: The part itself and the directories in it that must not be renamed, by path inside.
+        #: The part itself and the directories on the way to what is shared, by path inside.
         self.opened: dict[bytes, Opened] = {}
 
     def close(self) -> None:
@@ -175,11 +175,6 @@ class Shown:
         """The places, and the paths of the host below them: each is a mount of its own."""
         return {path for place, (_, shared) in self._parts.items() for path in (place, *shared)}
 
-    @property
-    def shares(self) -> set[bytes]:
-        """Of these the paths of the host."""
-        return {path for _, shared in self._parts.values() for path in shared}
-
     def host_path(self, path: bytes) -> bytes:
         """Where on the host lies what a sandbox shows at a real path."""
         for place, (inner, shared) in self._parts.items():
@@ -204,8 +199,15 @@ def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mappin
     return {**env, **changed} if changed else env
 
 
-def concerns(program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
+def concerns(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
     """Whether a command may start from what is there only in the sandbox."""
+    if profile.private_tmp is None:
+        return False
     names = [program] if b"/" in program else env.get(b"PATH", b"").split(b":")
-    paths = [cwd, *(os.path.join(cwd, name) for name in names)]
-    return any(within(os.path.normpath(path), place) for path in paths for place in PLACES)
+    paths = [normal(os.path.join(cwd, name)) for name in (b"", *names)]
+    named = [path for path in named_paths(profile) if any(within(path, p) for p in PLACES)]
+    return any(
+        within(path, place) and not any(within(path, share) for share in named)
+        for path in paths
+        for place in PLACES
+    )

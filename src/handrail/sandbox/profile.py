@@ -34,6 +34,8 @@ MINIMAL_ROOTS = (
     b"/nix/store",
     b"/run/current-system/sw",
 )
+#: The host's directories for temporary files, which a sandbox can have others for.
+SYSTEM_TMP = (b"/tmp", b"/var/tmp")
 #: Symbolic roots of the host's directories for temporary files.
 TEMPORARY = ("slash_tmp", "tmpdir")
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
@@ -164,6 +166,8 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
             rules[path] = max(rules.get(path, entry.access), entry.access)
         if entry.special in TEMPORARY:
             shared.update(_paths(entry, roots, machine))
+    if intent.private_tmp:
+        _show_roots(roots, rules)
     ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
     return Profile(
         rules=tuple(Rule(path, access) for path, access in ordered),
@@ -175,6 +179,15 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         private=_normal(machine.private),
         private_tmp=intent.private_tmp and _absolute(intent.private_tmp, "private /tmp"),
     )
+
+
+def _show_roots(roots: Sequence[bytes], rules: dict[bytes, Access]) -> None:
+    """Name the workspaces that lie where the sandbox has a directory of its own."""
+    for root in roots:
+        if root not in rules and any(within(root, place) for place in SYSTEM_TMP):
+            around = next((path for path in parents(root) if path in rules), None)
+            if around is not None and rules[around] is not Access.DENY:
+                rules[root] = rules[around]
 
 
 def _paths(entry: Entry, roots: Sequence[bytes], machine: Machine) -> Iterable[bytes]:

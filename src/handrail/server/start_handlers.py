@@ -49,15 +49,12 @@ def process_start(conn: Connection, params: StartParams) -> Any:
             INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
         )
     if params.sandbox is not None:
-        from handrail.sandbox import private_tmp
         from handrail.server.sandboxing import check_private_tmp, contain  # when asked for
 
         if session.table.get(key) is None:
-            private = check_private_tmp(session, params.sandbox)
-            if conn.notifier.extended and not (
-                private and private_tmp.concerns(spec.argv[0], spec.env, spec.cwd)
-            ):  # the wire knows an exit code for it, our clients a reason
-                _check_program(spec)
+            check_private_tmp(session, params.sandbox)
+            if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
+                _check_program(conn, params.sandbox, spec)
             watch = params.watch_denials
             held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
             spec = held.spec
@@ -94,7 +91,14 @@ async def _started(
     )
 
 
-def _check_program(spec: ProcessSpec) -> None:
+def _check_program(conn: Connection, sandbox: dict[str, Any], spec: ProcessSpec) -> None:
+    if "privateTmp" in sandbox:
+        from handrail.sandbox import private_tmp
+        from handrail.server.sandboxing import profile_of
+
+        profile = profile_of(conn.server.sandbox, sandbox, spec.cwd)
+        if private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
+            return  # it may be there in the sandbox alone
     try:
         lookup.check(spec.argv[0], spec.env, spec.cwd)
     except SpawnFailed as error:

@@ -113,7 +113,7 @@ class Rules:
         self._parts: dict[str, str] = {}
         self._shares: set[str] = set()
         if temporary is not None and private:
-            self._find_parts(temporary, [*bound(profile.read), *bound(profile.write)])
+            self._find_parts(temporary, [root, *bound(profile.read + profile.write)])
         self._paths = [(path, Access.READ) for path in bound(profile.read)]
         self._paths += [(path, Access.WRITE) for path in writes]
         self._paths += [
