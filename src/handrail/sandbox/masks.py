@@ -18,7 +18,7 @@ import os
 import stat
 
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
-from handrail.sandbox.profile import PROTECTED_NAMES
+from handrail.sandbox.profile import PROTECTED_NAMES, known_names
 from handrail.sandbox.record import Record
 from handrail.sandbox.state import state_base
 
@@ -254,7 +254,8 @@ def _make(directories: _Directories, mask: Mask, shared: Identity | None) -> Ide
     fresh = True
     try:
         if mask.directory:
-            os.mkdir(name, 0o755, dir_fd=parent)
+            # What others trust only if it is theirs alone is of use to them in the meantime.
+            os.mkdir(name, 0o755 if name in PROTECTED_NAMES else 0o700, dir_fd=parent)
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             os.close(os.open(name, flags, 0o644, dir_fd=parent))
@@ -289,7 +290,7 @@ def _remove_one(parent: int, name: bytes, identity: Identity) -> None:
     if identity != (status.st_dev, status.st_ino):
         return
     if stat.S_ISDIR(status.st_mode):
-        if name not in PROTECTED_NAMES:
+        if name not in PROTECTED_NAMES and name not in known_names(os.geteuid()):
             return  # no other directory was ever made by us
         os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:

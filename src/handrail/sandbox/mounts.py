@@ -91,7 +91,7 @@ class Mounts:
         Who was there before it may exchange it for a link while bwrap makes the sandbox, and bwrap
         (before 0.12) follows: it would make what is missing wherever that leads.
         """
-        named = {rule.path for rule in self._plan.profile.rules}
+        named = {rule.path for rule in self._plan.profile.rules} | self._own.keys()
         for path in self._needed:
             around = self._around(path)
             if around is None or self._rules[around] is not Access.WRITE or path in named:

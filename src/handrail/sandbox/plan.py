@@ -17,6 +17,10 @@ from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 from handrail.sandbox.repositories import RepositoryIndex
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.tmp_sockets import SocketIndex
+
 #: How often a plan is begun anew because something moved meanwhile.
 _MOST_TRIES = 4
 
@@ -38,6 +42,10 @@ class Plan:
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
+        #: By shared directory: what of it is covered because programs of the host trust it.
+        self.sockets: dict[bytes, tuple[bytes, ...]] = {}
+        #: The table of mounts, if it made a difference.
+        self.mount_table: bytes | None = None
         self.arguments: list[bytes] = []
         #: Whether it covers something that was found below a writable place, rather than named.
         self.found = False
@@ -71,6 +79,13 @@ class Plan:
         for root, found in self.repositories.items():
             if self._indexes(root, shared=root in self.profile.shared).refresh() != found:
                 return False
+        for root, covered in self.sockets.items():
+            if self._indexes.sockets(root).refresh() != covered:
+                return False
+        if self.mount_table is not None:
+            from handrail.sandbox import mount_aliases  # where something is denied
+
+            return mount_aliases.table() == self.mount_table
         return True
 
     def close(self) -> None:
@@ -97,6 +112,16 @@ class Indexes:
 
     def __init__(self) -> None:
         self._known: dict[bytes, RepositoryIndex] = {}
+        self._sockets: dict[bytes, SocketIndex] = {}
+
+    def sockets(self, root: bytes) -> SocketIndex:
+        """What programs of the host trust in a shared directory."""
+        index = self._sockets.get(root)
+        if index is None:
+            from handrail.sandbox.tmp_sockets import SocketIndex  # for clients of the wire
+
+            index = self._sockets[root] = SocketIndex(root)
+        return index
 
     def __call__(self, root: bytes, *, shared: bool) -> RepositoryIndex:
         index = self._known.get(root)

@@ -278,6 +278,11 @@ def within(path: bytes, root: bytes) -> bool:
     return path == root or root == b"/" or path.startswith(root + b"/")
 
 
+def known_names(uid: int) -> tuple[bytes, ...]:
+    """Directories of a shared ``/tmp`` that are covered even before they are there."""
+    return b"tmux-%d" % uid, b"handrail-%d" % uid
+
+
 def parents(path: bytes) -> list[bytes]:
     """The strict ancestors of a normal path, nearest first."""
     found = []
