@@ -82,7 +82,8 @@ class Mounts:
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
         plan.found = self._has_found()
-        if (len(self._needed) > MANY or (careful and plan.found)) and beforehand.possible():
+        many = len(self._needed) + len(masks) > MANY
+        if (many or (careful and plan.found)) and beforehand.possible():
             self._beforehand = []
 
     def _has_found(self) -> bool:
@@ -197,7 +198,7 @@ class Mounts:
     def _request(self) -> None:
         if not self._beforehand:
             return
-        if len(self._beforehand) > MOST_BEFOREHAND:
+        if len(self._beforehand) + len(self._masks) > MOST_BEFOREHAND:
             raise Refused(_too_many(MOST_BEFOREHAND))
         places = ((what, *opened.identity, opened.path) for what, opened in self._beforehand)
         self._plan.beforehand = beforehand.request(places)
@@ -231,7 +232,9 @@ class Mounts:
 
     def _mount_mask(self, mask: Mask) -> None:
         self._pin(mask.path)
-        if mask.directory:
+        if self._beforehand is not None and not _comes_last(mask.path):
+            self._plan.masks_beforehand = True  # each, when it was made
+        elif mask.directory:
             self._plan.steps.append(Empty(mask.path, 0o555))
         else:
             self._plan.steps.append(EmptyFile(mask.path, self._null(), 0o444))

@@ -51,6 +51,8 @@ class Plan:
         self.found = False
         #: What is mounted before bwrap begins (``beforehand.py``).
         self.beforehand = b""
+        #: Whether the names that are missing are covered then, too.
+        self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
         self.shown = Shown()
 

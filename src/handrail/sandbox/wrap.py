@@ -171,7 +171,9 @@ def wrap_command(
         if plan.beforehand:
             from handrail.sandbox import beforehand  # few have that many
 
-            closing.append(memory(plan.beforehand))
+            masks = lease.made if lease is not None and plan.masks_beforehand else {}
+            places = ((beforehand.READ, *made, mask.path) for mask, made in masks.items())
+            closing.append(memory(plan.beforehand + beforehand.request(places)))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*beforehand.words(BEFORE_FD, lasting=lasting), *program)
         elif bwrap.apart and spreads():
