@@ -13,6 +13,7 @@ first process in ``/proc`` is covered.
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import os
 import stat
@@ -85,6 +86,8 @@ class Registry:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._lock = os.open(os.path.join(self.directory, "lock"), flags, 0o600)
         self._active: dict[tuple[Mask, ...], Lease] = {}
+        #: The lock of the file keeps other processes out, this one other threads.
+        self._threads = _thread.RLock()
         self._count = 0
         self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
 
@@ -159,7 +162,7 @@ class Registry:
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""
-        for lease in self._active.values():
+        for lease in list(self._active.values()):
             for mask, made in lease.made.items():
                 if mask.path == path and made == identity:
                     return True
@@ -195,20 +198,23 @@ class Registry:
         return living
 
     def _locked(self) -> _Locked:
-        return _Locked(self._lock)
+        return _Locked(self._lock, self._threads)
 
 
 class _Locked:
     """The lock of the whole registry, held for a block."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, threads: _thread.RLock) -> None:
         self._fd = fd
+        self._threads = threads
 
     def __enter__(self) -> None:
+        self._threads.acquire()
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._threads.release()
 
 
 def _unlink(place: str) -> None:

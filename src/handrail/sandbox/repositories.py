@@ -41,6 +41,11 @@ class RepositoryIndex:
         self._shared = shared
         self._seen: dict[bytes, Directory] = {}
 
+    @property
+    def size(self) -> int:
+        """How many directories there were at the last look."""
+        return len(self._seen)
+
     def refresh(self) -> tuple[bytes, ...]:
         """The paths of all ``.git``, and of directories of ours that we may not look into, sorted.
 

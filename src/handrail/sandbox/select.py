@@ -12,6 +12,7 @@ import sys
 
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
+from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
@@ -36,6 +37,35 @@ LINUX_SECCOMP = "linuxSeccomp"
 _LAST_SECONDS = 2.0
 #: How often a plan is made anew because names appear that were missing.
 _MOST_TRIES = 8
+
+
+class Preparation:
+    """The plan of one profile, made beside whoever goes on meanwhile."""
+
+    def __init__(self, planner: Planner, profile: Profile) -> None:
+        self._planner = planner
+        self._profile = profile
+        self._careful = others_at_work()
+        #: How long it took.
+        self.seconds = 0.0
+
+    def look(self) -> Plan:
+        """Make it, in any thread; raises Refused."""
+        import time
+
+        began = time.monotonic()
+        try:
+            return self._planner.prepare(self._profile, self._careful)
+        finally:
+            self.seconds = time.monotonic() - began
+
+    def install(self, plan: Plan) -> None:
+        """Have it used by the ``contain`` that follows at once."""
+        self._planner.install(self._profile, self._careful, plan)
+
+    def discard(self, plan: Plan) -> None:
+        """There is no ``contain`` any more."""
+        self._planner.discard(plan)
 
 
 class Sandbox:
@@ -66,6 +96,14 @@ class Sandbox:
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
         return self._ready().plan(profile)
+
+    def prepare(self, profile: Profile) -> Preparation | None:
+        """What to do in another thread before ``contain``, if looking may take a while.
+
+        Raises SandboxUnavailable.
+        """
+        planner = self._ready()
+        return Preparation(planner, profile) if planner.takes_long(profile) else None
 
     def contain(
         self,

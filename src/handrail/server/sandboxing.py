@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import handrail.sandbox.attendant  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.filesystem.pool import FilePool
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -27,7 +28,7 @@ from handrail.protocol.sandbox import (
 )
 from handrail.sandbox import verdict
 from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
-from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
+from handrail.sandbox.select import LINUX_SECCOMP, Preparation, Sandbox
 
 if TYPE_CHECKING:
     from handrail.server.sessions import Session
@@ -38,6 +39,10 @@ _ACCESS = {
     "deny": Access.DENY,
     "none": Access.DENY,
 }
+
+
+#: Looking at a tree may take so long, on a file system that hangs.
+_PLANNING_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +56,37 @@ class Contained:
 
 
 def contain(
-    sandbox: Sandbox, given: dict[str, Any], spec: ProcessSpec, *, watch: bool = False
+    sandbox: Sandbox, profile: Profile, spec: ProcessSpec, *, watch: bool = False
 ) -> Contained:
     """The command held as the profile says; raises RpcError -32602.
 
     ``watch``: what it tries in vain is noted while it happens.
     """
-    profile = profile_of(sandbox, given, spec.cwd)
     if not profile.confined:
         return Contained(spec)
     try:
         return _contained(sandbox, profile, spec, watch)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare process sandbox: {error}") from None
+
+
+def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
+    """What to do in a thread before ``contain``, if anything."""
+    try:
+        return sandbox.prepare(profile) if profile.confined else None
+    except SandboxError:
+        return None  # which ``contain`` has an answer for
+
+
+async def planned(pool: FilePool, preparation: Preparation, what: str = "process") -> None:
+    """Do it; raises RpcError -32602, and FilesError when no thread is to be had."""
+    try:
+        plan = await pool.run(
+            preparation.look, deadline=_PLANNING_SECONDS, discard=preparation.discard
+        )
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}") from None
+    preparation.install(plan)
 
 
 def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
