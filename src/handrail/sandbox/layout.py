@@ -359,6 +359,8 @@ class Layout:
                 self._cover_known_names(root)
 
     def _cover_known_names(self, root: bytes) -> None:
+        if not os.access(root, os.W_OK):
+            return  # a command cannot make them either
         for name in known_names(os.geteuid()):
             path = os.path.join(root, name)
             if path in self.rules or path in self.masks:
