@@ -121,13 +121,14 @@ def test_a_socket_in_it_can_be_connected_to_inside_and_is_not_found_outside(own:
 
 
 def test_nothing_is_left_of_the_one_of_a_command(tmp_path: Path) -> None:
-    place = tmp_path / "t"
+    place, ws = tmp_path / "t", tmp_path / "w"
     place.mkdir()
+    ws.mkdir()
     script = "mkdir -m 0 -p /tmp/a/b; echo $TMPDIR"
     for words in (["sandbox", "--"], ["run", "--"]):
         done = subprocess.run(
             [sys.executable, "-m", "handrail", *words, "sh", "-c", script],
-            cwd=tmp_path,
+            cwd=ws,
             env={**os.environ, "TMPDIR": str(place)},
             capture_output=True,
             text=True,
