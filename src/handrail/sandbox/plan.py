@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: How often a plan is begun anew because something moved meanwhile.
 _MOST_TRIES = 4
 
-#: So many directories are looked at in about a millisecond.
+#: So many directories are looked at in a few milliseconds, by who serves others as well.
 _LARGE = 500
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
@@ -124,9 +124,9 @@ class Indexes:
         self._sockets: dict[bytes, SocketIndex] = {}
 
     def is_large(self, root: bytes) -> bool:
-        """Whether there is much to look at below a root; who has not looked yet cannot know."""
+        """Whether there is much to look at below a root, or it was never looked at."""
         index = self._known.get(root)
-        return index is None or index.size > _LARGE
+        return index is None or index.is_large(_LARGE)
 
     def sockets(self, root: bytes) -> SocketIndex:
         """What programs of the host trust in a shared directory."""

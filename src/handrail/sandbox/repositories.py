@@ -40,17 +40,26 @@ class RepositoryIndex:
         self.root = root
         self._shared = shared
         self._seen: dict[bytes, Directory] = {}
+        self._looked: tuple[bytes, ...] | None = None
 
-    @property
-    def size(self) -> int:
-        """How many directories there were at the last look."""
-        return len(self._seen)
+    def is_large(self, most: int) -> bool:
+        """Whether there are more directories than that now.
+
+        If not, the ``refresh`` that follows at once has nothing left to do.
+        """
+        self._looked = self._look(most)
+        return self._looked is None
 
     def refresh(self) -> tuple[bytes, ...]:
         """The paths of all ``.git``, and of directories of ours that we may not look into, sorted.
 
         With ``MORE`` among them if there is too much to look at.
         """
+        looked, self._looked = self._looked, None
+        return (self._look(None) or ()) if looked is None else looked
+
+    def _look(self, most: int | None) -> tuple[bytes, ...] | None:
+        """None: there are more directories than ``most``."""
         ours = os.geteuid()
         found: list[bytes] = []
         seen: dict[bytes, Directory] = {}
@@ -59,6 +68,8 @@ class RepositoryIndex:
         #: How many more levels are looked at, where not all are.
         levels: dict[bytes, int] = {}
         for path in todo:  # which grows meanwhile
+            if most is not None and len(todo) > most:
+                return None
             if len(seen) >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
                 if not self._shared:
                     found.append(MORE)
