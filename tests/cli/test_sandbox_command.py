@@ -42,12 +42,12 @@ def test_a_command_killed_by_a_signal(ws: Path) -> None:
 
 
 def test_profiles(ws: Path) -> None:
-    script = "echo x > f; echo x > /var/tmp/handrail-must-not-exist"
+    script = "echo x > f; echo x > /opt/handrail-must-not-exist"
     for profile, made in (("workspace-write", True), ("read-only", False)):
         done = run(ws, f"--profile={profile}", "sh", "-c", script)
         assert done.returncode != 0
         assert (ws / "f").exists() is made
-        assert not os.path.exists("/var/tmp/handrail-must-not-exist")
+        assert not os.path.exists("/opt/handrail-must-not-exist")
         (ws / "f").unlink(missing_ok=True)
     assert list(ws.iterdir()) == []
 

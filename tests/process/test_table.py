@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from keeper.watching import LIMIT, alive, children, descriptors, exists, zombies
 
-from handrail.errors import KeeperLost, ProcessExists, SpawnFailed
+from handrail.errors import KeeperLost, ProcessExists, SandboxUnavailable, SpawnFailed
 from handrail.process.child import Child
+from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
 
 from .workshop import Recorder, Run, Workshop, sh, spec
@@ -53,6 +55,41 @@ def test_id_is_taken_while_it_starts_runs_and_is_retained(run: Run) -> None:
         with pytest.raises(ProcessExists):
             await table.start("p", SLEEP, _nobody)
         assert children(shop.keeper) == set()
+
+    run(main)
+
+
+def test_id_is_taken_while_its_spec_is_made(run: Run) -> None:
+    async def main(shop: Workshop) -> None:
+        ready = asyncio.Event()
+        sent: list[bool] = []
+
+        async def make(program: str) -> tuple[ProcessSpec, Callable[[], None]]:
+            await ready.wait()
+            return spec(program), lambda: sent.append(True)
+
+        async def fail() -> tuple[ProcessSpec, Callable[[], None]]:
+            raise SandboxUnavailable("there is none")
+
+        start = shop.table.start_later("p", make("/bin/true"), _nobody)
+        assert isinstance(shop.table.get("p"), Starting)
+        with pytest.raises(ProcessExists):
+            shop.table.start_later("p", make("/bin/true"), _nobody)
+        ready.set()
+        await shop.finished(await start)
+        assert sent == [True]
+        with pytest.raises(SandboxUnavailable):
+            await shop.table.start_later("q", fail(), _nobody)
+        assert shop.table.get("q") is None
+        ready.clear()
+        start = shop.table.start_later("r", make("/bin/sleep"), _nobody)
+        place = shop.table.get("r")
+        assert isinstance(place, Starting)
+        place.cancelled = True
+        ready.set()
+        with pytest.raises(StartCancelled):
+            await start
+        assert shop.table.get("r") is None
 
     run(main)
 

@@ -68,7 +68,10 @@ def test_sandboxed_there_too(url: str, root: Path) -> None:
         result = ws.run("echo x > inside; echo y > ../outside; cat inside; exit 1")
         assert result.stdout == "x\n"
         assert result.denials
-        place = ws.run('echo z > "$TMPDIR/t" && echo "$TMPDIR"', check=True).stdout.strip()
+        assert ws.run('echo z > /tmp/t && echo "$TMPDIR"', check=True).stdout == "/tmp\n"
+        assert ws.files.read("/tmp/t") == "z\n"
+        place = ws._twin._ground.temporary
+        assert place is not None
         assert Path(place).stat().st_mode & 0o077 == 0
     assert not (root.parent / "outside").exists()
     assert not Path(place).exists()

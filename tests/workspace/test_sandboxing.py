@@ -45,8 +45,14 @@ def test_no_network(root: Path) -> None:
 
 def test_temporary_files_are_private_and_go_away(root: Path) -> None:
     with Workspace(root) as ws:
-        place = ws.run('echo x > "$TMPDIR/file" && echo "$TMPDIR"', check=True).stdout.strip()
-        assert ws.run(["cat", f"{place}/file"]).stdout == "x\n"
+        assert ws.run('echo x > /tmp/file && echo "$TMPDIR"', check=True).stdout == "/tmp\n"
+        ws.run("echo y > /var/tmp/file", check=True)
+        assert ws.run("cat /tmp/file /var/tmp/file", check=True).stdout == "x\ny\n"
+        assert ws.files.read("/tmp/file") == "x\n"
+        ws.files.write("/tmp/other", "z")
+        assert ws.run("cat /tmp/other", check=True).stdout == "z"
+        place = ws._twin._ground.temporary
+        assert place is not None
         assert os.stat(place).st_mode & 0o077 == 0
     assert not os.path.exists(place)
 

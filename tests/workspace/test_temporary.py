@@ -22,7 +22,8 @@ import sys
 from handrail import Workspace
 where, root = sys.argv[1:]
 with Workspace(root, at=where or None) as ws:
-    print(ws.run("mkdir -m 0 $TMPDIR/closed; echo $TMPDIR").stdout, end="", flush=True)
+    ws.run("mkdir -m 0 $TMPDIR/closed")
+    print(ws._twin._ground.temporary, flush=True)
     sys.stdin.read()
 """
 

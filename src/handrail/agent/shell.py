@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail import private_places
@@ -96,6 +96,7 @@ class AgentShell:
         hands = await take(self._where, self._cwd)
         try:
             settings = self._settings(hands, (await hands.executor.place()).shell)
+            settings = await _with_private_tmp(settings, hands)
             orchestrator = Orchestrator(
                 settings,
                 None if self._approver is None else _Pausing(self._approver, self),
@@ -290,6 +291,16 @@ class AgentShell:
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:
             guarded(self._on_event)(event)
+
+
+async def _with_private_tmp(
+    settings: orchestration.Settings, hands: Hands
+) -> orchestration.Settings:
+    mode = settings.sandbox
+    wanted = mode.restricted and not (mode.exclude_slash_tmp and mode.exclude_tmpdir)
+    if not wanted or hands.private_tmp is None or settings.private_tmp is not None:
+        return settings
+    return replace(settings, private_tmp=await hands.private_tmp())
 
 
 @dataclass(frozen=True, slots=True)

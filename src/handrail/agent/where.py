@@ -25,6 +25,8 @@ class Hands:
     local: bool
     release: Callable[[], Awaitable[None]]
     sandbox: SandboxMode | None = None
+    #: Makes the directory that commands have as their /tmp; None where there can be none.
+    private_tmp: Callable[[], Awaitable[str | None]] | None = None
 
 
 async def take(where: Where, cwd: str | None) -> Hands:
@@ -37,14 +39,20 @@ async def take(where: Where, cwd: str | None) -> Hands:
     if isinstance(where, AsyncWorkspace):
         executor = await where.executor()
         root = where.root if cwd is None else os.path.join(where.root, cwd)
-        return Hands(executor, root, _is_local(executor), where.close, from_profile(where.profile))
-
-    async def keep() -> None:
-        """The executor is the caller's."""
+        return Hands(
+            executor,
+            root,
+            _is_local(executor),
+            where.close,
+            from_profile(where.profile),
+            where.private_tmp,
+        )
 
     if cwd is None or not cwd.startswith("/"):
         raise UsageError("an executor has no directory of its own: give cwd, an absolute path")
-    return Hands(where, cwd, _is_local(where), keep)
+    # The executor is the caller's; what we make for its commands is ours.
+    ground = AsyncWorkspace(cwd, executor=where)
+    return Hands(where, cwd, _is_local(where), ground.close, private_tmp=ground.private_tmp)
 
 
 def from_profile(profile: Profile | None) -> SandboxMode:

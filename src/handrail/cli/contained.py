@@ -74,6 +74,16 @@ def run(
     raise SandboxUnavailable("the sandbox could not be set up; start the command again")
 
 
+def private_tmp() -> Temporary:
+    """What is the /tmp of one command; raises SandboxUnavailable."""
+    try:
+        return temporary.Temporary()
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"no directory for temporary files can be made ({error.strerror}); set TMPDIR"
+        ) from error
+
+
 def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
     """Our streams that the command gets as pipes; raises SandboxUnavailable for one it cannot."""
     if all(map(is_plain, numbers)):

@@ -116,11 +116,10 @@ def _run_contained(asked: _Asked) -> int:
         if asked.sandbox == "workspace-write":
             own = Temporary()
             entries.append(Entry(Access.WRITE, special="project_roots"))
-            entries.append(Entry(Access.WRITE, path=own.path))
-            env[b"TMPDIR"] = own.path
-        profile = sandbox.resolve(Intent(entries=tuple(entries), workspace_roots=(cwd,)), cwd)
-        if own is not None:  # every name that is protected there would be one more mount
-            profile = profile._replace(shared=(*profile.shared, own.path))
+            env[b"TMPDIR"] = b"/tmp"
+        private_tmp = None if own is None else own.path
+        intent = Intent(entries=tuple(entries), workspace_roots=(cwd,), private_tmp=private_tmp)
+        profile = sandbox.resolve(intent, cwd)
         argv = tuple(map(os.fsencode, asked.argv))
         return contained.run(sandbox, profile, argv, cwd, env, timeout=asked.timeout, own=own)
     except (HandrailError, OSError) as error:

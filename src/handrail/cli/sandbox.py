@@ -159,7 +159,8 @@ def _run(options: Options, cwd: str) -> int:
         why = "cannot be run" if code == NOT_EXECUTABLE else "was not found"
         raise NotRun(f"{program} {why}", code)
     sandbox = Sandbox()
-    profile = sandbox.resolve(_intent(options, cwd), os.fsencode(cwd))
+    intent = _intent(options, cwd)
+    profile = sandbox.resolve(intent, os.fsencode(cwd))
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2:
             try:
@@ -179,7 +180,14 @@ def _run(options: Options, cwd: str) -> int:
         return landlocked.run(words, where, env, profile, why)
     from handrail.cli import contained
 
-    return contained.run(sandbox, profile, words, where, env)
+    own = contained.private_tmp() if intent.wants_tmp else None
+    try:
+        if own is not None:
+            profile = sandbox.resolve(intent._replace(private_tmp=own.path), where)
+        return contained.run(sandbox, profile, words, where, env, own=own)
+    finally:
+        if own is not None:
+            own.remove()
 
 
 def _lookup(program: str, cwd: str) -> int:

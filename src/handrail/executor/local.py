@@ -67,6 +67,11 @@ class LocalExecutor:
         self._files = LocalFiles()
 
     @property
+    def private_tmp(self) -> bool:
+        """Whether a sandbox can have a directory of the caller's as its /tmp."""
+        return True
+
+    @property
     def files(self) -> LocalFiles:
         """The files of this machine."""
         return self._files

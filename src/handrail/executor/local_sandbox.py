@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import threading
 import weakref
 from collections.abc import Mapping
@@ -17,14 +16,12 @@ from dataclasses import replace
 from handrail.errors import ExecutorSpawnFailed, SandboxError, SpawnFailed
 from handrail.process import lookup
 from handrail.process.spec import ProcessSpec
+from handrail.sandbox import private_tmp
 from handrail.sandbox.profile import Profile
 from handrail.sandbox.request import read_intent
 from handrail.sandbox.select import Sandbox
-from handrail.sandbox.temporary import PREFIX
 from handrail.sandbox.upkeep import Upkeep
 from handrail.sandbox.verdict import judge
-
-_TEMPORARY = re.compile(rb"(?:/[^/]+)+/%b[0-9a-f]{8}" % PREFIX.encode())
 
 
 class LocalSandbox:
@@ -37,17 +34,11 @@ class LocalSandbox:
 
     def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
         """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
-        if not os.path.isdir(spec.cwd):
-            # Inside it would only be a failed program, with an exit code like any other.
-            raise ExecutorSpawnFailed(
-                f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
-            )
         try:
-            lookup.check(spec.argv[0], spec.env, spec.cwd)
-        except SpawnFailed as error:
-            raise ExecutorSpawnFailed(str(error)) from error
-        try:
-            return replace(self._sandbox.contain(spec, self._profile(spec, given)), judge=judge)
+            profile = self._profile(spec, given)
+            if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
+                _check(spec)  # what is there on the host
+            return replace(self._sandbox.contain(spec, profile), judge=judge)
         except SandboxError as error:
             raise ExecutorSpawnFailed(f"failed to prepare process sandbox: {error}") from error
 
@@ -56,9 +47,7 @@ class LocalSandbox:
         if self._last is None or self._last[0] is not given or self._last[1] != spec.cwd:
             intent, base = read_intent(given, spec.cwd)
             profile = self._sandbox.resolve(intent, base)
-            # Every name that is protected there would be one more mount.
-            own = tuple(rule.path for rule in profile.rules if _TEMPORARY.fullmatch(rule.path))
-            self._last = (given, spec.cwd, profile._replace(shared=profile.shared + own))
+            self._last = (given, spec.cwd, profile)
         return self._last[2]
 
     async def see_out(self) -> None:
@@ -68,6 +57,18 @@ class LocalSandbox:
     def close(self) -> None:
         """Let go of all that is left, without waiting."""
         self._sandbox.close(0)
+
+
+def _check(spec: ProcessSpec) -> None:
+    if not os.path.isdir(spec.cwd):
+        # Inside it would only be a failed program, with an exit code like any other.
+        raise ExecutorSpawnFailed(
+            f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
+        )
+    try:
+        lookup.check(spec.argv[0], spec.env, spec.cwd)
+    except SpawnFailed as error:
+        raise ExecutorSpawnFailed(str(error)) from error
 
 
 class _Forks:

@@ -180,6 +180,11 @@ class RemoteExecutor:
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
 
+    @property
+    def private_tmp(self) -> bool:
+        """Whether a sandbox there can have the directory of ``temporary`` as its /tmp."""
+        return {"sessionTemporary", "privateTmp"} <= self.client.extensions
+
     async def end_left(self, prefix: str) -> None:
         """End the descendants that exited processes with such ids have left; raises nothing."""
         if not {"processList", "terminateGrace"} <= self.client.extensions:

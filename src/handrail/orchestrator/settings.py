@@ -115,6 +115,8 @@ class Settings:
     grants: Grants = field(default_factory=Grants)
     #: Seconds somebody has for an answer; None: no limit.
     approval_timeout: float | None = 300.0
+    #: A directory of the machine that commands have as their /tmp; None: they have the machine's.
+    private_tmp: str | None = None
 
     def __post_init__(self) -> None:
         if not self.cwd.startswith("/"):
@@ -153,7 +155,8 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
     if mode.mode is Mode.WORKSPACE_WRITE:
         roots += [settings.cwd, *mode.writable_roots]
         roots += [] if mode.exclude_slash_tmp else ["/tmp"]  # noqa: S108 (the mode says so)
-        roots += [tmpdir] if tmpdir and not mode.exclude_tmpdir else []
+        if tmpdir and not mode.exclude_tmpdir and settings.private_tmp is None:
+            roots.append(tmpdir)
     return tuple(dict.fromkeys(normal_path(root) for root in roots))
 
 
@@ -238,7 +241,16 @@ def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, o
         "windowsSandboxLevel": "disabled",
         "windowsSandboxPrivateDesktop": False,
         "useLegacyLandlock": False,
+        **_private_tmp(settings),
     }
+
+
+def _private_tmp(settings: Settings) -> dict[str, object]:
+    mode = settings.sandbox
+    excluded = mode.exclude_slash_tmp and mode.exclude_tmpdir
+    if settings.private_tmp is None or mode.mode is not Mode.WORKSPACE_WRITE or excluded:
+        return {}
+    return {"privateTmp": file_uri(settings.private_tmp)}
 
 
 def file_uri(path: str) -> str:

@@ -128,6 +128,53 @@ class ProcessTable:
         task.add_done_callback(self._heard)
         return task
 
+    def start_later(
+        self,
+        key: str,
+        preparing: Coroutine[Any, Any, tuple[ProcessSpec, Callable[[], None]]],
+        sink: Callable[[], Sink | None],
+    ) -> asyncio.Task[Child]:
+        """The same for a spec that is still being made; the id is taken at once.
+
+        With the spec comes what is called when it was sent.  Also raises what making it raises.
+        """
+        if key in self._entries:
+            preparing.close()
+            raise ProcessExists(f"process {key} already exists")
+        place = self._entries[key] = Starting()
+        self._running += 1
+        task = self._loop.create_task(self._prepare(key, place, preparing, sink))
+        self._starts.add(task)
+        task.add_done_callback(self._heard)
+        return task
+
+    async def _prepare(
+        self,
+        key: str,
+        place: Starting,
+        preparing: Coroutine[Any, Any, tuple[ProcessSpec, Callable[[], None]]],
+        sink: Callable[[], Sink | None],
+    ) -> Child:
+        try:
+            spec, sent = await preparing
+            try:
+                if place.cancelled:
+                    raise StartCancelled(f"process {key} start was cancelled")
+                spawning = self._launcher.spawn(spec, self._note(key, spec, place))
+            except BaseException:
+                if spec.containment is not None:
+                    spec.containment.abandon()
+                raise
+            finally:
+                sent()
+            if spec.containment is not None:
+                spec.containment.sent()
+        except BaseException:
+            del self._entries[key]
+            self._running -= 1
+            raise
+        return await self._start(key, place, spec, sink, spawning)
+
     def _heard(self, task: asyncio.Task[Child]) -> None:
         """Whoever asked for this child may be gone, and with it whoever hears why it failed."""
         self._starts.discard(task)

@@ -92,3 +92,5 @@ class SandboxParams(Wire):
     windows_sandbox_private_desktop: bool = False
     windows_sandbox_proxy_settings_mode: Literal["reconcile", "preserve"] | None = None
     use_legacy_landlock: bool = False
+    #: Ours: the directory of ``session/temporary``, to be shown as /tmp and /var/tmp.
+    private_tmp: str | None = None

@@ -19,7 +19,7 @@ from handrail.process.spec import ProcessSpec
 from handrail.sandbox import beside, helper, landlock, neighbours, seccomp
 from handrail.sandbox.landlock import Refusal, Rules
 from handrail.sandbox.paths import shown
-from handrail.sandbox.profile import Access, Profile, within
+from handrail.sandbox.profile import Access, Profile, Rule, within
 from handrail.sandbox.repositories import RepositoryIndex
 
 BACKEND = "landlock"
@@ -90,6 +90,18 @@ def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
     if os.path.exists(path):
         return True
     return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
+
+
+def own_directory(spec: ProcessSpec, profile: Profile) -> tuple[ProcessSpec, Profile]:
+    """The same for a command that was to have a /tmp of its own: its directory is written by name.
+
+    The host's /tmp stays closed to it.
+    """
+    path = profile.private_tmp or b""
+    rules = (*profile.rules, Rule(path, Access.WRITE))
+    env = {**spec.env, b"TMPDIR": path}
+    shared = (*profile.shared, path)
+    return replace(spec, env=env), profile._replace(rules=rules, shared=shared, private_tmp=None)
 
 
 def become(held: ProcessSpec, fd: int) -> NoReturn:

@@ -11,6 +11,7 @@ import os
 import stat
 
 from handrail import own_code
+from handrail.sandbox import private_tmp
 from handrail.sandbox.cover import Cover
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.mounts import Mounts
@@ -26,14 +27,18 @@ from handrail.sandbox.paths import (
     shown,
 )
 from handrail.sandbox.plan import Indexes, Plan, look
-from handrail.sandbox.profile import Access, Profile, parents, within
+from handrail.sandbox.profile import Access, Profile, known_names, parents, within
 from handrail.sandbox.repositories import MORE, MOST_DIRECTORIES, git_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from handrail.sandbox.private_tmp import Part
 
+#: In so many repositories that were found, names that are missing are covered; what is there is
+#: protected in all.  Each name is a directory of the host for a while, and a mount.
+MOST_NESTED_MASKS = 64
 #: What every sandbox has one of for itself, to be used as it is; the host's is never shown.
 ITS_OWN = (b"/dev", b"/proc")
 
@@ -59,6 +64,9 @@ class Layout:
         self.places = Places()
         self.masks: dict[bytes, Mask] = {}
         self.closed: set[bytes] = set()
+        self.parts: list[Part] = []
+        #: Repositories that were found below writable roots.
+        self.nested = 0
 
     def build(self) -> Plan:
         try:
@@ -68,12 +76,18 @@ class Layout:
             self._globs()
             self._own_code()
             self._private()
-            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful).make()
+            self._private_tmp()
+            self._trusted_names()
+            self._mounted_twice()
+            own = {path: opened for part in self.parts for path, opened in part.opened.items()}
+            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
         except BaseException:
             self.plan.close()
             raise
         finally:
             self.places.close()
+            for part in self.parts:
+                part.close()
         return self.plan
 
     # --- rules ----------------------------------------------------------------------------
@@ -210,9 +224,43 @@ class Layout:
                     " for repositories to protect; make a smaller directory writable"
                 )
             if os.path.basename(path) == b".git":
-                self._protect(path, existing=shared)
+                self._protect_found(path, existing=shared)
             else:
                 self._keep_closed(path, Access.READ)
+
+    def _protect_found(self, path: bytes, *, existing: bool) -> None:
+        """A repository that nobody named, with what is protected beside it.
+
+        One that leads over a link is left out: no mount can keep a link, and a command that made
+        one must not keep every later command from running.
+        """
+        if self._is_odd(path):
+            self._note(path)
+            return
+        above = os.path.dirname(path)
+        self._protect(path, existing=existing)
+        masked = self.nested < MOST_NESTED_MASKS
+        self.nested += 1
+        for name in self.profile.protected:
+            if name != b".git":
+                beside = os.path.join(above, name)
+                if not os.path.islink(beside):
+                    self._protect(beside, existing=existing or not masked)
+
+    def _is_odd(self, path: bytes) -> bool:
+        now = look(path, follow=False)
+        if now is None or now[2] == stat.S_IFLNK:
+            return True
+        if now[2] != stat.S_IFREG:
+            return False
+        for target in git_directories(path):
+            try:
+                self._open(target, self._not_writable)
+            except Crossed:
+                return True
+            except (Missing, Refused):
+                continue
+        return False
 
     def _protect(self, path: bytes, *, existing: bool = False) -> None:
         """``existing``: only what is there; nothing is made up, nothing in the way is refused."""
@@ -326,6 +374,89 @@ class Layout:
         """Hide every place of ours; one that is missing cannot be made inside."""
         for path in self.profile.private:
             Cover(self, path).make()
+
+    def _cover(self, path: bytes) -> None:
+        try:
+            self._open(path, alias_of_the_system)
+        except Unreachable as closed:
+            self._keep_closed(os.path.dirname(closed.path), Access.DENY)
+            return
+        except (Missing, Crossed, Refused):
+            return  # out of reach for this process, so for the command
+        self._rule(path, Access.DENY)
+
+    def _mounted_twice(self) -> None:
+        """Deny what is denied at its other mounts as well."""
+        named = {rule.path: rule.access for rule in self.profile.rules}
+        if not self.profile.globs and Access.DENY not in named.values():
+            return
+        from handrail.sandbox import mount_aliases  # few profiles deny something
+
+        self.plan.mount_table = text = mount_aliases.table()
+        denied = [path for path, access in self.rules.items() if access is Access.DENY]
+        for alias in mount_aliases.aliases(denied, text):
+            # One that is named itself was meant.
+            if named.get(alias, Access.DENY) is Access.DENY and alias not in self.plan.shown.mounts:
+                self._cover(alias)
+
+    # --- the host's /tmp --------------------------------------------------------------------
+
+    def _trusted_names(self) -> None:
+        """Keep what programs of the host trust in a shared directory as it is."""
+        for root in self.profile.shared:
+            if self.rules.get(root) is not Access.WRITE or root in self.plan.shown.mounts:
+                continue
+            found = self.plan.sockets[root] = self.indexes.sockets(root).refresh()
+            for path in found:
+                if self._nearest(path) == root:
+                    self._carve(path, Access.READ, protected=True, existing=True)
+            if root == b"/tmp":
+                self._cover_known_names(root)
+
+    def _cover_known_names(self, root: bytes) -> None:
+        if not os.access(root, os.W_OK):
+            return  # a command cannot make them either
+        for name in known_names(os.geteuid()):
+            path = os.path.join(root, name)
+            if path in self.rules or path in self.masks:
+                continue
+            now = look(path, follow=False)
+            if now is None or self._is_mask(path, now):
+                self._note_missing(path)
+                self.masks[path] = Mask(path, directory=True)
+
+    def _nearest(self, path: bytes) -> bytes | None:
+        return next((p for p in (path, *parents(path)) if p in self.rules), None)
+
+    # --- a /tmp of its own -------------------------------------------------------------------
+
+    def _private_tmp(self) -> None:
+        """Cover the host's directories for temporary files, unless they are named themselves."""
+        directory = self.profile.private_tmp
+        if directory is None:
+            return
+        for place, name in private_tmp.places().items():
+            if place not in self.rules:
+                self._cover_tmp(directory, place, name)
+
+    def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
+        open_rules = [path for path, access in self.rules.items() if access is not Access.DENY]
+        named = private_tmp.named_paths(self.profile)
+        shared = private_tmp.shares(place, (*open_rules, *named))
+        for path in (*self.rules, *self.masks):
+            if within(path, place) and not any(within(path, share) for share in shared):
+                self.rules.pop(path, None)  # of the host's, which is not shown
+                self.masks.pop(path, None)
+        kinds = {
+            path: self.places[path].is_directory if path in self.rules else None for path in shared
+        }
+        part = private_tmp.open_part(directory, place, name, kinds)
+        self.parts.append(part)
+        self.plan.shown.add(part)
+        for path in part.opened:
+            way = path != place and path not in shared
+            self.rules[path] = Access.READ if way else Access.WRITE
+        self._note(part.path)
 
     # --- looking --------------------------------------------------------------------------
 

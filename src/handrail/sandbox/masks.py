@@ -13,6 +13,7 @@ first process in ``/proc`` is covered.
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import os
 import stat
@@ -20,7 +21,7 @@ import stat
 from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.paths import Crossed, Missing, Refused, alias_of_the_system, open_path
-from handrail.sandbox.profile import PROTECTED_NAMES
+from handrail.sandbox.profile import PROTECTED_NAMES, known_names
 from handrail.sandbox.record import Record
 
 TYPE_CHECKING = False
@@ -84,6 +85,8 @@ class Registry:
         self.directory = directory or _usual_directory()
         self._lock = _open_lock(self.directory)
         self._active: dict[tuple[Mask, ...], Lease] = {}
+        #: The lock of the file keeps other processes out, this one other threads.
+        self._threads = _thread.RLock()
         self._count = 0
         self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
 
@@ -158,7 +161,7 @@ class Registry:
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` is there only because a sandbox covers it."""
-        for lease in self._active.values():
+        for lease in list(self._active.values()):
             for mask, made in lease.made.items():
                 if mask.path == path and made == identity:
                     return True
@@ -194,7 +197,7 @@ class Registry:
         return living
 
     def _locked(self) -> _Locked:
-        return _Locked(self._lock)
+        return _Locked(self._lock, self._threads)
 
 
 def _usual_directory() -> str:
@@ -222,14 +225,17 @@ def _open_lock(path: str) -> int:
 class _Locked:
     """The lock of the whole registry, held for a block."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, threads: _thread.RLock) -> None:
         self._fd = fd
+        self._threads = threads
 
     def __enter__(self) -> None:
+        self._threads.acquire()
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._threads.release()
 
 
 def _unlink(place: str) -> None:
@@ -275,7 +281,8 @@ def _make(directories: _Directories, mask: Mask, shared: Identity | None) -> Ide
     fresh = True
     try:
         if mask.directory:
-            os.mkdir(name, 0o755, dir_fd=parent)
+            # What others trust only if it is theirs alone is of use to them in the meantime.
+            os.mkdir(name, 0o755 if name in PROTECTED_NAMES else 0o700, dir_fd=parent)
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             os.close(os.open(name, flags, 0o644, dir_fd=parent))
@@ -310,7 +317,8 @@ def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> No
     if identity != (status.st_dev, status.st_ino):
         return
     if stat.S_ISDIR(status.st_mode):
-        if name not in PROTECTED_NAMES and not private_places.is_name(path):
+        ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
+        if not ours and not private_places.is_name(path):
             return  # no other directory was ever made by us
         os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:

@@ -59,14 +59,18 @@ class Mounts:
         masks: Mapping[bytes, Mask],
         fresh_proc: bool,
         careful: bool = False,
+        own: Mapping[bytes, Opened] | None = None,
     ) -> None:
+        """``own``: what is mounted where the host has something else (``private_tmp``)."""
+        self._own = own or {}
+        self._tops = plan.shown.mounts
         self._plan = plan
         self._rules = plan.rules
         self._places = places
         self._masks = masks
         self._fresh_proc = fresh_proc
         self._pinned: set[bytes] = set()
-        self._needed = _needed(plan.rules)
+        self._needed = _needed(plan.rules, self._tops)
         #: Directories in which something may be read, or written, although they say otherwise.
         self._readable_inside: set[bytes] = set()
         self._writable_inside: set[bytes] = set()
@@ -78,7 +82,8 @@ class Mounts:
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
         plan.found = self._has_found()
-        if (len(self._needed) > MANY or (careful and plan.found)) and beforehand.possible():
+        many = len(self._needed) + len(masks) > MANY
+        if (many or (careful and plan.found)) and beforehand.possible():
             self._beforehand = []
 
     def _has_found(self) -> bool:
@@ -87,7 +92,8 @@ class Mounts:
         Who was there before it may exchange it for a link while bwrap makes the sandbox, and bwrap
         (before 0.12) follows: it would make what is missing wherever that leads.
         """
-        named = {rule.path for rule in self._plan.profile.rules} | self._plan.own_code
+        named = {rule.path for rule in self._plan.profile.rules}
+        named |= self._plan.own_code | self._own.keys()
         for path in self._needed:
             around = self._around(path)
             if around is None or self._rules[around] is not Access.WRITE or path in named:
@@ -151,7 +157,7 @@ class Mounts:
         access = self._rules[path]
         around = self._around(path)
         outer = Access.DENY if around is None else self._rules[around]
-        opened = self._places[path]
+        opened = self._opened(path)
         if outer is Access.WRITE:
             self._pin(path)
         inner = path in self._readable_inside
@@ -159,11 +165,21 @@ class Mounts:
             self._close_directory(path)
         elif access is Access.DENY:
             self._hide(opened)
-        elif access is Access.READ and outer is Access.WRITE and path not in self._writable_inside:
+        elif (
+            access is Access.READ
+            and outer is Access.WRITE
+            and path not in self._writable_inside
+            and path not in self._tops  # mounted on what is there only in the sandbox
+            and path not in self._own
+        ):
             self._carve(beforehand.READ, opened, lambda: self._bind(opened, writable=False))
         else:
             # Never beforehand: what bwrap copies from a read-only place stays read-only.
             self._plan.steps.append(self._bind(opened, writable=access is Access.WRITE))
+
+    def _opened(self, path: bytes) -> Opened:
+        own = self._own.get(path)
+        return self._places[path] if own is None else own
 
     def _hide(self, opened: Opened) -> None:
         if opened.is_directory:
@@ -183,7 +199,7 @@ class Mounts:
     def _request(self) -> None:
         if not self._beforehand:
             return
-        if len(self._beforehand) > MOST_BEFOREHAND:
+        if len(self._beforehand) + len(self._masks) > MOST_BEFOREHAND:
             raise Refused(_too_many(MOST_BEFOREHAND))
         places = ((what, *opened.identity, opened.path) for what, opened in self._beforehand)
         self._plan.beforehand = beforehand.request(places)
@@ -208,7 +224,7 @@ class Mounts:
                 if between not in made and within(between, path):
                     self._plan.steps.append(Directory(between, 0o111))
                     made.add(between)
-            if self._places[inner].is_directory:
+            if self._opened(inner).is_directory:
                 self._plan.steps.append(Directory(inner, 0o111))
             else:
                 self._plan.steps.append(MountPoint(inner, self._null()))
@@ -217,7 +233,9 @@ class Mounts:
 
     def _mount_mask(self, mask: Mask) -> None:
         self._pin(mask.path)
-        if mask.directory:
+        if self._beforehand is not None and not _comes_last(mask.path):
+            self._plan.masks_beforehand = True  # each, when it was made
+        elif mask.directory:
             self._plan.steps.append(Empty(mask.path, 0o555))
         else:
             self._plan.steps.append(EmptyFile(mask.path, self._null(), 0o444))
@@ -230,6 +248,8 @@ class Mounts:
             if access is not None and access is not Access.WRITE:
                 break
             chain.append(place)
+            if place in self._tops:
+                break
         # The outermost writable rule is a mount already.
         while chain and self._rules.get(chain[-1]) is not Access.WRITE:
             chain.pop()
@@ -271,12 +291,15 @@ class Mounts:
                 self._plan.steps.append(Link(path, target))
 
 
-def _needed(rules: Mapping[bytes, Access]) -> list[bytes]:
-    """Rules that say something else than the rule around them; the root is the base."""
+def _needed(rules: Mapping[bytes, Access], tops: set[bytes]) -> list[bytes]:
+    """Rules that say something else than the rule around them, or show something else.
+
+    The root is the base.
+    """
     needed: dict[bytes, Access] = {b"/": rules.get(b"/", Access.DENY)}
     for path in sorted(rules, key=depth):
         around = next(p for p in parents(path) if p in needed) if path != b"/" else b"/"
-        if path != b"/" and rules[path] is not needed[around]:
+        if path != b"/" and (rules[path] is not needed[around] or path in tops):
             needed[path] = rules[path]
     del needed[b"/"]
     return list(needed)

@@ -13,11 +13,19 @@ from handrail.sandbox.bubblewrap import Step
 from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.paths import Exchanged
+from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 from handrail.sandbox.repositories import RepositoryIndex
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.tmp_sockets import SocketIndex
+
 #: How often a plan is begun anew because something moved meanwhile.
 _MOST_TRIES = 4
+
+#: So many directories are looked at in a few milliseconds, by who serves others as well.
+_LARGE = 500
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
 
@@ -39,11 +47,22 @@ class Plan:
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
+        #: By shared directory: what of it is covered because programs of the host trust it.
+        self.sockets: dict[bytes, tuple[bytes, ...]] = {}
+        #: The table of mounts, if it made a difference.
+        self.mount_table: bytes | None = None
         self.arguments: list[bytes] = []
+        #: Whether it was looked at just now, for the very next use (``Planner.install``).
+        self.fresh = False
+        self.closed = False
         #: Whether it covers something that was found below a writable place, rather than named.
         self.found = False
         #: What is mounted before bwrap begins (``beforehand.py``).
         self.beforehand = b""
+        #: Whether the names that are missing are covered then, too.
+        self.masks_beforehand = False
+        #: What is shown instead of the host's /tmp.
+        self.shown = Shown()
 
     def access(self, path: bytes) -> Access:
         """What may be done at a real path."""
@@ -70,10 +89,18 @@ class Plan:
         for root, found in self.repositories.items():
             if self._indexes(root, shared=root in self.profile.shared).refresh() != found:
                 return False
+        for root, covered in self.sockets.items():
+            if self._indexes.sockets(root).refresh() != covered:
+                return False
+        if self.mount_table is not None:
+            from handrail.sandbox import mount_aliases  # where something is denied
+
+            return mount_aliases.table() == self.mount_table
         return True
 
     def close(self) -> None:
         """Let go of the descriptors."""
+        self.closed = True
         for _, fd in self.passed:
             os.close(fd)
         self.passed = []
@@ -96,6 +123,21 @@ class Indexes:
 
     def __init__(self) -> None:
         self._known: dict[bytes, RepositoryIndex] = {}
+        self._sockets: dict[bytes, SocketIndex] = {}
+
+    def is_large(self, root: bytes) -> bool:
+        """Whether there is much to look at below a root, or it was never looked at."""
+        index = self._known.get(root)
+        return index is None or index.is_large(_LARGE)
+
+    def sockets(self, root: bytes) -> SocketIndex:
+        """What programs of the host trust in a shared directory."""
+        index = self._sockets.get(root)
+        if index is None:
+            from handrail.sandbox.tmp_sockets import SocketIndex  # for clients of the wire
+
+            index = self._sockets[root] = SocketIndex(root)
+        return index
 
     def __call__(self, root: bytes, *, shared: bool) -> RepositoryIndex:
         index = self._known.get(root)
@@ -138,7 +180,8 @@ class Planner:
             known = self._plans.get(key)
             if known is None:
                 continue
-            if not known.still_true():
+            fresh, known.fresh = known.fresh, False
+            if not fresh and not known.still_true():
                 self._plans.pop(key).close()
             elif key[1] is (careful and known.found):
                 return known
@@ -154,6 +197,38 @@ class Planner:
             except Exchanged as moved:
                 problem = moved  # others work here as well
         raise problem
+
+    def takes_long(self, profile: Profile) -> bool:
+        """Whether looking may take so long that others should not wait for it."""
+        return bool(profile.globs) or any(
+            self._indexes.is_large(rule.path)
+            for rule in profile.rules
+            if rule.access is Access.WRITE
+        )
+
+    def prepare(self, profile: Profile, careful: bool) -> Plan:
+        """A plan that is true now, for ``install``; in any thread.  Raises Refused."""
+        for key in ((profile, careful), (profile, False)):
+            known = self._plans.get(key)
+            if known is not None and key[1] is (careful and known.found) and known.still_true():
+                return known
+        return self._made(profile, careful)
+
+    def install(self, profile: Profile, careful: bool, plan: Plan) -> None:
+        """Have the next call of ``plan`` use this one without another look."""
+        if plan.closed:
+            return  # others had so many made meanwhile that it was dropped
+        key = profile, careful and plan.found
+        before = self._plans.pop(key, None)
+        if before is not None and before is not plan:
+            before.close()
+        plan.fresh = True
+        self._plans[key] = plan
+
+    def discard(self, plan: Plan) -> None:
+        """What was prepared is not wanted any more."""
+        if all(plan is not known for known in list(self._plans.values())):
+            plan.close()
 
     def forget(self, profile: Profile) -> None:
         """Think of this profile anew the next time."""

@@ -36,6 +36,10 @@ MINIMAL_ROOTS = (
     b"/nix/store",
     b"/run/current-system/sw",
 )
+#: The host's directories for temporary files, which a sandbox can have others for.
+SYSTEM_TMP = (b"/tmp", b"/var/tmp")
+#: Symbolic roots of the host's directories for temporary files.
+TEMPORARY = ("slash_tmp", "tmpdir")
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 
 
@@ -79,6 +83,15 @@ class Intent(Record):
     workspace_roots: tuple[bytes, ...] = ()
     glob_depth: int | None = None
     protected: tuple[bytes, ...] = PROTECTED_NAMES
+    #: The directory that is shown as /tmp and /var/tmp, instead of the host's (``private_tmp``).
+    private_tmp: bytes | None = None
+
+    @property
+    def wants_tmp(self) -> bool:
+        """Whether commands are to have a place for temporary files."""
+        return any(
+            entry.special in TEMPORARY and entry.access is Access.WRITE for entry in self.entries
+        )
 
 
 class Machine(Record):
@@ -123,6 +136,7 @@ class Profile(Record):
     own_code: tuple[Place, ...] = ()
     #: Whether Unix sockets may be made; somebody has to answer what connects then.
     sockets: bool = True
+    private_tmp: bytes | None = None
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""
@@ -151,10 +165,14 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         if entry.glob is not None:
             globs += _globs(entry, cwd, roots)
             continue
+        if intent.private_tmp and entry.special in TEMPORARY and entry.access is not Access.DENY:
+            continue  # which are not the host's then
         for path in _paths(entry, roots, machine):
             rules[path] = max(rules.get(path, entry.access), entry.access)
-        if entry.special in ("slash_tmp", "tmpdir"):
+        if entry.special in TEMPORARY:
             shared.update(_paths(entry, roots, machine))
+    if intent.private_tmp:
+        _show_roots(roots, rules)
     ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
     return Profile(
         rules=tuple(Rule(path, access) for path, access in ordered),
@@ -165,7 +183,17 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
         shared=tuple(sorted(shared | {b"/tmp", b"/var/tmp", b"/dev/shm"})),
         private=_normal(machine.private),
         own_code=machine.own_code,
+        private_tmp=intent.private_tmp and _absolute(intent.private_tmp, "private /tmp"),
     )
+
+
+def _show_roots(roots: Sequence[bytes], rules: dict[bytes, Access]) -> None:
+    """Name the workspaces that lie where the sandbox has a directory of its own."""
+    for root in roots:
+        if root not in rules and any(within(root, place) for place in SYSTEM_TMP):
+            around = next((path for path in parents(root) if path in rules), None)
+            if around is not None and rules[around] is not Access.DENY:
+                rules[root] = rules[around]
 
 
 def _paths(entry: Entry, roots: Sequence[bytes], machine: Machine) -> Iterable[bytes]:
@@ -254,6 +282,11 @@ def depth(path: bytes) -> int:
 def within(path: bytes, root: bytes) -> bool:
     """Whether a normal path is another one or lies below it."""
     return path == root or root == b"/" or path.startswith(root + b"/")
+
+
+def known_names(uid: int) -> tuple[bytes, ...]:
+    """Directories of a shared ``/tmp`` that are covered even before they are there."""
+    return b"tmux-%d" % uid, b"handrail-%d" % uid
 
 
 def parents(path: bytes) -> list[bytes]:

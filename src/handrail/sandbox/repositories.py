@@ -16,7 +16,8 @@ import os
 import stat
 import time
 
-#: Not walked: large, made by tools, and no place where people keep repositories of their own.
+#: Large and made by tools: only what lies in them, and one level below that, is looked at, for
+#: package managers check out repositories there (``src/*``, ``@scope/*``).
 SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
 MOST_DIRECTORIES = 200_000
 #: The same below a shared directory, where looking stops there.
@@ -27,8 +28,9 @@ _LOOKS = stat.S_IRUSR | stat.S_IXUSR
 #: What changed so shortly before it was read may have changed again within the same tick.
 UNSETTLED_NS = 50_000_000
 
-#: Time of change, inode, when it was read, subdirectories, whether it has a .git.
-Directory = tuple[int, int, int, tuple[bytes, ...], bool]
+#: Time of change, inode, when it was read, subdirectories, whether it has a .git, and those of its
+#: subdirectories that are large.
+Directory = tuple[int, int, int, tuple[bytes, ...], bool, tuple[bytes, ...]]
 
 
 class RepositoryIndex:
@@ -38,18 +40,36 @@ class RepositoryIndex:
         self.root = root
         self._shared = shared
         self._seen: dict[bytes, Directory] = {}
+        self._looked: tuple[bytes, ...] | None = None
+
+    def is_large(self, most: int) -> bool:
+        """Whether there are more directories than that now.
+
+        If not, the ``refresh`` that follows at once has nothing left to do.
+        """
+        self._looked = self._look(most)
+        return self._looked is None
 
     def refresh(self) -> tuple[bytes, ...]:
         """The paths of all ``.git``, and of directories of ours that we may not look into, sorted.
 
         With ``MORE`` among them if there is too much to look at.
         """
+        looked, self._looked = self._looked, None
+        return (self._look(None) or ()) if looked is None else looked
+
+    def _look(self, most: int | None) -> tuple[bytes, ...] | None:
+        """None: there are more directories than ``most``."""
         ours = os.geteuid()
         found: list[bytes] = []
         seen: dict[bytes, Directory] = {}
         before = self._seen
         todo = [self.root]
+        #: How many more levels are looked at, where not all are.
+        levels: dict[bytes, int] = {}
         for path in todo:  # which grows meanwhile
+            if most is not None and len(todo) > most:
+                return None
             if len(seen) >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
                 if not self._shared:
                     found.append(MORE)
@@ -75,7 +95,17 @@ class RepositoryIndex:
             seen[path] = entry
             if entry[4] and path != self.root:
                 found.append(path + b"/.git")
-            todo += entry[3]
+            left = levels.get(path)
+            if left is None:
+                todo += entry[3]
+                if not self._shared:
+                    todo += entry[5]
+                    levels.update(dict.fromkeys(entry[5], 1))
+            elif left > 0:
+                todo += entry[3]
+                levels.update(dict.fromkeys(entry[3], left - 1))
+            else:
+                found += [git for below in entry[3] if _exists(git := below + b"/.git")]
         self._seen = seen
         return tuple(sorted(found))
 
@@ -84,6 +114,7 @@ def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
     """``empty``: whether an empty ``.git`` counts; masks of sandboxes are, and come and go."""
     now = time.time_ns()
     below: list[bytes] = []
+    large: list[bytes] = []
     has_git = False
     try:
         with os.scandir(path) as entries:
@@ -91,11 +122,19 @@ def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
                 name = entry.name
                 if name == b".git":
                     has_git = empty or not _is_empty(entry)
-                elif name not in SKIPPED and entry.is_dir(follow_symlinks=False):
-                    below.append(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    (large if name in SKIPPED else below).append(entry.path)
     except OSError:
         pass  # not ours to read: then git of ours would not trust it either
-    return status.st_ctime_ns, status.st_ino, now, tuple(below), has_git
+    return status.st_ctime_ns, status.st_ino, now, tuple(below), has_git, tuple(large)
+
+
+def _exists(path: bytes) -> bool:
+    try:
+        os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def _is_empty(entry: os.DirEntry[bytes]) -> bool:

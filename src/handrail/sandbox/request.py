@@ -54,7 +54,10 @@ def read_intent(given: Mapping[str, object], cwd: bytes) -> tuple[Intent, bytes]
             depth = permissions.file_system.glob_scan_max_depth
     roots = tuple(map(_path, params.workspace_roots))
     network = permissions.network == "enabled"
-    return Intent(files, entries, network, False, roots, depth), base
+    intent = Intent(files, entries, network, False, roots, depth)
+    if params.private_tmp is not None:
+        intent = intent._replace(private_tmp=_path(params.private_tmp))
+    return intent, base
 
 
 def _entry(entry: PermissionEntry) -> Entry:

@@ -13,6 +13,7 @@ import sys
 from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe, seccomp
+from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Registry, Stale
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan, Planner
@@ -37,6 +38,35 @@ LINUX_SECCOMP = "linuxSeccomp"
 _LAST_SECONDS = 2.0
 #: How often a plan is made anew because names appear that were missing.
 _MOST_TRIES = 8
+
+
+class Preparation:
+    """The plan of one profile, made beside whoever goes on meanwhile."""
+
+    def __init__(self, planner: Planner, profile: Profile) -> None:
+        self._planner = planner
+        self._profile = profile
+        self._careful = others_at_work()
+        #: How long it took.
+        self.seconds = 0.0
+
+    def look(self) -> Plan:
+        """Make it, in any thread; raises Refused."""
+        import time
+
+        began = time.monotonic()
+        try:
+            return self._planner.prepare(self._profile, self._careful)
+        finally:
+            self.seconds = time.monotonic() - began
+
+    def install(self, plan: Plan) -> None:
+        """Have it used by the ``contain`` that follows at once."""
+        self._planner.install(self._profile, self._careful, plan)
+
+    def discard(self, plan: Plan) -> None:
+        """There is no ``contain`` any more."""
+        self._planner.discard(plan)
 
 
 class Sandbox:
@@ -66,6 +96,14 @@ class Sandbox:
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
         return self._ready().plan(profile)
+
+    def prepare(self, profile: Profile) -> Preparation | None:
+        """What to do in another thread before ``contain``, if looking may take a while.
+
+        Raises SandboxUnavailable.
+        """
+        planner = self._ready()
+        return Preparation(planner, profile) if planner.takes_long(profile) else None
 
     def contain(
         self,
@@ -192,6 +230,12 @@ class Sandbox:
 def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
     """What can be seen to fail from here is refused, with a better sentence than exec's."""
     real = os.path.realpath(cwd)
+    shown_from = plan.shown.host_path(real)
+    if shown_from != real and not os.path.isdir(shown_from):
+        raise Refused(
+            f"the working directory {os.fsdecode(cwd)} is not in the sandbox, which has a /tmp of"
+            " its own; name it as one to read or write"
+        )
     if plan.access(real) is Access.DENY:
         raise Refused(
             f"the working directory {os.fsdecode(cwd)} is not readable under the profile;"

@@ -104,7 +104,9 @@ def clear(path: bytes) -> None:
     no depth is too much.
     """
     try:
-        os.rmdir(path)  # nearly always empty
+        for name in os.listdir(path):
+            os.rmdir(os.path.join(path, name))
+        os.rmdir(path)  # nearly always there is nothing more in it
         return
     except OSError:
         pass

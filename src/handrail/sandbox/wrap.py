@@ -10,6 +10,7 @@ import _socket  # socket itself takes a while to import
 import os
 
 from handrail.keeper import announce
+from handrail.sandbox import private_tmp
 from handrail.sandbox.bubblewrap import (
     APART_FD,
     ARGS_FD,
@@ -28,6 +29,7 @@ from handrail.sandbox.masks import Registry
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.plan import Plan
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
+from handrail.sandbox.profile import Access
 from handrail.sandbox.record import Record
 from handrail.sandbox.upkeep import Upkeep, memory
 
@@ -119,6 +121,8 @@ def wrap_command(
     ``again`` makes another of the same, should bwrap not come to start the command.  With a
     ``watcher`` everything it tries to change is announced.
     """
+    if plan.shown:
+        env = private_tmp.environment(env, writable_roots(plan))
     unix_sockets = plan.profile.sockets and bwrap.connects
     arguments = [
         *namespace_arguments(network=plan.profile.network, lasting=lasting),
@@ -167,7 +171,9 @@ def wrap_command(
         if plan.beforehand:
             from handrail.sandbox import beforehand  # few have that many
 
-            closing.append(memory(plan.beforehand))
+            masks = lease.made if lease is not None and plan.masks_beforehand else {}
+            places = ((beforehand.READ, *made, mask.path) for mask, made in masks.items())
+            closing.append(memory(plan.beforehand + beforehand.request(places)))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*beforehand.words(BEFORE_FD, lasting=lasting), *program)
         elif bwrap.apart and spreads():
@@ -196,6 +202,15 @@ def wrap_command(
         raise
     words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *command)
     return Wrapped(words, _ENV, tuple(passed), inside)
+
+
+def writable_roots(plan: Plan) -> list[bytes]:
+    """The directories of the host in which a command may write."""
+    return [
+        path
+        for path, access in plan.rules.items()
+        if access is Access.WRITE and plan.shown.host_path(path) == path
+    ]
 
 
 def _lines(closing: list[int], passed: list[tuple[int, int]]) -> tuple[int, int]:

@@ -55,11 +55,12 @@ def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Pl
         if params.sandbox is None:
             return plain_handler(conn, params)
         changes = writes or getattr(params, "mode", "read") != "read"
-        confinement = confinement_of(conn, params.sandbox, writes=changes)
-        if confinement is None:
-            return plain_handler(conn, params)
 
         async def confined() -> Any:
+            confinement = await confinement_of(conn, params.sandbox, writes=changes)
+            if confinement is None:
+                done = plain_handler(conn, params)
+                return await done if isinstance(done, Awaitable) else done
             try:
                 helper = await conn.files.helpers.get(confinement)
                 return await inside(conn, helper, params)

@@ -22,6 +22,7 @@ from handrail.process.spec import ProcessSpec
 from handrail.protocol.envelope import INVALID_PARAMS
 
 if TYPE_CHECKING:
+    from handrail.filesystem.pool import FilePool
     from handrail.sandbox.plan import Plan
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.select import Sandbox
@@ -82,12 +83,28 @@ class Confinements:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
+        #: What the look took that was taken beforehand, in seconds.
+        self._cost = 0.0
+
+    async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
+        """Have the look that ``get`` takes in a thread, if it may take a while."""
+        from handrail.server.sandboxing import planned
+
+        profile = _of_calls(profile, writes)
+        until, known = self._known.get(profile, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return
+        try:
+            preparation = self._sandbox.prepare(profile)
+        except SandboxError:
+            return  # which ``get`` has an answer for
+        if preparation is not None:
+            await planned(pool, preparation, "file")
+            self._cost = preparation.seconds
 
     def get(self, profile: Profile, *, writes: bool) -> Confinement:
         """The confinement for a profile and a kind of call; raises SandboxError."""
-        profile = profile._replace(network=False, sockets=False)
-        if not writes:
-            profile = _reading(profile)
+        profile = _of_calls(profile, writes)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)
         except SandboxUnavailable as why:
@@ -102,7 +119,8 @@ class Confinements:
         fitting, plan = self._plan(profile)
         if known is None or known.plan is not plan:
             known = PlanConfinement(self._sandbox, fitting, plan)
-        after = time.monotonic()
+        after = time.monotonic() + self._cost
+        self._cost = 0.0
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[profile] = (after + patience * (after - now), known)
@@ -117,15 +135,21 @@ class Confinements:
         return profile, self._sandbox.plan(profile)
 
 
-def confinement_of(conn: Connection, given: dict[str, Any], *, writes: bool) -> Confinement | None:
+async def confinement_of(
+    conn: Connection, given: dict[str, Any], *, writes: bool
+) -> Confinement | None:
     """The plan; None when the profile confines no file.  Raises the wire's errors."""
-    from handrail.server.sandboxing import profile_of
+    from handrail.server.sandboxing import check_private_tmp, profile_of
 
     server = conn.server
+    session = conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    check_private_tmp(session, given)
     profile = profile_of(server.sandbox, given, b"/")
     if not profile.confined or _all_files(profile):
         return None
     try:
+        await server.confinements.prepare(server.pool, profile, writes=writes)
         return server.confinements.get(profile, writes=writes)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
@@ -137,6 +161,11 @@ def _all_files(profile: Profile) -> bool:
 
     everything = (Rule(b"/", Access.WRITE),)
     return profile.rules == everything and not profile.protected and not profile.globs
+
+
+def _of_calls(profile: Profile, writes: bool) -> Profile:
+    profile = profile._replace(network=False, sockets=False)
+    return profile if writes else _reading(profile)
 
 
 def _reading(profile: Profile) -> Profile:

@@ -55,6 +55,7 @@ EXTENSIONS = {
     "heldOpen": True,
     "sessionClose": True,
     "sessionTemporary": True,
+    "privateTmp": True,
     "sandboxBackend": True,
     "denials": True,
     "watchDenials": True,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import handrail.sandbox.attendant  # noqa: F401 (now, rather than when a command first connects)
 from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.filesystem.pool import FilePool
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -27,7 +28,10 @@ from handrail.protocol.sandbox import (
 )
 from handrail.sandbox import verdict
 from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
-from handrail.sandbox.select import LINUX_SECCOMP, Sandbox
+from handrail.sandbox.select import LINUX_SECCOMP, Preparation, Sandbox
+
+if TYPE_CHECKING:
+    from handrail.server.sessions import Session
 
 _ACCESS = {
     "read": Access.READ,
@@ -35,6 +39,10 @@ _ACCESS = {
     "deny": Access.DENY,
     "none": Access.DENY,
 }
+
+
+#: Looking at a tree may take so long, on a file system that hangs.
+_PLANNING_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +56,37 @@ class Contained:
 
 
 def contain(
-    sandbox: Sandbox, given: dict[str, Any], spec: ProcessSpec, *, watch: bool = False
+    sandbox: Sandbox, profile: Profile, spec: ProcessSpec, *, watch: bool = False
 ) -> Contained:
     """The command held as the profile says; raises RpcError -32602.
 
     ``watch``: what it tries in vain is noted while it happens.
     """
-    profile = profile_of(sandbox, given, spec.cwd)
     if not profile.confined:
         return Contained(spec)
     try:
         return _contained(sandbox, profile, spec, watch)
     except SandboxError as error:
         raise RpcError(INVALID_PARAMS, f"failed to prepare process sandbox: {error}") from None
+
+
+def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
+    """What to do in a thread before ``contain``, if anything."""
+    try:
+        return sandbox.prepare(profile) if profile.confined else None
+    except SandboxError:
+        return None  # which ``contain`` has an answer for
+
+
+async def planned(pool: FilePool, preparation: Preparation, what: str = "process") -> None:
+    """Do it; raises RpcError -32602, and FilesError when no thread is to be had."""
+    try:
+        plan = await pool.run(
+            preparation.look, deadline=_PLANNING_SECONDS, discard=preparation.discard
+        )
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}") from None
+    preparation.install(plan)
 
 
 def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
@@ -71,6 +97,8 @@ def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: boo
 
         if watch:
             raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+        if profile.private_tmp is not None:  # which nothing can be mounted over here
+            spec, profile = fallback.own_directory(spec, profile)
         held, fd = fallback.contain(spec, profile, why, lasting=True)
         held = replace(held, judge=verdict.judge)
         return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
@@ -112,7 +140,28 @@ def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:
     if isinstance(permissions, Disabled):
         return Intent(disabled=True), base
     network = permissions.network == "enabled"
-    return Intent(files, entries, network, False, roots, depth), base
+    intent = Intent(files, entries, network, False, roots, depth)
+    if params.private_tmp is not None:
+        intent = intent._replace(private_tmp=_path(params.private_tmp, "private /tmp URI"))
+    return intent, base
+
+
+def check_private_tmp(session: Session, given: dict[str, Any]) -> bool:
+    """Whether commands are to have a /tmp of their own; raises RpcError -32602.
+
+    It is the session's own directory, and no other of this machine.
+    """
+    uri = given.get("privateTmp")
+    if uri is None:
+        return False
+    own = session.temporary
+    if own is None or uri != path_uri.to_uri(os.fsencode(own)):
+        raise RpcError(
+            INVALID_PARAMS,
+            "`sandbox.privateTmp` is not the directory of this session; ask for it with"
+            " session/temporary",
+        )
+    return True
 
 
 def _entry(entry: PermissionEntry) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
@@ -25,6 +26,8 @@ from handrail.protocol.process import LimitsParams, StartParams, StartResult
 from handrail.server import targets
 
 if TYPE_CHECKING:
+    from handrail.sandbox.profile import Profile
+    from handrail.sandbox.select import Preparation
     from handrail.server.connection import Connection
     from handrail.server.sandboxing import Contained
 
@@ -49,13 +52,23 @@ def process_start(conn: Connection, params: StartParams) -> Any:
             INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
         )
     if params.sandbox is not None:
-        from handrail.server.sandboxing import contain  # only when one is asked for
+        from handrail.server.sandboxing import (  # only when one is asked for
+            check_private_tmp,
+            contain,
+            prepare,
+            profile_of,
+        )
 
         if session.table.get(key) is None:
+            check_private_tmp(session, params.sandbox)
+            profile = profile_of(conn.server.sandbox, params.sandbox, spec.cwd)
             if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
-                _check_program(spec)
+                _check_program(profile, spec)
+            preparation = prepare(conn.server.sandbox, profile)
             watch = params.watch_denials
-            held = contain(conn.server.sandbox, params.sandbox, spec, watch=watch)
+            if preparation is not None:
+                return _started_later(conn, key, spec, profile, preparation, watch=watch)
+            held = contain(conn.server.sandbox, profile, spec, watch=watch)
             spec = held.spec
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
@@ -67,15 +80,52 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     finally:
         if held is not None:
             held.sent()
+    return _started(key, starting, "none" if held is None else held.type, _backend(conn, held))
+
+
+def _backend(conn: Connection, held: Contained | None) -> str | None:
     backend = None if held is None else held.backend
-    if backend == USUAL_BACKEND and not conn.notifier.extended:
-        backend = None
-    return _started(key, starting, "none" if held is None else held.type, backend)
+    return None if backend == USUAL_BACKEND and not conn.notifier.extended else backend
+
+
+def _started_later(
+    conn: Connection,
+    key: str,
+    spec: ProcessSpec,
+    profile: Profile,
+    preparation: Preparation,
+    *,
+    watch: bool,
+) -> Any:
+    """The same where a sandbox takes a while to plan: in a thread, with others served meanwhile."""
+    from handrail.server.sandboxing import contain, planned
+
+    server, session = conn.server, conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    held: list[Contained] = []
+
+    async def make() -> tuple[ProcessSpec, Callable[[], None]]:
+        await planned(server.pool, preparation)
+        made = contain(server.sandbox, profile, spec, watch=watch)
+        held.append(made)
+        return made.spec, made.sent
+
+    async def answer() -> StartResult:
+        await _settled(starting)
+        return _result(key, held[0].type, _backend(conn, held[0]))
+
+    starting = session.table.start_later(key, make(), session.sink)
+    return answer()
 
 
 async def _started(
     key: str, starting: asyncio.Task[Child], held: str, backend: str | None
 ) -> StartResult:
+    await _settled(starting)
+    return _result(key, held, backend)
+
+
+async def _settled(starting: asyncio.Task[Child]) -> None:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
         await asyncio.shield(starting)
@@ -85,12 +135,19 @@ async def _started(
         raise RpcError(INVALID_PARAMS, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
+
+
+def _result(key: str, held: str, backend: str | None) -> StartResult:
     return StartResult(
         process_id=key, sandbox_type=held, sandbox_backend=UNSET if backend is None else backend
     )
 
 
-def _check_program(spec: ProcessSpec) -> None:
+def _check_program(profile: Profile, spec: ProcessSpec) -> None:
+    from handrail.sandbox import private_tmp
+
+    if private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
+        return  # it may be there in the sandbox alone
     try:
         lookup.check(spec.argv[0], spec.env, spec.cwd)
     except SpawnFailed as error:

@@ -236,6 +236,13 @@ class AsyncWorkspace:
         """
         return await self._ground.open()
 
+    async def private_tmp(self) -> str | None:
+        """The directory of the machine that sandboxed commands have as their /tmp.
+
+        It is made when first needed and goes with the workspace.  None: its server is too old.
+        """
+        return await self._ground.private_tmp()
+
     @property
     def profile(self) -> Profile | None:
         """What commands may touch unless they name another sandbox; None: everything."""
@@ -252,7 +259,10 @@ class AsyncWorkspace:
         ground = self._ground
         rules = None
         if self._profile is not None:
-            rules = profiles.Rules(self._profile, ground.root, ground.temporary)
+            temporary = ground.temporary if self._profile.temporary else None
+            rules = profiles.Rules(
+                self._profile, ground.root, temporary, private=ground.has_private_tmp
+            )
         return AsyncFiles(ground.executor.files, ground.root, rules)
 
     # --- commands ------------------------------------------------------------------------
@@ -434,6 +444,8 @@ class AsyncWorkspace:
         ground = self._ground
         executor = await ground.open()
         temporary = await ground.make_temporary(profile)
+        if temporary is not None and ground.has_private_tmp:
+            temporary = "/tmp"  # noqa: S108 (the one of the sandbox)
         hidden = {"TMPDIR": temporary} if temporary is not None else None
         variables = Environment(hidden, self._env, env)
         self._count += 1

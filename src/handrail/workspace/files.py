@@ -1,7 +1,8 @@
 """The files of a workspace: paths below its root, text or bytes, the sandbox's rules kept.
 
 A path is relative to the root or absolute.  In a sandboxed workspace what is written must lie
-where its commands may write too, links resolved; reading follows the profile's ``deny``.
+where its commands may write too, links resolved; reading follows the profile's ``deny``.  ``/tmp``
+is the one that its commands have.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class AsyncFiles:
         text = to_path(path)
         if not text or "\0" in text:
             raise FilesError(f"{path!r} is no path", kind="invalid_input", path=text)
-        return posixpath.normpath(posixpath.join(self._root, text))
+        full = posixpath.normpath(posixpath.join(self._root, text))
+        return full if self._rules is None else self._rules.host_path(full)
 
     async def _readable(self, path: AnyPath) -> str:
         full = self._join(path)

@@ -199,8 +199,20 @@ class Ground:
         found = self._intents.get(profile)
         if found is None:
             temporary = self.temporary if profile is not None and profile.temporary else None
-            found = self._intents[profile] = profiles.intent(profile, self.root, temporary)
+            found = self._intents[profile] = profiles.intent(
+                profile, self.root, temporary, private=self.has_private_tmp
+            )
         return found
+
+    @property
+    def has_private_tmp(self) -> bool:
+        """Whether commands can have the temporary directory as their /tmp; old servers cannot."""
+        return bool(getattr(self._executor, "private_tmp", False))
+
+    async def private_tmp(self) -> str | None:
+        """The directory that sandboxes here can have as their /tmp; None: they cannot."""
+        await self.open()
+        return await self.make_temporary(Profile()) if self.has_private_tmp else None
 
     async def make_temporary(self, profile: Profile | None) -> str | None:
         """A directory for temporary files that commands may write to, made when first needed."""
@@ -215,7 +227,7 @@ class Ground:
 
     async def _make_temporary(self, executor: Executor) -> str:
         """One that nobody else on its machine can look into."""
-        if self.at is None and self._release is not None:
+        if self.at is None and self.has_private_tmp:
             await asyncio.to_thread(temporary.sweep)
             self._own = temporary.Temporary(self._tag)
             return os.fsdecode(self._own.path)

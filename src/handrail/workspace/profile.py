@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import fnmatch
+import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Literal, TypeAlias
 from handrail.errors import UsageError
 from handrail.executor.base import SandboxKind
 from handrail.protocol.path_uri import to_uri
+from handrail.sandbox import private_tmp
 
 _GLOB = frozenset("*?[")
 #: Directly below a writable path these stay read-only, unless they are named themselves.
@@ -26,7 +28,8 @@ class Profile:
     cover a path the longest decides.  ``deny`` also takes patterns such as ``**/*.env``.
     ``.git`` and the like directly below a writable path stay read-only unless ``write`` names
     them.  ``network``: whether commands may use the machine's network.  ``temporary``: whether
-    they get a writable directory of their own as TMPDIR, which goes away with the workspace.
+    they get a writable /tmp and /var/tmp of their own, which go away with the workspace; what
+    the paths above name below these is the machine's.
     """
 
     read: tuple[str, ...] = ("/",)
@@ -59,14 +62,17 @@ def find_profile(sandbox: Sandbox) -> Profile | None:
 
 
 def intent(
-    profile: Profile | None, root: str, temporary: str | None
+    profile: Profile | None, root: str, temporary: str | None, *, private: bool = False
 ) -> SandboxKind | Mapping[str, object]:
-    """The profile as a portable intent; ``root`` is where relative paths belong."""
+    """The profile as a portable intent; ``root`` is where relative paths belong.
+
+    ``private``: the temporary directory is shown as /tmp, rather than at its own path.
+    """
     if profile is None:
         return SandboxKind.NONE
     entries = [_entry(root, path, "read") for path in profile.read]
     entries += [_entry(root, path, "write") for path in profile.write]
-    if temporary is not None:
+    if temporary is not None and not private:
         entries.append(_entry(root, temporary, "write"))
     entries += [_entry(root, path, "deny") for path in profile.deny]
     return {
@@ -80,6 +86,7 @@ def intent(
         "windowsSandboxLevel": "disabled",
         "windowsSandboxPrivateDesktop": False,
         "useLegacyLandlock": False,
+        **({"privateTmp": _uri(temporary)} if temporary is not None and private else {}),
     }
 
 
@@ -94,11 +101,19 @@ class Access(enum.Enum):
 class Rules:
     """A profile bound to a root, for file calls of the program itself."""
 
-    def __init__(self, profile: Profile, root: str, temporary: str | None) -> None:
+    def __init__(
+        self, profile: Profile, root: str, temporary: str | None, *, private: bool = False
+    ) -> None:
+        """``private``: the temporary directory is what commands have as their /tmp."""
+
         def bound(paths: tuple[str, ...]) -> list[str]:
             return [posixpath.normpath(posixpath.join(root, path)) for path in paths]
 
         writes = bound(profile.write) + ([temporary] if temporary is not None else [])
+        self._parts: dict[str, str] = {}
+        self._shares: set[str] = set()
+        if temporary is not None and private:
+            self._find_parts(temporary, [root, *bound(profile.read + profile.write)])
         self._paths = [(path, Access.READ) for path in bound(profile.read)]
         self._paths += [(path, Access.WRITE) for path in writes]
         self._paths += [
@@ -114,6 +129,23 @@ class Rules:
             for path, access in self._paths
             if not (access is Access.READ and path in named)
         ]
+
+    def _find_parts(self, temporary: str, named: list[str]) -> None:
+        paths = [os.fsencode(path) for path in named]
+        for place, name in private_tmp.PLACES.items():
+            if place in paths:
+                continue  # named itself: it is the machine's
+            shares = private_tmp.shares(place, paths)
+            part = os.fsdecode(private_tmp.part_name(name, shares))
+            self._parts[os.fsdecode(place)] = posixpath.join(temporary, part)
+            self._shares.update(map(os.fsdecode, shares))
+
+    def host_path(self, path: str) -> str:
+        """Where on the workspace's machine lies what its commands have at a path."""
+        for place, part in self._parts.items():
+            if _within(path, place) and not any(_within(path, share) for share in self._shares):
+                return part + path[len(place) :]
+        return path
 
     @property
     def denies_anything(self) -> bool:
@@ -131,12 +163,16 @@ class Rules:
             (
                 (path_length(entry), -access.value, access)
                 for entry, access in self._paths
-                if path == entry or path.startswith(entry.rstrip("/") + "/")
+                if _within(path, entry)
             ),
             key=lambda found: found[:2],
             default=(0, 0, Access.DENY),
         )
         return best[2]
+
+
+def _within(path: str, place: str) -> bool:
+    return path == place or path.startswith(place.rstrip("/") + "/")
 
 
 def path_length(path: str) -> int:

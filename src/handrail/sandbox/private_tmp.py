@@ -1,0 +1,213 @@
+"""A ``/tmp`` and a ``/var/tmp`` for the sandboxes of one owner, instead of the host's.
+
+Programs of the host look for sockets and files of known names there, so what a command makes must
+not be found there.  The owner (a workspace, a session, one command line) has a directory of its own
+(``temporary.py``); a part of it is mounted over each of the two.  All sandboxes of the owner that
+share the same paths of the host show the same part: a file that one command writes is there for
+the next.
+
+What a profile names below ``/tmp`` is the host's, mounted at its own path.  The directories on
+the way are made in the owner's directory, and every sandbox that can write there has them mounted
+read-only: none can rename or replace them, and lead a later one elsewhere.  That is why a sandbox
+that shares other paths has another part.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from handrail.sandbox.paths import Opened, Refused, shown
+from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from handrail.sandbox.profile import Profile
+
+#: What is covered, by the name of its part.
+PLACES = {place: place[1:].replace(b"/", b"-") for place in SYSTEM_TMP}
+#: Variables that name a directory for temporary files.
+VARIABLES = (b"TMPDIR", b"TMP", b"TEMP")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Part:
+    """What one sandbox has instead of one of the host's directories.  Close it when done."""
+
+    def __init__(self, place: bytes, path: bytes, shares: tuple[bytes, ...]) -> None:
+        self.place = place
+        #: Where it lies on the host.
+        self.path = path
+        #: The topmost paths of the host in it.
+        self.shares = shares
+        #: The part itself and the directories on the way to what is shared, by path inside.
+        self.opened: dict[bytes, Opened] = {}
+
+    def close(self) -> None:
+        while self.opened:
+            os.close(self.opened.popitem()[1].fd)
+
+
+def places() -> dict[bytes, bytes]:
+    """The real paths of what is covered here, with the names of their parts."""
+    found: dict[bytes, bytes] = {}
+    for place, name in PLACES.items():
+        if os.path.isdir(place):
+            found.setdefault(os.path.realpath(place), name)
+    return found
+
+
+def shares(place: bytes, named: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The topmost of the paths that lie below a place, sorted."""
+    below = {path for path in named if path != place and within(path, place)}
+    return tuple(sorted(path for path in below if not below.intersection(parents(path))))
+
+
+def part_name(name: bytes, shared: tuple[bytes, ...]) -> bytes:
+    """What a part is called that shows such paths of the host."""
+    if not shared:
+        return name
+    import hashlib  # most share nothing
+
+    return name + b"-" + hashlib.sha256(b"\0".join(shared)).hexdigest()[:16].encode()
+
+
+def named_paths(profile: Profile) -> list[bytes]:
+    """What a profile shows of the host by name."""
+    return [rule.path for rule in profile.rules if rule.access is not Access.DENY]
+
+
+def open_part(
+    directory: bytes, place: bytes, name: bytes, shared: Mapping[bytes, bool | None]
+) -> Part:
+    """Open a part with all it needs to have mounts in it, made where missing; raises Refused.
+
+    ``shared`` says of each path whether it is a directory of the host, None: it is missing there,
+    and then an empty directory of the part is in its place.
+    """
+    paths = tuple(sorted(shared))
+    inner = part_name(name, paths)
+    part = Part(place, os.path.join(directory, inner), paths)
+    try:
+        owner = os.open(directory, _DIRECTORY)
+        try:
+            status = os.fstat(owner)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise Refused(
+                    f"{shown(directory)} is not a directory of this user alone, so it cannot be"
+                    " the /tmp of a sandbox; use another, of mode 700"
+                )
+            part.opened[place] = _opened(_directory(owner, inner, 0o1777), place)
+        finally:
+            os.close(owner)
+        for path in paths:
+            _make_way(part, path, shared[path])
+    except OSError as error:
+        part.close()
+        raise Refused(
+            f"{shown(directory)} cannot be the /tmp of a sandbox ({error.strerror}); is the"
+            " workspace closed?"
+        ) from None
+    except BaseException:
+        part.close()
+        raise
+    return part
+
+
+def _make_way(part: Part, path: bytes, is_directory: bool | None) -> None:
+    """Have a mount point for one path, and the directories that lead there."""
+    for step in (p for p in reversed(parents(path)) if within(p, part.place)):
+        _step(part, step)
+    if is_directory is None:
+        _step(part, path)
+        return
+    above, name = part.opened[os.path.dirname(path)].fd, os.path.basename(path)
+    if is_directory:
+        os.close(_directory(above, name, 0o700))
+        return
+    try:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        os.close(os.open(name, flags, 0o600, dir_fd=above))
+    except FileExistsError:
+        if not stat.S_ISREG(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+            raise OSError(errno.EEXIST, f"{shown(path)} was a directory before") from None
+
+
+def _step(part: Part, path: bytes) -> None:
+    if path not in part.opened:
+        above = part.opened[os.path.dirname(path)].fd
+        part.opened[path] = _opened(_directory(above, os.path.basename(path), 0o700), path)
+
+
+def _directory(above: int, name: bytes, mode: int) -> int:
+    """A descriptor of a directory in another, which is made if missing; no link is followed."""
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
+        os.fchmod(fd, mode)  # whatever the umask is
+    except FileExistsError:
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
+    return fd
+
+
+def _opened(fd: int, path: bytes) -> Opened:
+    status = os.fstat(fd)
+    return Opened(fd, path, status.st_mode, {}, (status.st_dev, status.st_ino))
+
+
+class Shown:
+    """Which paths of a sandbox are not the host's."""
+
+    def __init__(self) -> None:
+        self._parts: dict[bytes, tuple[bytes, tuple[bytes, ...]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, part: Part) -> None:
+        self._parts[part.place] = (part.path, part.shares)
+
+    @property
+    def mounts(self) -> set[bytes]:
+        """The places, and the paths of the host below them: each is a mount of its own."""
+        return {path for place, (_, shared) in self._parts.items() for path in (place, *shared)}
+
+    def host_path(self, path: bytes) -> bytes:
+        """Where on the host lies what a sandbox shows at a real path."""
+        for place, (inner, shared) in self._parts.items():
+            if within(path, place):
+                if any(within(path, share) for share in shared):
+                    return path
+                return inner + path[len(place) :]
+        return path
+
+
+def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mapping[bytes, bytes]:
+    """The same with directories for temporary files that the command can use.
+
+    ``writable`` are those of the host in which it may write.
+    """
+    roots = tuple(writable)
+    changed = {
+        name: b"/tmp"
+        for name in VARIABLES
+        if name in env and not any(within(os.path.realpath(env[name]), root) for root in roots)
+    }
+    return {**env, **changed} if changed else env
+
+
+def concerns(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
+    """Whether a command may start from what is there only in the sandbox."""
+    if profile.private_tmp is None:
+        return False
+    names = [program] if b"/" in program else env.get(b"PATH", b"").split(b":")
+    paths = [normal(os.path.join(cwd, name)) for name in (b"", *names)]
+    named = [path for path in named_paths(profile) if any(within(path, p) for p in PLACES)]
+    return any(
+        within(path, place) and not any(within(path, share) for share in named)
+        for path in paths
+        for place in PLACES
+    )
