@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 
 from handrail.errors import HandrailError
@@ -14,6 +16,7 @@ from handrail.orchestrator.course import Attempt, Course, RetryRejected
 from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.steps import AsyncFiles
+from handrail.process import env_policy
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.patching import PatchFiles
 from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
@@ -125,6 +128,16 @@ class OrchestratorGate:
         confined = getattr(self._executor.files, "confined", None)
         return None if confined is None else lambda intent: PatchFiles(confined(intent))
 
+    def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
+        """What the command gets; of another machine only what is given from here is known.
+
+        Programs are looked up for rules alone.
+        """
+        rules = self._orchestrator.settings.policy.rules
+        if spawn.env_policy is None or not self._local or not rules:
+            return spawn.env
+        return env_policy.build(spawn.env_policy, spawn.env, os.environ)
+
     def _call(self, call: ExecCall) -> Call:
         args, spawn = call.args, call.spawn
         cwd = posixpath.normpath(spawn.cwd)
@@ -145,6 +158,7 @@ class OrchestratorGate:
             prefix_rule=args.prefix_rule,
             wants=wants,
             environment_id=args.environment_id or "local",
+            env=self._environment(spawn),
         )
 
 

@@ -99,6 +99,7 @@ class AgentShell:
                 hooks=self._hooks,
                 listener=self._on_audit,
                 exists=None if hands.local else exists_on(hands.executor),
+                local=hands.local,
             )
             executor = HidingExecutor(hands.executor, orchestrator)
             exec_settings = self._exec_settings or unified.Settings(

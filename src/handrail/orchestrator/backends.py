@@ -18,7 +18,7 @@ from handrail.executor.base import Executor
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.course import Course
 from handrail.orchestrator.memory import FileKey
-from handrail.orchestrator.one_shot import Command, run_course
+from handrail.orchestrator.one_shot import Command, run_command, run_course
 from handrail.orchestrator.requirement import UNRECORDED, Need, Requirement, patch_requirement
 from handrail.orchestrator.result import ExecOutput, ModelError
 from handrail.orchestrator.run import Orchestrator
@@ -100,7 +100,7 @@ async def run_request(
     """A command or a patch to its end; raises what ``run_command`` does, and PatchError."""
     ready = backend_for(mode).prepare(command, mode)
     if isinstance(mode, ShellMode):
-        return await run_course(orchestrator, executor, ready, orchestrator.course(ready.call))
+        return await run_command(orchestrator, executor, ready)
     course = _patch_course(orchestrator, ready, mode)
     return await run_course(orchestrator, executor, ready, course)
 

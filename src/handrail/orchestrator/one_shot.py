@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from handrail.errors import ExecutorError
 from handrail.executor.base import (
@@ -85,7 +85,8 @@ async def run_command(
 
     Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
     """
-    return await run_course(orchestrator, executor, command, orchestrator.course(command.call))
+    call = replace(command.call, env=command.env)
+    return await run_course(orchestrator, executor, command, orchestrator.course(call))
 
 
 async def run_course(
