@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from handrail.agent.hiding import HidingExecutor
 from handrail.errors import HandrailError
 from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
@@ -112,7 +113,7 @@ class OrchestratorGate:
             cwd=request.cwd,
             changes=request.changes,
             local=self._local,
-            confine=None if self._local else self._confine(),
+            confine=self._confine(),
         )
         self._writer[request.call_id] = writer
         return writer
@@ -124,7 +125,9 @@ class OrchestratorGate:
             await writer.close()
 
     def _confine(self) -> Confine | None:
-        """Files under an intent, on machines that have them."""
+        """Files under an intent: those that the patch was checked with, if there are such."""
+        if isinstance(self._executor, HidingExecutor):
+            return self._executor.confine
         confined = getattr(self._executor.files, "confined", None)
         return None if confined is None else lambda intent: PatchFiles(confined(intent))
 

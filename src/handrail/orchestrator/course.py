@@ -33,7 +33,7 @@ from handrail.orchestrator.audit import (
 )
 from handrail.orchestrator.calls import Call, Request
 from handrail.orchestrator.denials import Offer, offer, refused_path
-from handrail.orchestrator.memory import Extent, Key
+from handrail.orchestrator.memory import Extent, FileKey, Key
 from handrail.orchestrator.requirement import Need, Requirement
 from handrail.orchestrator.settings import Grants, Mode, Settings
 
@@ -131,6 +131,11 @@ class Course:
         """What the first run gets beyond the mode, if it is sandboxed."""
         return self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
 
+    @property
+    def sandboxed_intent(self) -> dict[str, object] | None:
+        """The sandbox that the settings ask for, whatever was approved beyond it."""
+        return self._house.intent(self.settings, Grants())
+
     def _outside(self, *, free: bool) -> bool:
         """Whether such a run is without a sandbox; one that others made is still there."""
         if self.settings.sandbox.mode is Mode.EXTERNAL:
@@ -207,9 +212,9 @@ class Course:
     async def _ask(self, question: Question) -> Answer:
         """Put the question, unless the session has the answer; one at a time for the same call."""
         house = self._house
-        extent = Extent(question.outside, question.wants)
+        asked = [(key, self._extent(key, question)) for key in self._keys]
         async with house.turn_of(self._keys):
-            known = house.memory.knows(self._keys, extent)
+            known = bool(asked) and all(house.memory.knows([key], far) for key, far in asked)
             if known and Choice.APPROVE_FOR_SESSION in question.choices:
                 self._decided(Choice.APPROVE_FOR_SESSION, Source.CONFIG)
                 return Answer(Choice.APPROVE_FOR_SESSION)
@@ -220,8 +225,16 @@ class Course:
                 answer = Answer(Choice.DENY, f"`{answer.choice.value}` was not on offer")
             self._decided(answer.choice, ruling.source, answer.text or None)
             if answer.choice is Choice.APPROVE_FOR_SESSION:
-                house.memory.remember(self._keys, extent)
+                for key, far in asked:
+                    house.memory.remember([key], far)
             return answer
+
+    def _extent(self, key: Key, question: Question) -> Extent:
+        """What a yes to this question is for this key: of a patch only some paths leave."""
+        inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
+        if inside and question.kind is Kind.PATCH:
+            return Extent()
+        return Extent(question.outside, question.wants)
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1

@@ -133,13 +133,17 @@ def patch_requirement(
     roots = writable_roots(settings, tmpdir)
     retry = wants_retry(settings, patch=True)
     rules = rules_paths(settings)
-    if all(is_writable(path, roots, settings.grants.write, rules) for path in paths):
+    outside = tuple(
+        path for path in paths if not is_writable(path, roots, settings.grants.write, rules)
+    )
+    if not outside:
         return Requirement(Need.NOTHING, retry=retry)
     if granular is not None and not granular.sandbox_approval:
         asks = False
     else:
         asks = granular is not None or settings.approval is not Approval.NEVER
     if asks:
-        # Whoever approves the paths approves the writing: a sandbox would only refuse it.
-        return Requirement(Need.APPROVAL, free=settings.sandbox.may_run_free, retry=retry)
+        # A yes to the paths is a yes to the writing: a sandbox would only refuse it.
+        free = settings.sandbox.may_run_free
+        return Requirement(Need.APPROVAL, free=free, retry=retry, outside_paths=outside)
     return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)
