@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.orchestrator.no_link_files import NoLinkFiles, anchored
+from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles, anchored
 
-FILES = NoLinkFiles()
+FILES = AwaitedNoLinkFiles()
 
 
 def test_what_it_does_with_ordinary_files(tmp_path: Path) -> None:

@@ -31,6 +31,13 @@ _PROGRAM = (
     f"import os, sys; sys.path.append({_ROOT!r}); from handrail.patch.command import run;"
     " sys.exit(run([], sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer, os.getcwd()))"
 )
+#: Outside a sandbox that the settings ask for; the directory as it was approved.
+_NO_LINKS_PROGRAM = (
+    f"import sys; sys.path.append({_ROOT!r}); from handrail.patch.command import run;"
+    " from handrail.orchestrator.no_link_files import NoLinkFiles;"
+    " streams = sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer;"
+    " sys.exit(run([], *streams, sys.argv[1], files=NoLinkFiles()))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,11 @@ async def run_request(
     if isinstance(mode, ShellMode):
         return await run_command(orchestrator, executor, ready)
     course = _patch_course(orchestrator, ready, mode)
-    return await run_course(orchestrator, executor, ready, course)
+    outside = None
+    if orchestrator.settings.sandbox.restricted:
+        argv = (sys.executable, "-I", "-c", _NO_LINKS_PROGRAM, mode.cwd)
+        outside = replace(ready, call=replace(ready.call, argv=argv))
+    return await run_course(orchestrator, executor, ready, course, outside)
 
 
 def _patch_course(orchestrator: Orchestrator, command: Command, mode: PatchMode) -> Course:

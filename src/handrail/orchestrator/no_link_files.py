@@ -28,38 +28,60 @@ _FOLLOWS_NONE = (
 
 
 class NoLinkFiles:
-    """``AsyncFiles`` of the patch tool."""
+    """``Files`` of the patch tool."""
+
+    def read(self, path: str) -> bytes:
+        return _done(path, _read)
+
+    def write(self, path: str, data: bytes) -> None:
+        _done(path, lambda raw: local.write_file(raw, data, follow=False))
+
+    def copy(self, source: str, path: str) -> None:
+        _done(path, lambda raw: _create_like(anchored(source), raw))
+
+    def remove(self, path: str) -> None:
+        _done(path, _unlink)
+
+    def mkdir(self, path: str) -> None:
+        _done(path, lambda raw: local.create_directory(raw, recursive=False, follow=False))
+
+    def rmdir(self, path: str) -> None:
+        _done(path, _remove_directory)
+
+
+class AwaitedNoLinkFiles:
+    """``AsyncFiles``: the same in threads."""
+
+    def __init__(self) -> None:
+        self._files = NoLinkFiles()
 
     async def read(self, path: str) -> bytes:
-        return await _run(path, _read)
+        return await asyncio.to_thread(self._files.read, path)
 
     async def write(self, path: str, data: bytes) -> None:
-        await _run(path, lambda raw: local.write_file(raw, data, follow=False))
+        await asyncio.to_thread(self._files.write, path, data)
 
     async def copy(self, source: str, path: str) -> None:
-        await _run(path, lambda raw: _create_like(anchored(source), raw))
+        await asyncio.to_thread(self._files.copy, source, path)
 
     async def remove(self, path: str) -> None:
-        await _run(path, _unlink)
+        await asyncio.to_thread(self._files.remove, path)
 
     async def mkdir(self, path: str) -> None:
-        await _run(path, lambda raw: local.create_directory(raw, recursive=False, follow=False))
+        await asyncio.to_thread(self._files.mkdir, path)
 
     async def rmdir(self, path: str) -> None:
-        await _run(path, _remove_directory)
+        await asyncio.to_thread(self._files.rmdir, path)
 
 
-async def _run(path: str, work: Callable[[str], T]) -> T:
-    def whole() -> T:
-        try:
-            return work(anchored(path))
-        except FilesError as error:
-            if str(error) != CONTAINS_LINK:
-                raise
-            sentence = _FOLLOWS_NONE.format(path)
-            raise FilesError(sentence, kind="invalid_input", path=path) from error
-
-    return await asyncio.to_thread(whole)
+def _done(path: str, work: Callable[[str], T]) -> T:
+    try:
+        return work(anchored(path))
+    except FilesError as error:
+        if str(error) != CONTAINS_LINK:
+            raise
+        sentence = _FOLLOWS_NONE.format(path)
+        raise FilesError(sentence, kind="invalid_input", path=path) from error
 
 
 def anchored(path: str) -> str:

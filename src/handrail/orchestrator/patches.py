@@ -19,7 +19,7 @@ from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.memory import FileKey
-from handrail.orchestrator.no_link_files import NoLinkFiles
+from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
@@ -67,7 +67,7 @@ async def admit_patch(
             "files of that machine cannot be written under its sandbox: change them by a command"
         )
     if local and settings.sandbox.restricted:
-        free_files = NoLinkFiles()
+        free_files = AwaitedNoLinkFiles()
     outside = OutsidePaths(requirement.outside_paths)
     return PatchWriter(course, attempt, executor, free_files, confine=confine, outside=outside)
 
