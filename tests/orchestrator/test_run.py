@@ -29,7 +29,7 @@ from handrail.orchestrator.memory import Memory
 from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.result import ExecOutput
 from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table
-from handrail.policy.load import load_files
+from handrail.policy.load import load_files, parse_rules
 from handrail.policy.rules import Sandbox
 from handrail.policy.situation import Approval, Granular
 
@@ -300,6 +300,20 @@ def test_a_rule_from_a_sandboxed_run_keeps_the_sandbox_where_rules_leave_it(
     run(room, sh("true a"), sh("true a", "c2"))
     assert 'sandbox="keep"' in file.read_text()
     assert all(r.sandbox is not SandboxKind.NONE for r in room.executor.requests)
+
+
+def test_a_rule_that_is_not_believed_asks_after_a_refusal(tmp_path: Path) -> None:
+    rules = parse_rules('prefix_rule([["true", "cd", "git"]], sandbox="off")', "a.rules")
+    settings = Settings(str(tmp_path), Approval.ON_REQUEST, policy=rules)
+    room = Room(settings, Choice.DENY)
+    with pytest.raises(RetryRejected):
+        run(room, sh("true guarded && git log guarded", cwd=str(tmp_path)))
+    (question,) = room.scribe.questions
+    assert (question.kind, question.outside) == (Kind.RETRY, True)
+    assert any("`git` runs what it finds" in note for note in question.notes)
+    believed = Room(settings, Choice.DENY)
+    run(believed, sh("true guarded", cwd=str(tmp_path)))
+    assert believed.executor.requests[0].sandbox is SandboxKind.NONE
 
 
 def test_a_rule_that_would_allow_anything_is_not_added(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Place:
         env: Mapping[str, str] | None = None,
         local: bool = True,
         flag: str = "-c",
+        shell: str = "/bin/bash",
         escalates: bool = False,
     ) -> Verdict:
         named = [word for word in rules.split() if word] or ["tool"]
@@ -54,7 +55,7 @@ class Place:
             lookup=Lookup(given, local),
             escalates=escalates,
         )
-        return decide(("/bin/bash", flag, script), parse_rules(text, "t.rules"), situation)
+        return decide((shell, flag, script), parse_rules(text, "t.rules"), situation)
 
 
 @pytest.fixture
@@ -182,6 +183,20 @@ def test_a_login_shell_reads_the_home_directory(place: Place) -> None:
     assert place.verdict("tool", own(place), flag="-lc").sandbox is Sandbox.OFF
     found = place.verdict("tool", own(place), flag="-lc", env={"HOME": str(place.work)})
     assert found.sandbox is Sandbox.KEEP
+
+
+def test_the_shell_itself_is_looked_up_unless_it_is_the_one_of_the_settings(place: Place) -> None:
+    path = f"{place.work}/bin:{own(place)}:{SYSTEM}"
+    full = f"{own(place)}/tool"
+    assert place.verdict(full, path, rules=full).sandbox is Sandbox.OFF
+    assert place.verdict(full, path, rules=full, shell="sh").sandbox is Sandbox.KEEP
+    assert place.verdict(full, SYSTEM, rules=full, shell="sh").sandbox is Sandbox.OFF
+    assert place.verdict(full, SYSTEM, rules=full, shell="/bin/sh").sandbox is Sandbox.OFF
+    place.program(place.own / "bin" / "zsh")
+    for home, sandbox in ((place.own, Sandbox.OFF), (place.work, Sandbox.KEEP)):
+        env = {"HOME": str(home)}
+        found = place.verdict(full, own(place), rules=full, shell="zsh", env=env)
+        assert found.sandbox is sandbox
 
 
 def test_on_another_machine_only_directories_of_the_system_are_believed(place: Place) -> None:

@@ -15,6 +15,8 @@ _VERSION = re.compile(r"(?<=[a-z])[-_.]?[0-9][0-9.]*(-?dbg|d|m|t|w)?$")
 
 #: Shells beyond those whose scripts are read.
 FURTHER_SHELLS = frozenset({"cmd", "pwsh", "powershell", "xonsh", "elvish", "nu", "yash", "rksh"})
+#: Shells that read no file of the user's before a script, unless they are login shells.
+QUIET_SHELLS = frozenset({"bash", "sh", "dash", "ksh", "mksh", "ash", "rbash"})
 #: Interpreters: the options whose value is the next word, those with the program's text left out.
 INTERPRETERS: dict[str, frozenset[str]] = {
     **dict.fromkeys(CODE_OPTIONS, frozenset[str]()),

@@ -20,6 +20,7 @@ from handrail.policy.program_names import (
     CHANGES_DIRECTORY,
     CHANGES_LOOKUP,
     CODE_VARIABLES,
+    QUIET_SHELLS,
     is_shell,
     plain_name,
     runs_what_it_finds,
@@ -55,6 +56,7 @@ class _Judgement:
     def __init__(self, argv: Argv, situation: Situation, lookup: Lookup) -> None:
         self._argv = argv
         self._cwd = situation.cwd
+        self._shell = situation.shell
         self._env = lookup.env
         self._local = lookup.local
         self._trusted = situation.trusted_directories
@@ -69,6 +71,8 @@ class _Judgement:
         if self._argv and is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
         yield from self._environment()
+        if self._in_shell:
+            yield from self._starting_shell(self._argv[0])
         for command in commands:
             yield from self._command(command, commands)
 
@@ -77,12 +81,20 @@ class _Judgement:
             for place in self._env.get(name, "").replace(" ", ":").split(":"):
                 if place and (not place.startswith("/") or self._is_writable(place)):
                     yield f"{name} names {place}, where commands can write"
+
+    def _starting_shell(self, shell: str) -> Iterator[str]:
+        """The shell that runs the commands: what it is, and what it reads before them."""
+        if shell != self._shell:
+            yield from self._program(shell)
+        elif self._is_writable(shell):
+            yield f"commands can write {shell}"
         call = shell_call(self._argv)
-        if call is not None and "l" in call.flag:
-            yield from self._home("a login shell reads")
+        quiet = plain_name(shell) in QUIET_SHELLS
+        if not quiet or (call is not None and "l" in call.flag):
+            yield from self._home("the shell reads")
 
     def _home(self, reads: str) -> Iterator[str]:
-        for name in ("HOME", "XDG_CONFIG_HOME"):
+        for name in ("HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
             home = self._env.get(name)
             if home and self._is_writable(home):
                 yield f"{reads} {home}, where commands can write"
