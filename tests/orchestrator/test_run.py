@@ -302,6 +302,16 @@ def test_a_rule_from_a_sandboxed_run_keeps_the_sandbox_where_rules_leave_it(
     assert all(r.sandbox is not SandboxKind.NONE for r in room.executor.requests)
 
 
+def test_a_rule_from_a_session_without_a_sandbox_leaves_none_later(tmp_path: Path) -> None:
+    file = tmp_path / "default.rules"
+    free = SandboxMode(Mode.FULL_ACCESS)
+    settings = Settings("/", Approval.UNTRUSTED, sandbox=free, rules_file=str(file))
+    room = Room(settings, Choice.APPROVE_WITH_RULE)
+    run(room, sh("true a"))
+    assert room.scribe.questions[0].outside
+    assert file.read_text() == 'prefix_rule(pattern=["true", "a"], decision="allow")\n'
+
+
 def test_a_rule_that_is_not_believed_asks_after_a_refusal(tmp_path: Path) -> None:
     rules = parse_rules('prefix_rule([["true", "cd", "git"]], sandbox="off")', "a.rules")
     settings = Settings(str(tmp_path), Approval.ON_REQUEST, policy=rules)

@@ -249,7 +249,9 @@ class Course:
     def _amend(self, answer: Answer, question: Question) -> None:
         prefix = answer.prefix or question.proposed_prefix
         if prefix is not None:
-            self._house.amend(self.call.call_id, prefix, free=question.outside)
+            # Where no sandbox is set, nothing was said about leaving one elsewhere.
+            free = question.outside and self.settings.sandbox.restricted
+            self._house.amend(self.call.call_id, prefix, free=free)
 
     def _rejection(self, answer: Answer) -> ApprovalRejected:
         what = "patch" if self._kind is Kind.PATCH else "exec command"
