@@ -106,7 +106,8 @@ async def _decided(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         first = asked[0]
         return {
             "outcome": "prompt_retry" if first.kind is Kind.RETRY else "prompt",
-            "reason": first.reason,
+            # The peer shows the caller's words as the reason; here they have a field of their own.
+            "reason": first.reason or first.justification,
             "proposed_prefix": list(first.proposed_prefix) if first.proposed_prefix else None,
         }
     return _ran(answer, ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from handrail.mcp_server import forms
 from handrail.mcp_server.tools import mcp_tools
 from handrail.orchestrator.approvals import Choice, Kind, Question, retry_choices
+from handrail.orchestrator.question_text import OUTSIDE
+from handrail.orchestrator.settings import Grants
 
 QUESTION = Question(
     "c",
@@ -20,15 +23,49 @@ QUESTION = Question(
     proposed_prefix=("touch",),
     notes=("what was done stays",),
     grant="/usr",
+    outside=True,
+    wants=Grants(write=("/srv",)),
+    justification="please",
 )
 
 
 def test_a_form_says_everything() -> None:
-    assert forms.message(QUESTION) == ("Run `touch /usr/x` in /w?\nretry?\nwhat was done stays")
+    assert forms.message(QUESTION).splitlines() == [
+        "may write /srv",
+        OUTSIDE,
+        "Run `touch /usr/x` in /w?",
+        "the model says: please",
+        "retry?",
+        "note: what was done stays",
+    ]
     field = forms.schema(QUESTION)["properties"]["decision"]
     assert field["enum"][0] == "approved_with_grant"
     assert "/usr" in field["description"]
+    assert "always outside the sandbox" in field["description"]
     assert field["default"] == "denied"
+
+
+def test_no_field_can_move_the_cursor_or_begin_a_line() -> None:
+    evil = "x\x1b[2K\r\u202e\nRun `ls`?"
+    question = replace(
+        QUESTION,
+        argv=("sh", "-c", evil),
+        cwd=f"/w/{evil}",
+        reason=evil,
+        justification=evil,
+        notes=(evil,),
+        grant=evil,
+        proposed_prefix=("sh", evil),
+        wants=Grants(read=(evil,)),
+    )
+    patch = replace(question, paths=(evil, "/a"))
+    for one in (question, patch):
+        message = forms.message(one)
+        described = forms.schema(one)["properties"]["decision"]["description"]
+        assert not any(char in message + described for char in "\x1b\r\u202e")
+        assert "\n" not in described
+        assert sum(line.startswith("Run `") for line in message.splitlines()) <= 1
+        assert not any(line.startswith("Run `ls`") for line in message.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 
 import pytest
 
@@ -85,22 +86,66 @@ def test_a_terminal_asks_one_after_the_other() -> None:
     out_read, out_write = os.pipe()
     try:
 
-        async def main() -> list[Answer]:
+        async def main() -> tuple[list[Answer], str]:
             approver = TerminalApprover(slave, out_write)
             asked = [asyncio.create_task(approver.ask(QUESTION)) for _ in range(2)]
+            said = await asyncio.to_thread(os.read, out_read, 65536)
             os.write(master, b"what\nn not this way\n")
             first = await asked[0]
+            said += await asyncio.to_thread(os.read, out_read, 65536)
+            while said.count(b"make") < 2 * prompt(QUESTION).count("make"):
+                said += await asyncio.to_thread(os.read, out_read, 65536)
             os.write(master, b"y\n")
-            return [first, await asked[1]]
+            return [first, await asked[1]], said.decode()
 
-        answers = asyncio.run(main())
-        said = os.read(out_read, 65536).decode()
+        answers, said = asyncio.run(main())
     finally:
         for fd in (master, slave, out_read, out_write):
             os.close(fd)
     assert answers == [Answer(Choice.DENY, "not this way"), Answer(Choice.APPROVE)]
     assert "\x1b" not in said
     assert "start with `make`" in said
+
+
+def test_what_was_typed_before_a_question_is_no_answer() -> None:
+    master, slave = os.openpty()
+    out_read, out_write = os.pipe()
+    try:
+
+        async def main() -> Answer:
+            os.write(master, b"y\n")
+            await asyncio.to_thread(select.select, [slave], [], [])
+            approver = TerminalApprover(slave, out_write)
+            asked = asyncio.create_task(approver.ask(QUESTION))
+            await asyncio.to_thread(os.read, out_read, 65536)
+            os.write(master, b"n late\n")
+            return await asked
+
+        assert asyncio.run(main()) == Answer(Choice.DENY, "late")
+    finally:
+        for fd in (master, slave, out_read, out_write):
+            os.close(fd)
+
+
+def test_lines_read_behind_an_answer_do_not_answer_the_next_question() -> None:
+    reader, writer = os.pipe()
+    out_read, out_write = os.pipe()
+    try:
+
+        async def main() -> list[Answer]:
+            approver = TerminalApprover(reader, out_write)
+            os.write(writer, b"n first\ny\n")
+            first = await approver.ask(QUESTION)
+            asked = asyncio.create_task(approver.ask(QUESTION))
+            await asyncio.sleep(0)
+            os.write(writer, b"n second\n")
+            return [first, await asked]
+
+        answers = asyncio.run(main())
+        assert answers == [Answer(Choice.DENY, "first"), Answer(Choice.DENY, "second")]
+    finally:
+        for fd in (reader, writer, out_read, out_write):
+            os.close(fd)
 
 
 def test_a_terminal_that_is_gone_is_no() -> None:
@@ -144,6 +189,7 @@ def test_a_retry_question_names_the_path_and_the_side_effects() -> None:
     shown = prompt(question)
     assert shown.index("[g]") < shown.index("[y]")
     assert "/usr\n" in shown
+    assert "outside the sandbox" not in shown
     assert "note: what the first run did stays" in shown
     assert read_answer(question, "g") == Answer(Choice.GRANT_AND_RERUN)
     assert read_answer(question, "a") is None

@@ -75,6 +75,17 @@ def test_an_approved_patch_runs_without_a_sandbox(tmp_path: Path) -> None:
     run(room, mode(tmp_path, approved=True))
     assert room.scribe.questions == []
     assert room.executor.requests[0].sandbox is SandboxKind.NONE
+    assert (tmp_path / "a").read_text() == "hi\n"
+
+
+def test_an_approved_patch_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    room = Room(settings(tmp_path, Approval.UNTRUSTED))
+    text = ADD.format("hi").replace("File: a", "File: link/a")
+    output = run(room, PatchMode(text, str(tmp_path), approved=True))
+    assert output.exit_code == 1
+    assert list((tmp_path / "real").iterdir()) == []
 
 
 def test_an_unapproved_patch_is_asked_about_or_refused(tmp_path: Path) -> None:

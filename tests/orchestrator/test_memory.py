@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from handrail.orchestrator.calls import Call, Request
-from handrail.orchestrator.memory import FileKey, Memory, canonical, command_key, host_key
+import pytest
+
+from handrail.orchestrator.calls import Call
+from handrail.orchestrator.memory import (
+    Extent,
+    FileKey,
+    Memory,
+    canonical,
+    command_key,
+    host_key,
+)
+from handrail.orchestrator.settings import Grants
 
 from .scripted import sh
 
@@ -31,11 +41,38 @@ def test_where_and_how_it_runs_is_part_of_the_key() -> None:
     others = [
         sh("ls", cwd="/w"),
         sh("ls", tty=True),
-        sh("ls", request=Request.REQUIRE_ESCALATED),
         sh("ls", environment_id="far"),
         Call("c", ("/bin/sh", "-c", "ls"), "/"),
     ]
-    assert len({base, *map(command_key, others)}) == 6
+    assert len({base, *map(command_key, others)}) == 5
+
+
+NET = Grants(network=True)
+TWO = Grants(write=("/a", "/b"))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "covered"),
+    [
+        (Extent(), Extent(), True),
+        (Extent(), Extent(outside=True), False),
+        (Extent(), Extent(wants=NET), False),
+        (Extent(wants=NET), Extent(), True),
+        (Extent(wants=NET), Extent(outside=True), False),
+        (Extent(wants=NET.with_(TWO)), Extent(wants=Grants(write=("/a",))), True),
+        (Extent(wants=TWO), Extent(wants=Grants(write=("/c",))), False),
+        (Extent(wants=TWO), Extent(wants=NET), False),
+        (Extent(outside=True), Extent(wants=NET), True),
+        (Extent(outside=True), Extent(outside=True), True),
+    ],
+)
+def test_a_yes_covers_what_it_was_for_and_less(
+    given: Extent, wanted: Extent, covered: bool
+) -> None:
+    memory = Memory()
+    key = command_key(sh("ls"))
+    memory.remember([key], given)
+    assert memory.knows([key], wanted) is covered
 
 
 def test_all_of_several_keys_have_to_be_known() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden, PatchError
-from handrail.orchestrator.approvals import Choice, Kind
-from handrail.orchestrator.patches import admit_patch, first_link
+from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Reviewers
+from handrail.orchestrator.memory import Extent, FileKey
+from handrail.orchestrator.patches import admit_patch
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings, permissions
 from handrail.patch.apply import apply_async, verifying
@@ -116,10 +117,51 @@ def test_an_approved_path_is_that_path_and_no_link(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (tmp_path / "way").symlink_to(elsewhere)
     room = Room(settings(inside, Approval.ON_REQUEST), Choice.APPROVE)
-    with pytest.raises(Forbidden, match="is a link"):
+    with pytest.raises(PatchError) as caught:
         apply(room, add("../way/x"), inside)
+    assert "through a link" in str(caught.value.__cause__)
     assert os.listdir(elsewhere) == []
-    assert first_link(str(tmp_path / "way" / "x")) == str(tmp_path / "way")
+
+
+def test_a_link_that_appears_after_the_yes_is_not_followed(tmp_path: Path) -> None:
+    inside, shown, elsewhere = (tmp_path / name for name in ("in", "shown", "elsewhere"))
+    for directory in (inside, shown, elsewhere):
+        directory.mkdir()
+    room = Room(settings(inside, Approval.ON_REQUEST))
+
+    class Swaps:
+        async def ask(self, question: Question) -> Answer:
+            assert question.outside
+            assert question.wants.write == (str(shown / "x"),)
+            shown.rename(tmp_path / "aside")
+            shown.symlink_to(elsewhere)
+            return Answer(Choice.APPROVE)
+
+    room.orchestrator.reviewers = Reviewers(Swaps())
+    with pytest.raises(PatchError):
+        apply(room, add(str(shown / "x")), inside)
+    assert os.listdir(elsewhere) == []
+    assert os.listdir(tmp_path / "aside") == []
+
+
+def test_what_is_inside_is_written_in_the_sandbox_beside_a_path_outside(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    room = Room(settings(inside, Approval.ON_REQUEST), Choice.APPROVE_FOR_SESSION)
+    both = add("../deep/er/out").replace("*** End", "*** Add File: sub/a\n+x\n*** End")
+    apply(room, both, inside)
+    assert (inside / "sub" / "a").read_text() == "x\n"
+    assert (tmp_path / "deep" / "er" / "out").read_text() == "hi\n"
+    (question,) = room.scribe.questions
+    assert question.wants.write == (str(tmp_path / "deep/er/out"),)
+    (request,) = room.executor.requests
+    assert request.sandbox == permissions(room.orchestrator.settings)
+    # For the session it is outside for the one path only.
+    memory = room.orchestrator.memory
+    assert memory.knows([FileKey("local", question.wants.write[0])], Extent(outside=True))
+    own = FileKey("local", str(inside / "sub" / "a"))
+    assert memory.knows([own])
+    assert not memory.knows([own], Extent(outside=True))
 
 
 class Refusing(SandboxedFiles):

@@ -25,10 +25,12 @@ from handrail.orchestrator.course import (
     RetryRejected,
     TurnAborted,
 )
+from handrail.orchestrator.memory import Memory
 from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.result import ExecOutput
-from handrail.orchestrator.settings import Mode, SandboxMode, Settings, Table
-from handrail.policy.load import load_files
+from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table
+from handrail.policy.load import load_files, parse_rules
+from handrail.policy.rules import Sandbox
 from handrail.policy.situation import Approval, Granular
 
 from .scripted import PATH, Room, played, sh
@@ -99,15 +101,19 @@ def test_the_models_own_reason_is_shown_for_an_escalation() -> None:
     call = sh("true", request=Request.REQUIRE_ESCALATED, justification="may I?")
     run(room, call)
     (question,) = room.scribe.questions
-    assert (question.reason, question.proposed_prefix) == ("may I?", ("true",))
+    assert (question.reason, question.justification) == (None, "may I?")
+    assert (question.outside, question.wants) == (True, Grants())
+    assert question.proposed_prefix == ("true",)
     assert room.executor.requests[0].sandbox is SandboxKind.NONE
 
 
-def test_one_approval_under_untrusted_covers_both_runs() -> None:
+def test_each_of_both_runs_under_untrusted_is_approved_for_itself() -> None:
     room = Room(workspace(Approval.UNTRUSTED), Choice.APPROVE)
     (output,) = run(room, sh(GUARDED))
     assert output.stdout == b"done\n"
-    assert len(room.scribe.questions) == 1
+    first, second = room.scribe.questions
+    assert (first.kind, first.outside) == (Kind.COMMAND, False)
+    assert (second.kind, second.outside) == (Kind.RETRY, True)
     assert [r.sandbox is SandboxKind.NONE for r in room.executor.requests] == [False, True]
     notices = [event.text for event in room.trail.events if isinstance(event, Notice)]
     assert notices[0].startswith("Execution failed: touch: cannot touch")
@@ -247,6 +253,77 @@ def test_a_rule_from_a_retry_takes_the_command_out_of_the_sandbox(tmp_path: Path
     run(room, sh("true guarded"), sh("true guarded", "c2"))
     assert 'sandbox="off"' in file.read_text()
     assert [r.sandbox is SandboxKind.NONE for r in room.executor.requests] == [False, True, True]
+
+
+def test_a_session_yes_to_the_sandboxed_run_is_none_to_the_one_outside() -> None:
+    memory = Memory()
+    answers = (Choice.APPROVE_FOR_SESSION, Choice.DENY)
+    for expected in ([False, True], [True]):
+        room = Room(workspace(Approval.UNTRUSTED), *answers[-len(expected) :], memory=memory)
+        with pytest.raises(RetryRejected):
+            run(room, sh(GUARDED))
+        assert [question.outside for question in room.scribe.questions] == expected
+        assert all(r.sandbox is not SandboxKind.NONE for r in room.executor.requests)
+
+
+def test_a_session_yes_to_both_runs_is_kept_for_both() -> None:
+    room = Room(workspace(Approval.UNTRUSTED), Choice.APPROVE_FOR_SESSION)
+    run(room, sh(GUARDED), sh(GUARDED, "c2"))
+    assert [question.outside for question in room.scribe.questions] == [False, True]
+    assert len(room.executor.requests) == 4
+
+
+def test_more_than_was_approved_for_the_session_is_asked_again() -> None:
+    def wanting(call_id: str, wants: Grants) -> Call:
+        return sh("true", call_id, request=Request.WITH_ADDITIONAL, wants=wants)
+
+    both = Grants(write=("/a",), network=True)
+    room = Room(workspace(Approval.ON_REQUEST), Choice.APPROVE_FOR_SESSION)
+    run(
+        room,
+        wanting("c1", both),
+        wanting("c2", Grants(network=True)),
+        wanting("c3", both),
+        wanting("c4", Grants(write=("/b",))),
+        sh("true", "c5", request=Request.REQUIRE_ESCALATED),
+    )
+    asked = [(question.outside, question.wants) for question in room.scribe.questions]
+    assert asked == [(False, both), (False, Grants(write=("/b",))), (True, Grants())]
+
+
+def test_a_rule_from_a_sandboxed_run_keeps_the_sandbox_where_rules_leave_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "default.rules"
+    like_the_peer = workspace(Approval.UNTRUSTED, rules_file=str(file), unset_sandbox=Sandbox.OFF)
+    room = Room(like_the_peer, Choice.APPROVE_WITH_RULE)
+    run(room, sh("true a"), sh("true a", "c2"))
+    assert 'sandbox="keep"' in file.read_text()
+    assert all(r.sandbox is not SandboxKind.NONE for r in room.executor.requests)
+
+
+def test_a_rule_from_a_session_without_a_sandbox_leaves_none_later(tmp_path: Path) -> None:
+    file = tmp_path / "default.rules"
+    free = SandboxMode(Mode.FULL_ACCESS)
+    settings = Settings("/", Approval.UNTRUSTED, sandbox=free, rules_file=str(file))
+    room = Room(settings, Choice.APPROVE_WITH_RULE)
+    run(room, sh("true a"))
+    assert room.scribe.questions[0].outside
+    assert file.read_text() == 'prefix_rule(pattern=["true", "a"], decision="allow")\n'
+
+
+def test_a_rule_that_is_not_believed_asks_after_a_refusal(tmp_path: Path) -> None:
+    rules = parse_rules('prefix_rule([["true", "cd", "git"]], sandbox="off")', "a.rules")
+    settings = Settings(str(tmp_path), Approval.ON_REQUEST, policy=rules)
+    room = Room(settings, Choice.DENY)
+    with pytest.raises(RetryRejected):
+        run(room, sh("true guarded && git log guarded", cwd=str(tmp_path)))
+    (question,) = room.scribe.questions
+    assert (question.kind, question.outside) == (Kind.RETRY, True)
+    assert any("`git` runs what it finds" in note for note in question.notes)
+    believed = Room(settings, Choice.DENY)
+    run(believed, sh("true guarded", cwd=str(tmp_path)))
+    assert believed.executor.requests[0].sandbox is SandboxKind.NONE
 
 
 def test_a_rule_that_would_allow_anything_is_not_added(tmp_path: Path) -> None:

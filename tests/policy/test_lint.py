@@ -27,6 +27,10 @@ def run(folder: Path, **files: str) -> list[str]:
         ('prefix_rule(["./a"])', "1: warning: `./a` is another program"),
         ('prefix_rule(["a", "*.c"])', "1: warning: `a *.c`: words match literally"),
         ('prefix_rule(["a"], sandbox="off")', "1: warning: `a` leaves the sandbox"),
+        (
+            'prefix_rule(["git", "log"], sandbox="off", justification="j")',
+            "1: warning: `git log` leaves the sandbox, and `git` runs what it finds in its working",
+        ),
         ('prefix_rule(["a"])\nprefix_rule(["a"])', "2: warning: `a` is there already"),
         (
             'prefix_rule(["a", "b"])\nprefix_rule(["a", ["b", "c"]], "forbidden")',

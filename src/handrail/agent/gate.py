@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 
+from handrail.agent.hiding import HidingExecutor
 from handrail.errors import HandrailError
 from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
@@ -14,6 +17,7 @@ from handrail.orchestrator.course import Attempt, Course, RetryRejected
 from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.steps import AsyncFiles
+from handrail.process import env_policy
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.patching import PatchFiles
 from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
@@ -115,7 +119,7 @@ class OrchestratorGate:
             cwd=request.cwd,
             changes=request.changes,
             local=self._local,
-            confine=None if self._local else self._confine(),
+            confine=self._confine(),
         )
         self._writer[request.call_id] = writer
         return writer
@@ -127,9 +131,21 @@ class OrchestratorGate:
             await writer.close()
 
     def _confine(self) -> Confine | None:
-        """Files under an intent, on machines that have them."""
+        """Files under an intent: those that the patch was checked with, if there are such."""
+        if isinstance(self._executor, HidingExecutor):
+            return self._executor.confine
         confined = getattr(self._executor.files, "confined", None)
         return None if confined is None else lambda intent: PatchFiles(confined(intent))
+
+    def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
+        """What the command gets; of another machine only what is given from here is known.
+
+        Programs are looked up for rules alone.
+        """
+        rules = self._orchestrator.settings.policy.rules
+        if spawn.env_policy is None or not self._local or not rules:
+            return spawn.env
+        return env_policy.build(spawn.env_policy, spawn.env, os.environ)
 
     def _call(self, call: ExecCall) -> Call:
         args, spawn = call.args, call.spawn
@@ -151,6 +167,7 @@ class OrchestratorGate:
             prefix_rule=args.prefix_rule,
             wants=wants,
             environment_id=args.environment_id or "local",
+            env=self._environment(spawn),
         )
 
 

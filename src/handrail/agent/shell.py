@@ -23,7 +23,6 @@ from handrail.agent.hiding import HidingExecutor
 from handrail.agent.schemas import agent_tools
 from handrail.agent.where import Hands, Where, exists_on, take
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
-from handrail.executor.base import Executor
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
@@ -103,8 +102,9 @@ class AgentShell:
                 hooks=self._hooks,
                 listener=self._on_audit,
                 exists=None if hands.local else exists_on(hands.executor),
+                local=hands.local,
             )
-            executor = HidingExecutor(hands.executor, orchestrator)
+            executor = HidingExecutor(hands.executor, orchestrator, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
@@ -132,6 +132,7 @@ class AgentShell:
         if opened is not None:
             try:
                 await opened.manager.close()
+                await opened.executor.close_helpers()
             finally:
                 await opened.hands.release()
 
@@ -306,7 +307,7 @@ async def _with_private_tmp(
 @dataclass(frozen=True, slots=True)
 class _Open:
     hands: Hands
-    executor: Executor
+    executor: HidingExecutor
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec

@@ -125,7 +125,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def _situation(args: argparse.Namespace) -> Situation:
-    from handrail.policy.situation import Approval, Situation
+    from handrail.policy.situation import Approval, Lookup, Situation
 
     cwd = os.getcwd()
     return Situation(
@@ -133,6 +133,7 @@ def _situation(args: argparse.Namespace) -> Situation:
         approval=Approval(args.approval),
         restricted=args.sandbox != "danger-full-access",
         writable_roots=() if args.sandbox == "read-only" else (cwd, "/tmp"),  # noqa: S108
+        lookup=Lookup(os.environ),
     )
 
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
 
 #: The one required field, and the one that may be left empty.
 DECISION, COMMENT = "decision", "comment"
-_TITLES = {
-    Choice.APPROVE: "Yes, this once",
-    Choice.APPROVE_FOR_SESSION: "Yes, and the same command for this session",
-    Choice.APPROVE_WITH_RULE: "Yes, and always for commands that start with {}",
-    Choice.GRANT_AND_RERUN: "Open just {} and run it again in the sandbox",
-    Choice.HOST_RULE: "Yes, and always for this host",
-    Choice.DENY: "No, go on without it",
-    Choice.ABORT: "No, and stop",
-}
 
 
 def message(question: Question) -> str:
-    """What is asked, in a few lines."""
-    lines = [f"Run `{shlex.join(question.argv)}` in {question.cwd}?"]
+    """What is asked: one line for each fact, and none that the caller could have written."""
+    lines = [f"Run `{command_line(question.argv)}` in {visible(question.cwd)}?"]
     if question.paths:
-        lines = [f"Change {', '.join(question.paths)}?"]
-    if question.reason:
-        lines.append(question.reason)
-    lines += question.notes
-    return "\n".join(lines)
+        lines = ["Change these files?", *(f"- {visible(path)}" for path in question.paths)]
+    # What a yes does comes first: a host may cut a long message at its end.
+    return "\n".join([*effects(question), *lines, *facts(question)])
 
 
 def schema(question: Question) -> dict[str, Any]:
@@ -42,7 +31,8 @@ def schema(question: Question) -> dict[str, Any]:
                 "type": "string",
                 "title": "Decision",
                 "description": "; ".join(
-                    f"{choice.value}: {_title(choice, question)}" for choice in question.choices
+                    f"{choice.value}: {choice_text(choice, question)}"
+                    for choice in question.choices
                 ),
                 "enum": values,
                 "default": Choice.DENY.value,
@@ -71,10 +61,3 @@ def read(question: Question, action: str, content: Mapping[str, Any] | None) -> 
         if choice.value == wanted:
             return Answer(choice, comment)
     return Answer(Choice.DENY, comment or "the form said nothing")
-
-
-def _title(choice: Choice, question: Question) -> str:
-    title = _TITLES[choice]
-    if choice is Choice.APPROVE_WITH_RULE and question.proposed_prefix:
-        return title.format(f"`{shlex.join(question.proposed_prefix)}`")
-    return title.format(question.grant or "it")

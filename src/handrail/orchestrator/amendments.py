@@ -10,17 +10,16 @@ from handrail.policy.rules import Decision, PrefixRule, Sandbox
 
 
 def add_rule(
-    call_id: str, prefix: tuple[str, ...], path: str | None, *, free: bool
+    call_id: str, prefix: tuple[str, ...], path: str | None, *, sandbox: Sandbox | None
 ) -> tuple[PrefixRule | None, RuleAdded | None, Notice | None]:
     """The rule for ``prefix``, and what is to be told about it.
 
-    ``free``: what it allows was approved outside the sandbox, so the rule says that too.  A rule
-    that cannot be written is in force until the session ends.
+    ``sandbox`` is OFF if what it allows was approved outside the sandbox; None: the rule does not
+    say it.  A rule that cannot be written is in force until the session ends.
     """
     if is_too_broad(prefix):
         text = f"no rule was added: `{' '.join(prefix)}` would allow almost anything"
         return None, None, Notice(call_id, text)
-    sandbox = Sandbox.OFF if free else None
     try:
         line = prefix_rule_line(prefix, Decision.ALLOW, sandbox=sandbox)
     except HandrailError as error:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from handrail.orchestrator.settings import Grants
 from handrail.policy.rules import Argv
 
 
@@ -55,11 +56,14 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Everything somebody needs to decide.
+    """Everything that is needed to decide, and what a yes does.
 
-    ``reason`` says why it is asked (None: nothing beyond that it is), ``notes`` what else one
-    should know, such as side effects that remain.  ``grant`` is the path that GRANT_AND_RERUN
-    opens, ``proposed_prefix`` the rule of APPROVE_WITH_RULE.
+    ``outside``: the run that a yes allows is without the sandbox.  ``wants`` is what it gets
+    beyond the mode.  ``reason`` says in our own words why it is asked (None: nothing beyond that
+    it is); ``justification`` is what the model says.  ``notes`` are what else one should know,
+    such as side effects that remain.  ``grant`` is the path that GRANT_AND_RERUN opens,
+    ``proposed_prefix`` the rule of APPROVE_WITH_RULE, which leaves the sandbox if ``outside``.
+    ``question_text.py`` has the lines to show.
     """
 
     call_id: str
@@ -75,6 +79,9 @@ class Question:
     paths: tuple[str, ...] = ()
     #: protocol, host and port of a network question.
     host: tuple[str, str, int] | None = None
+    outside: bool = False
+    wants: Grants = field(default_factory=Grants)
+    justification: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

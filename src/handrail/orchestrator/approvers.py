@@ -8,20 +8,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import shlex
+import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
 
-_WORDS = {
-    Choice.APPROVE: "yes, this once",
-    Choice.APPROVE_FOR_SESSION: "yes, and the same command for this session",
-    Choice.APPROVE_WITH_RULE: "yes, and always for commands that start with",
-    Choice.GRANT_AND_RERUN: "open just this and run it again in the sandbox:",
-    Choice.HOST_RULE: "yes, and always for this host",
-    Choice.DENY: "no, go on without it",
-    Choice.ABORT: "no, and stop",
-}
 _KEYS = {
     Choice.APPROVE: "y",
     Choice.APPROVE_FOR_SESSION: "s",
@@ -115,9 +107,12 @@ class TerminalApprover:
         self._reader = reader
         self._writer = writer
         self._turn = asyncio.Lock()
+        #: Read behind the end of a line, while the same question was open.
+        self._unread = bytearray()
 
     async def ask(self, question: Question) -> Answer:
         async with self._turn:
+            self._forget_typed()
             os.write(self._writer, prompt(question).encode("utf-8", "replace"))
             while True:
                 line = await self._line()
@@ -131,8 +126,7 @@ class TerminalApprover:
     async def _line(self) -> str | None:
         """One line, without holding a thread that could not be cancelled."""
         loop = asyncio.get_running_loop()
-        data = bytearray()
-        while b"\n" not in data:
+        while b"\n" not in self._unread:
             ready: asyncio.Future[None] = loop.create_future()
             loop.add_reader(self._reader, _set, ready)
             try:
@@ -145,8 +139,18 @@ class TerminalApprover:
                 return None
             if not piece:
                 return None
-            data += piece
-        return data.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+            self._unread += piece
+        line, _, rest = bytes(self._unread).partition(b"\n")
+        self._unread = bytearray(rest)
+        return line.decode("utf-8", "replace").strip()
+
+    def _forget_typed(self) -> None:
+        """Drop what was typed before the question was seen: it is no answer to it."""
+        self._unread.clear()
+        try:
+            termios.tcflush(self._reader, termios.TCIFLUSH)
+        except termios.error:
+            pass  # a pipe or a file: what it holds was written by a program, for the questions
 
 
 def _set(ready: asyncio.Future[None]) -> None:
@@ -156,18 +160,11 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 def prompt(question: Question) -> str:
     """The question as lines on a terminal; control characters are shown, not sent."""
-    lines = ["", f"$ {_visible(shlex.join(question.argv))}", f"  in {_visible(question.cwd)}"]
-    lines += [f"  changes {_visible(path)}" for path in question.paths]
-    if question.reason:
-        lines.append(f"  {_visible(question.reason)}")
-    lines += [f"  note: {note}" for note in question.notes]
-    for choice in question.choices:
-        line = f"  [{_KEYS[choice]}] {_WORDS[choice]}"
-        if choice is Choice.APPROVE_WITH_RULE and question.proposed_prefix:
-            line += f" `{_visible(shlex.join(question.proposed_prefix))}`"
-        if choice is Choice.GRANT_AND_RERUN and question.grant:
-            line += f" {_visible(question.grant)}"
-        lines.append(line)
+    lines = ["", f"$ {command_line(question.argv)}", f"  in {visible(question.cwd)}"]
+    lines += [f"  changes {visible(path)}" for path in question.paths]
+    # What a yes does stands next to the answers: a long command moves the top out of sight.
+    lines += [f"  {line}" for line in (*facts(question), *effects(question))]
+    lines += [f"  [{_KEYS[choice]}] {choice_text(choice, question)}" for choice in question.choices]
     return "\n".join(lines) + "\n> "
 
 
@@ -178,7 +175,3 @@ def read_answer(question: Question, line: str) -> Answer | None:
         if _KEYS[choice] == key.lower():
             return Answer(choice, text.strip())
     return None
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

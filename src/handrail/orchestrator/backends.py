@@ -18,7 +18,7 @@ from handrail.executor.base import Executor
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.course import Course
 from handrail.orchestrator.memory import FileKey
-from handrail.orchestrator.one_shot import Command, run_course
+from handrail.orchestrator.one_shot import Command, run_command, run_course
 from handrail.orchestrator.requirement import UNRECORDED, Need, Requirement, patch_requirement
 from handrail.orchestrator.result import ExecOutput, ModelError
 from handrail.orchestrator.run import Orchestrator
@@ -31,6 +31,13 @@ _PROGRAM = (
     f"import os, sys; sys.path.append({_ROOT!r}); import handrail; sys.path.pop();"
     " from handrail.patch.command import run;"
     " sys.exit(run([], sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer, os.getcwd()))"
+)
+#: Outside a sandbox that the settings ask for; the directory as it was approved.
+_NO_LINKS_PROGRAM = (
+    f"import sys; sys.path.append({_ROOT!r}); from handrail.patch.command import run;"
+    " from handrail.orchestrator.no_link_files import NoLinkFiles;"
+    " streams = sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer;"
+    " sys.exit(run([], *streams, sys.argv[1], files=NoLinkFiles()))"
 )
 
 
@@ -101,9 +108,13 @@ async def run_request(
     """A command or a patch to its end; raises what ``run_command`` does, and PatchError."""
     ready = backend_for(mode).prepare(command, mode)
     if isinstance(mode, ShellMode):
-        return await run_course(orchestrator, executor, ready, orchestrator.course(ready.call))
+        return await run_command(orchestrator, executor, ready)
     course = _patch_course(orchestrator, ready, mode)
-    return await run_course(orchestrator, executor, ready, course)
+    outside = None
+    if orchestrator.settings.sandbox.restricted:
+        argv = (sys.executable, "-I", "-c", _NO_LINKS_PROGRAM, mode.cwd)
+        outside = replace(ready, call=replace(ready.call, argv=argv))
+    return await run_course(orchestrator, executor, ready, course, outside)
 
 
 def _patch_course(orchestrator: Orchestrator, command: Command, mode: PatchMode) -> Course:

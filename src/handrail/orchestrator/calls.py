@@ -22,7 +22,7 @@ class Request(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One command to be run.  ``cwd`` is absolute; ``argv`` is shown to whoever is asked."""
+    """One command to be run.  ``cwd`` is absolute; ``argv`` is shown with a question."""
 
     call_id: str
     argv: tuple[str, ...]
@@ -35,6 +35,8 @@ class Call:
     #: What WITH_ADDITIONAL asks for.
     wants: Grants = field(default_factory=Grants)
     environment_id: str = "local"
+    #: The environment it gets; None: that of this process.
+    env: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
 
 def read_request(

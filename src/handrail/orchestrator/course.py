@@ -33,9 +33,9 @@ from handrail.orchestrator.audit import (
 )
 from handrail.orchestrator.calls import Call, Request
 from handrail.orchestrator.denials import Offer, offer, refused_path
-from handrail.orchestrator.memory import Key
+from handrail.orchestrator.memory import Extent, FileKey, Key
 from handrail.orchestrator.requirement import Need, Requirement
-from handrail.orchestrator.settings import Grants, Settings
+from handrail.orchestrator.settings import Grants, Mode, Settings
 
 if TYPE_CHECKING:
     from handrail.orchestrator.run import Orchestrator
@@ -89,7 +89,6 @@ class Course:
         self._keys = tuple(keys)
         self._kind = kind
         self._paths = paths
-        self._approved = False
         self._attempt: Attempt | None = None
         self._started: list[float] = []
         self._durations: list[float] = []
@@ -106,8 +105,7 @@ class Course:
             self._decided(Choice.APPROVE, Source.CONFIG)
         else:
             await self._approval()
-        grants = self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
-        return self._go(free=self._requirement.free, grants=grants)
+        return self._go(free=self._requirement.free, grants=self._wants)
 
     async def after(self, denied: Denied, output: bytes = b"") -> Attempt | None:
         """The run is over; the next one, or None if this was the last.
@@ -125,36 +123,52 @@ class Course:
             self._finished(Outcome.DENIED)
             return None
         self._notice(f"Execution failed: {_last_line(output) or 'the sandbox refused something'}")
-        free = self.settings.sandbox.may_run_free
-        if free and (self._approved or self._house.memory.knows(self._keys)):
-            self._notice(RETRY_NOTICE)
-            return self._go(free=True, grants=Grants())
-        return await self._retry(free=free, narrow=chance.narrow)
+        # Whatever was said to the sandboxed run: one outside is a question of its own.
+        return await self._retry(free=self.settings.sandbox.may_run_free, narrow=chance.narrow)
+
+    @property
+    def _wants(self) -> Grants:
+        """What the first run gets beyond the mode, if it is sandboxed."""
+        return self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
+
+    @property
+    def sandboxed_intent(self) -> dict[str, object] | None:
+        """The sandbox that the settings ask for, whatever was approved beyond it."""
+        return self._house.intent(self.settings, Grants())
+
+    def _outside(self, *, free: bool) -> bool:
+        """Whether such a run is without a sandbox; one that others made is still there."""
+        if self.settings.sandbox.mode is Mode.EXTERNAL:
+            return False
+        return free or self._house.intent(self.settings, self._wants) is None
 
     async def _approval(self) -> None:
         requirement = self._requirement
+        outside = self._outside(free=requirement.free)
+        wants = Grants(write=requirement.outside_paths)
         question = Question(
             self.call.call_id,
             self._kind,
             self.call.argv,
             self.call.cwd,
             command_choices(with_rule=requirement.proposed_prefix is not None),
-            # The policy's own reason first; a mere fallback leaves the word to the caller.
-            reason=requirement.reason or self.call.justification,
+            reason=requirement.reason,
             proposed_prefix=requirement.proposed_prefix,
             paths=self._paths,
+            outside=outside,
+            wants=wants if outside else self._wants,
+            justification=self.call.justification,
         )
         answer = await self._ask(question)
         if not answer.choice.approves:
             self._finished(Outcome.DECLINED)
             raise self._rejection(answer)
-        self._approved = True
         if answer.choice is Choice.APPROVE_WITH_RULE:
-            free = self.call.request is Request.REQUIRE_ESCALATED
-            self._amend(answer, question, free=free)
+            self._amend(answer, question)
 
     async def _retry(self, *, free: bool, narrow: Offer | None) -> Attempt | None:
         prefix = self._requirement.retry_prefix if self._kind is Kind.COMMAND else None
+        narrow_wants = narrow.grants.with_(self.call.wants) if narrow else Grants()
         question = Question(
             self.call.call_id,
             Kind.RETRY,
@@ -163,9 +177,12 @@ class Course:
             retry_choices(free=free, with_grant=narrow is not None, with_rule=prefix is not None),
             reason=RETRY_REASON,
             proposed_prefix=prefix if free else None,
-            notes=(SIDE_EFFECTS,),
+            notes=(SIDE_EFFECTS, *self._requirement.notes),
             grant=narrow.shown if narrow else None,
             paths=self._paths,
+            outside=free,
+            wants=Grants() if free else narrow_wants,
+            justification=self.call.justification,
         )
         answer = await self._ask(question)
         if not answer.choice.approves:
@@ -175,9 +192,9 @@ class Course:
             raise RetryRejected(str(self._rejection(answer)))
         if answer.choice is Choice.GRANT_AND_RERUN and narrow is not None:
             self._notice(GRANT_NOTICE.format(narrow.shown))
-            return self._go(free=False, grants=narrow.grants.with_(self.call.wants))
+            return self._go(free=False, grants=narrow_wants)
         if answer.choice is Choice.APPROVE_WITH_RULE:
-            self._amend(answer, question, free=True)
+            self._amend(answer, question)
         self._notice(RETRY_NOTICE)
         return self._go(free=True, grants=Grants())
 
@@ -195,8 +212,10 @@ class Course:
     async def _ask(self, question: Question) -> Answer:
         """Put the question, unless the session has the answer; one at a time for the same call."""
         house = self._house
+        asked = [(key, self._extent(key, question)) for key in self._keys]
         async with house.turn_of(self._keys):
-            if house.memory.knows(self._keys):
+            known = bool(asked) and all(house.memory.knows([key], far) for key, far in asked)
+            if known and Choice.APPROVE_FOR_SESSION in question.choices:
                 self._decided(Choice.APPROVE_FOR_SESSION, Source.CONFIG)
                 return Answer(Choice.APPROVE_FOR_SESSION)
             self._tell(ApprovalRequested(question))
@@ -206,8 +225,16 @@ class Course:
                 answer = Answer(Choice.DENY, f"`{answer.choice.value}` was not on offer")
             self._decided(answer.choice, ruling.source, answer.text or None)
             if answer.choice is Choice.APPROVE_FOR_SESSION:
-                house.memory.remember(self._keys)
+                for key, far in asked:
+                    house.memory.remember([key], far)
             return answer
+
+    def _extent(self, key: Key, question: Question) -> Extent:
+        """What a yes to this question is for this key: of a patch only some paths leave."""
+        inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
+        if inside and question.kind is Kind.PATCH:
+            return Extent()
+        return Extent(question.outside, question.wants)
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1
@@ -219,9 +246,11 @@ class Course:
         self._started.append(self._house.clock())
         return self._attempt
 
-    def _amend(self, answer: Answer, question: Question, *, free: bool) -> None:
+    def _amend(self, answer: Answer, question: Question) -> None:
         prefix = answer.prefix or question.proposed_prefix
         if prefix is not None:
+            # Where no sandbox is set, nothing was said about leaving one elsewhere.
+            free = question.outside and self.settings.sandbox.restricted
             self._house.amend(self.call.call_id, prefix, free=free)
 
     def _rejection(self, answer: Answer) -> ApprovalRejected:

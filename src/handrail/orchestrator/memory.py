@@ -1,8 +1,9 @@
 """What was approved for the session, and under which key.  Pure.
 
-Only «for the session» is remembered, and only until the session ends.  A command is remembered in
-its canonical form, so that a wrapper around one plain command does not matter, while a script that
-cannot be read word by word is only ever the same script.
+Only «for the session» is remembered, and only until the session ends, together with what the yes
+was for: a sandboxed run, or one outside, and what it got beyond the mode.  A command is remembered
+in its canonical form, so that a wrapper around one plain command does not matter, while a script
+that cannot be read word by word is only ever the same script.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from handrail.orchestrator.calls import Call, Request
+from handrail.orchestrator.calls import Call
 from handrail.orchestrator.settings import Grants
 from handrail.policy.rules import Argv
 from handrail.policy.shell_words import shell_call, split
@@ -20,15 +21,13 @@ _SCRIPT = "(script)"
 
 @dataclass(frozen=True, slots=True)
 class CommandKey:
-    """A command, where and how it runs."""
+    """A command and where it runs."""
 
     environment_id: str
     program: str
     command: Argv
     cwd: str
     tty: bool
-    request: Request
-    wants: Grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,6 @@ def command_key(call: Call) -> CommandKey:
         canonical(call.argv),
         call.cwd,
         call.tty,
-        call.request,
-        call.wants,
     )
 
 
@@ -86,25 +83,45 @@ def host_key(environment_id: str, protocol: str, host: str, port: int) -> HostKe
     return HostKey(environment_id, host.lower().rstrip("."), protocol, port)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes: without the sandbox, or in it with something beyond the mode."""
+
+    outside: bool = False
+    wants: Grants = field(default_factory=Grants)
+
+    def covers(self, other: Extent) -> bool:
+        """Whether a yes to this is a yes to the other, too."""
+        return self.outside or (not other.outside and self.wants.covers(other.wants))
+
+
+#: A sandboxed run as the mode has it.
+SANDBOXED = Extent()
+
+
 @dataclass(slots=True)
 class Memory:
     """The approvals of one session; a denied host wins over an approved one."""
 
-    _approved: set[Key] = field(default_factory=set)
+    _approved: dict[Key, set[Extent]] = field(default_factory=dict)
     _denied: set[HostKey] = field(default_factory=set)
 
-    def remember(self, keys: Iterable[Key]) -> None:
-        """These were approved for the session."""
-        self._approved.update(keys)
+    def remember(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> None:
+        """These were approved for the session, as far as ``extent`` goes."""
+        for key in keys:
+            self._approved.setdefault(key, set()).add(extent)
 
     def deny(self, key: HostKey) -> None:
         """No connection there in this session."""
         self._denied.add(key)
 
-    def knows(self, keys: Iterable[Key]) -> bool:
-        """Whether all of them are approved; nothing is no approval."""
+    def knows(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> bool:
+        """Whether all of them are approved as far as ``extent`` goes; nothing is no approval."""
         keys = tuple(keys)
-        return bool(keys) and all(key in self._approved for key in keys)
+        return bool(keys) and all(self._covered(key, extent) for key in keys)
+
+    def _covered(self, key: Key, extent: Extent) -> bool:
+        return any(given.covers(extent) for given in self._approved.get(key, ()))
 
     def denies(self, key: HostKey) -> bool:
         """Whether this host was refused for the session."""

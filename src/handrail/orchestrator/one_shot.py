@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from handrail.errors import ExecutorError
 from handrail.executor.base import (
@@ -86,17 +86,23 @@ async def run_command(
 
     Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
     """
-    return await run_course(orchestrator, executor, command, orchestrator.course(command.call))
+    call = replace(command.call, env=command.env)
+    return await run_course(orchestrator, executor, command, orchestrator.course(call))
 
 
 async def run_course(
-    orchestrator: Orchestrator, executor: Executor, command: Command, course: Course
+    orchestrator: Orchestrator,
+    executor: Executor,
+    command: Command,
+    course: Course,
+    outside: Command | None = None,
 ) -> ExecOutput:
-    """The same on a course that was made before."""
+    """The same on a course that was made before; ``outside`` is started without a sandbox."""
 
     async def runner(attempt: Attempt) -> Ran[ExecOutput]:
         try:
-            output, denied = await capture(executor, command, attempt, orchestrator, course)
+            started = command if attempt.sandboxed or outside is None else outside
+            output, denied = await capture(executor, started, attempt, orchestrator, course)
         except CommandTimedOut:
             course.finished(Outcome.TIMED_OUT)
             raise

@@ -1,15 +1,14 @@
 """Patches: approved by where they write, carried out in the sandbox of the run.
 
 A writer that the sandbox refuses asks, once, whether the rest may be done with more; nothing that
-was written is written again.  Outside a sandbox that the settings ask for, no link is followed:
-whoever approved a path has approved that path.
+was written is written again.  Of a patch that was approved with paths outside, those are written
+without following any link (``no_link_files.py``), for an approved path is that path; the others
+are still written in the sandbox.
 """
 
 from __future__ import annotations
 
 import os
-import posixpath
-import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -20,6 +19,7 @@ from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.memory import FileKey
+from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
@@ -30,7 +30,6 @@ T = TypeVar("T")
 #: From an intent to files under it.
 Confine = Callable[[Mapping[str, object]], AsyncFiles]
 TOOL = "apply_patch"
-_FOLLOWS_NONE = "{} is a link, and a patch outside the sandbox follows none: name the real path"
 
 
 def changed_paths(changes: Iterable[Change]) -> tuple[str, ...]:
@@ -67,12 +66,21 @@ async def admit_patch(
         raise Forbidden(
             "files of that machine cannot be written under its sandbox: change them by a command"
         )
-    if local and settings.sandbox.restricted and not attempt.sandboxed:
-        for path in paths:
-            link = first_link(path)
-            if link is not None:
-                raise Forbidden(_FOLLOWS_NONE.format(link))
-    return PatchWriter(course, attempt, executor, free_files, local=local, confine=confine)
+    if local and settings.sandbox.restricted:
+        free_files = AwaitedNoLinkFiles()
+    outside = OutsidePaths(requirement.outside_paths)
+    return PatchWriter(course, attempt, executor, free_files, confine=confine, outside=outside)
+
+
+class OutsidePaths:
+    """The approved paths that a sandbox would refuse, and the folders above them."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = frozenset(paths)
+
+    def __contains__(self, path: str) -> bool:
+        below = path.rstrip("/") + "/"
+        return path in self._paths or any(one.startswith(below) for one in self._paths)
 
 
 class PatchWriter:
@@ -85,23 +93,24 @@ class PatchWriter:
         executor: Executor,
         free_files: AsyncFiles,
         *,
-        local: bool,
         confine: Confine | None = None,
+        outside: OutsidePaths | None = None,
     ) -> None:
         self._course = course
         self._executor = executor
         self._free_files = free_files
-        self._local = local
         self._confine = confine
+        #: What of an approved patch is written outside; None: all of it.
+        self._outside = outside
         self._sandboxed = False
         self._over = False
         #: The answer, if more was asked for and not given.
         self.rejection: ApprovalRejected | None = None
-        self._links_refused = False
-        self._files = self._through(attempt)
+        self._inside: AsyncFiles | None = None
+        self._take(attempt)
 
     async def read(self, path: str) -> bytes:
-        return await self._files.read(path)
+        return await self._files(path).read(path)
 
     async def write(self, path: str, data: bytes) -> None:
         await self._do(path, lambda files: files.write(path, data))
@@ -120,16 +129,14 @@ class PatchWriter:
 
     async def close(self) -> None:
         """The patch is done with; tells how it went."""
-        if isinstance(self._files, SandboxedFiles):
-            await self._files.close()
+        await self.close_helper()
         if not self._over:
             self._over = True
             self._course.finished(Outcome.COMPLETED)
 
     async def _do(self, path: str, work: Callable[[AsyncFiles], Awaitable[T]]) -> T:
         try:
-            self._check(path)
-            return await work(self._files)
+            return await work(self._files(path))
         except FilesError as error:
             if self._over or not self._sandboxed or not _is_refusal(error):
                 raise
@@ -145,48 +152,41 @@ class PatchWriter:
             if attempt is None:
                 raise
         await self.close_helper()
-        self._files = self._through(attempt)
-        self._check(path)
-        return await work(self._files)
+        # The question named all of the paths, and each is written as that path.
+        self._outside = None
+        self._take(attempt)
+        return await work(self._files(path))
 
     async def close_helper(self) -> None:
-        """End what reads and writes inside."""
-        if isinstance(self._files, SandboxedFiles):
-            await self._files.close()
+        """End what reads and writes inside, unless others use it, too."""
+        if self._confine is None and isinstance(self._inside, SandboxedFiles):
+            await self._inside.close()
 
-    def _through(self, attempt: Attempt) -> AsyncFiles:
+    def _take(self, attempt: Attempt) -> None:
         self._sandboxed = attempt.sandboxed
-        if not isinstance(attempt.sandbox, SandboxKind):
-            if self._confine is not None:
-                return self._confine(attempt.sandbox)
-            call = self._course.call
-            name = f"{call.call_id}-{attempt.number}"
-            return SandboxedFiles(self._executor, name, call.cwd, attempt.sandbox)
-        self._links_refused = self._local and self._course.settings.sandbox.restricted
-        return self._free_files
+        sandbox = attempt.sandbox
+        if isinstance(sandbox, SandboxKind):
+            intent = self._course.sandboxed_intent
+            if intent is None or self._outside is None:
+                self._outside = self._inside = None
+                return
+            sandbox = intent
+        if self._confine is not None:
+            self._inside = self._confine(sandbox)
+            return
+        call = self._course.call
+        name = f"{call.call_id}-{attempt.number}"
+        self._inside = SandboxedFiles(self._executor, name, call.cwd, sandbox)
 
-    def _check(self, path: str) -> None:
-        if self._links_refused and not self._sandboxed:
-            link = first_link(path)
-            if link is not None:
-                sentence = _FOLLOWS_NONE.format(link)
-                raise FilesError(sentence, kind="invalid_input", path=path)
+    def _files(self, path: str) -> AsyncFiles:
+        """The files to reach this path through."""
+        if self._inside is None:
+            return self._free_files
+        if self._sandboxed or self._outside is None or path not in self._outside:
+            return self._inside
+        return self._free_files
 
 
 def _is_refusal(error: FilesError) -> bool:
     """Whether a sandbox would fail a call like this; the wire has no kind for a read-only disk."""
     return error.kind == "permission_denied" or "read-only file system" in str(error).lower()
-
-
-def first_link(path: str) -> str | None:
-    """The first link on the way to ``path``; those of the root directory are the system's."""
-    at = "/"
-    for depth, part in enumerate(part for part in path.split("/") if part):
-        at = posixpath.join(at, part)
-        try:
-            mode = os.lstat(at).st_mode
-        except OSError:
-            return None
-        if depth and stat.S_ISLNK(mode):
-            return at
-    return None

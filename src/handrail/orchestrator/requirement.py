@@ -7,6 +7,7 @@ Two tables lead to the same three answers: today's (``policy.decide``) and the f
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from handrail.orchestrator.settings import (
 from handrail.policy.decide import Action, decide
 from handrail.policy.rules import Argv, Sandbox
 from handrail.policy.seed_era import SeedAction, decide_seed_era
-from handrail.policy.situation import Approval
+from handrail.policy.situation import Approval, Lookup
 
 OUTSIDE = "writing outside of the project; rejected by user approval settings"
 READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"
@@ -50,26 +51,39 @@ class Requirement:
     reason: str | None = None
     proposed_prefix: Argv | None = None
     retry_prefix: Argv | None = None
+    #: What else a question after a denial says.
+    notes: tuple[str, ...] = ()
+    #: Of a patch: the paths that the sandbox would refuse.
+    outside_paths: tuple[str, ...] = ()
 
 
-def command_requirement(call: Call, settings: Settings, *, approved: bool = False) -> Requirement:
-    """What this command needs; ``approved``: for the session (the seed's table asks)."""
+def command_requirement(
+    call: Call, settings: Settings, *, approved: bool = False, local: bool = True
+) -> Requirement:
+    """What this command needs.
+
+    ``approved``: for the session, outside the sandbox (the seed's table asks).  ``local``: it runs
+    on this machine.
+    """
     if settings.table is Table.SEED:
         return _seed(call, settings, approved=approved)
     escalates = call.request is not Request.USE_DEFAULT
     if call.request is Request.WITH_ADDITIONAL and settings.grants.covers(call.wants):
         escalates = False
-    verdict = decide(
-        call.argv, settings.policy, settings.situation(call.cwd, escalates=escalates),
-        call.prefix_rule,
-    )  # fmt: skip
+    env = call.env
+    if env is None:
+        env = os.environ if local else {}
+    situation = settings.situation(call.cwd, escalates=escalates, lookup=Lookup(env, local))
+    verdict = decide(call.argv, settings.policy, situation, call.prefix_rule)
     if verdict.action is Action.FORBID:
         return Requirement(Need.FORBIDDEN, reason=verdict.reason)
     free = verdict.sandbox is Sandbox.OFF or call.request is Request.REQUIRE_ESCALATED
     return Requirement(
         Need.APPROVAL if verdict.action is Action.ASK else Need.NOTHING,
         free=free and settings.sandbox.may_run_free,
-        retry=wants_retry(settings),
+        # What a rule was not believed about is put to the user instead.
+        retry=wants_retry(settings) or (bool(verdict.withheld) and situation.may_ask_to_escalate),
+        notes=(verdict.withheld,) if verdict.withheld else (),
         reason=verdict.reason,
         proposed_prefix=verdict.proposed_prefix,
         retry_prefix=verdict.retry_prefix,
@@ -119,13 +133,17 @@ def patch_requirement(
     roots = writable_roots(settings, tmpdir)
     retry = wants_retry(settings, patch=True)
     rules = rules_paths(settings)
-    if all(is_writable(path, roots, settings.grants.write, rules) for path in paths):
+    outside = tuple(
+        path for path in paths if not is_writable(path, roots, settings.grants.write, rules)
+    )
+    if not outside:
         return Requirement(Need.NOTHING, retry=retry)
     if granular is not None and not granular.sandbox_approval:
         asks = False
     else:
         asks = granular is not None or settings.approval is not Approval.NEVER
     if asks:
-        # Whoever approves the paths approves the writing: a sandbox would only refuse it.
-        return Requirement(Need.APPROVAL, free=settings.sandbox.may_run_free, retry=retry)
+        # A yes to the paths is a yes to the writing: a sandbox would only refuse it.
+        free = settings.sandbox.may_run_free
+        return Requirement(Need.APPROVAL, free=free, retry=retry, outside_paths=outside)
     return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)

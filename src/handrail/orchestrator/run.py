@@ -22,11 +22,11 @@ from handrail.orchestrator.calls import Call
 from handrail.orchestrator.course import Attempt, Course
 from handrail.orchestrator.denials import ancestors
 from handrail.orchestrator.listening import guarded
-from handrail.orchestrator.memory import Key, Memory, SeedKey, command_key
+from handrail.orchestrator.memory import Extent, Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.settings import Grants, Settings, Table, permissions
 from handrail.orchestrator.wall import Wall
-from handrail.policy.rules import Policy
+from handrail.policy.rules import Policy, Sandbox
 
 T = TypeVar("T")
 
@@ -53,6 +53,7 @@ class Orchestrator:
         memory: Memory | None = None,
         exists: Callable[[str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        local: bool = True,
     ) -> None:
         self.settings = settings
         self.reviewers = Reviewers(approver, tuple(hooks))
@@ -63,6 +64,8 @@ class Orchestrator:
         self.clock = clock
         #: Covers what the rules forbid as a whole.
         self.wall = Wall()
+        #: Commands run on this machine: where a name leads to can be looked up.
+        self._local = local
         self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
@@ -81,7 +84,8 @@ class Orchestrator:
         keys: tuple[Key, ...] = (command_key(call),)
         if settings.table is Table.SEED:
             keys = (SeedKey(call.argv),)
-        requirement = command_requirement(call, settings, approved=self.memory.knows(keys))
+        approved = self.memory.knows(keys, Extent(outside=True))
+        requirement = command_requirement(call, settings, approved=approved, local=self._local)
         return Course(self, call, requirement, settings, keys)
 
     async def run(self, call: Call, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
@@ -114,7 +118,11 @@ class Orchestrator:
 
     def amend(self, call_id: str, prefix: tuple[str, ...], *, free: bool) -> None:
         """A rule for all that start like this, from now on."""
-        rule, event, notice = add_rule(call_id, prefix, self.settings.rules_file, free=free)
+        settings = self.settings
+        sandbox = Sandbox.OFF if free else None
+        if not free and settings.unset_sandbox is Sandbox.OFF:
+            sandbox = Sandbox.KEEP
+        rule, event, notice = add_rule(call_id, prefix, settings.rules_file, sandbox=sandbox)
         if rule is not None:
             extended = self.settings.policy.extended([rule])
             self.settings = replace(self.settings, policy=extended)

@@ -140,11 +140,7 @@ class SandboxedFiles:
 
     async def _abandon(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            try:
-                await session.terminate()
-            except ExecutorError:
-                pass  # it is gone, or the way to it is
+        await _ended(session)
 
     def _rest(self, seconds: float | None) -> None:
         if self._idle is not None:
@@ -155,6 +151,18 @@ class SandboxedFiles:
             self._idle = loop.call_later(seconds, self._end_idle)
 
     def _end_idle(self) -> None:
-        task = asyncio.ensure_future(self._abandon())
+        if self._turn.locked():
+            return  # a call has begun; its end sets the next time
+        # Taken at once: a call that comes before the task runs starts a helper of its own.
+        session, self._session = self._session, None
+        task = asyncio.ensure_future(_ended(session))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+async def _ended(session: ExecSession | None) -> None:
+    if session is not None:
+        try:
+            await session.terminate()
+        except ExecutorError:
+            pass  # it is gone, or the way to it is

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from handrail.errors import UsageError
 from handrail.policy.rules import Policy, Sandbox, normal_path
-from handrail.policy.situation import Approval, Granular, Situation
+from handrail.policy.situation import Approval, Granular, Lookup, Situation
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = (".git", ".agents", ".codex")
@@ -130,8 +130,9 @@ class Settings:
             cwd=self.cwd if cwd is None else cwd,
         )
 
-    def situation(self, cwd: str, *, escalates: bool) -> Situation:
+    def situation(self, cwd: str, *, escalates: bool, lookup: Lookup | None = None) -> Situation:
         """What the policy wants to know besides the command."""
+        tmpdir = os.environ.get("TMPDIR")
         return Situation(
             cwd=cwd,
             approval=self.approval,
@@ -139,10 +140,11 @@ class Settings:
             restricted=self.sandbox.restricted,
             escalates=escalates,
             shell=self.shell,
-            writable_roots=writable_roots(self) if self.sandbox.restricted else (),
+            writable_roots=writable_roots(self, tmpdir) if self.sandbox.restricted else (),
             trust_known_safe=self.trust_known_safe,
             ask_when_unclear=self.ask_when_unclear,
             unset_sandbox=self.unset_sandbox,
+            lookup=lookup,
         )
 
 

@@ -132,6 +132,8 @@ def explanation(command: Sequence[str], verdict: Verdict) -> str:
     if verdict.action is not Action.FORBID:
         where = "outside the sandbox" if verdict.sandbox is Sandbox.OFF else "in the sandbox"
         lines.append(f"  it would run {where}, if there is one")
+    if verdict.withheld and verdict.withheld != verdict.reason:
+        lines.append(f"  {verdict.withheld}")
     for finding in verdict.findings:
         lines.extend(f"  {line}" for line in _finding_lines(finding))
     if verdict.proposed_prefix:

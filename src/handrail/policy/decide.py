@@ -98,6 +98,8 @@ class Verdict:
     proposed_prefix: Argv | None = None
     #: The same for a question after the sandbox refused something.
     retry_prefix: Argv | None = None
+    #: Why the sandbox is kept although a rule would leave it; None: no rule would, or it is left.
+    withheld: str | None = None
 
 
 def decide(
@@ -114,11 +116,14 @@ def decide(
     findings = [_judge(command, policy, situation) for command in commands]
     findings += _glimpsed(tuple(argv), policy, situation, findings)
     verdict = _verdict(tuple(argv), findings, situation)
-    sandbox = _sandbox(findings, situation)
+    sandbox, withheld = _sandbox(findings, situation), None
+    if sandbox is Sandbox.OFF:
+        withheld = _objection(tuple(argv), commands, situation)
+        sandbox = Sandbox.KEEP if withheld else sandbox
     leaves = situation.escalates and situation.restricted
     if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
         # The rule lets it run, not leave: that is still the user's to grant.
-        verdict = Verdict(Action.ASK, cause=Cause.ESCALATION)
+        verdict = Verdict(Action.ASK, cause=Cause.ESCALATION, reason=withheld)
     if policy.lost and verdict.action is Action.ALLOW:
         verdict = _without_lost_rules(policy, situation)
     proposal = None
@@ -133,6 +138,7 @@ def decide(
         findings=tuple(findings),
         proposed_prefix=proposal,
         retry_prefix=first_of(let),
+        withheld=withheld,
     )
 
 
@@ -285,6 +291,15 @@ def _shown(words: Words) -> str:
     """The beginning of a command: a reason is read by people and models, and scripts are long."""
     text = " ".join("…" if word is None else shlex.quote(word) for word in words)
     return text if len(text) <= SHOWN_LIMIT else text[:SHOWN_LIMIT] + "…"
+
+
+def _objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
+    if situation.lookup is None:
+        return None
+    # Few commands come here, and it looks at files.
+    from handrail.policy.trusted_program import objection
+
+    return objection(argv, commands, situation)
 
 
 def _sandbox(findings: Iterable[Finding], situation: Situation) -> Sandbox:

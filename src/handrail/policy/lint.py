@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from handrail.policy.language import RulesFileError, style_remarks
 from handrail.policy.load import parse_rules, read_text
+from handrail.policy.program_names import runs_what_it_finds
 from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, Policy, PrefixRule, Sandbox, Source
 
@@ -99,6 +100,13 @@ def _single_remarks(rule: PrefixRule) -> Iterator[Remark]:
         yield _warning(rule.source, f"`{rule}` allows almost anything: name the arguments, too")
     if rule.sandbox is Sandbox.OFF and rule.justification is None:
         yield _warning(rule.source, f"`{rule}` leaves the sandbox: give a justification")
+    if rule.sandbox is Sandbox.OFF and runs_what_it_finds(rule.first):
+        yield _warning(
+            rule.source,
+            f"`{rule}` leaves the sandbox, and `{rule.first}` runs what it finds in its working"
+            " directory, the settings of a repository among it: where commands can write, leaving"
+            " is asked all the same",
+        )
     if "/" in rule.first and not rule.first.startswith("/"):
         yield _warning(
             rule.source, f"`{rule.first}` is another program in every directory: use a full path"

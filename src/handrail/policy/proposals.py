@@ -1,7 +1,14 @@
 """Which rule to offer with a question: «yes, and always for commands that start like this».
 
-Some prefixes are never offered, because they would allow almost anything: shells, interpreters
-with and without their eval flag, and a few programs that are many.
+Some prefixes are never offered nor taken, because what may follow them is almost anything:
+
+  an interpreter or a shell without its program       ``python3.11 -X dev``, ``bash -xc``
+  a wrapper without a narrow command behind it        ``env -i``, ``timeout 5``, ``sudo -n bash``
+  a program with verbs without its verb               ``git -C``, ``docker``
+  a program that can be told to run another           ``find .``, ``ssh host``, ``tar``
+
+Names count without directory and version.  The programs are data: ``programs.py`` for those that
+wrap, ``program_names.py`` for interpreters.
 """
 
 from __future__ import annotations
@@ -9,53 +16,133 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Sequence
 
+from handrail.policy.program_names import INTERPRETERS, is_shell, plain_name
+from handrail.policy.programs import (
+    ASSIGNMENT,
+    LOADER,
+    READS_SCRIPT,
+    SCRIPT_OPTIONS,
+    SHELL_VALUE_FLAGS,
+    STDIN_NAMES,
+    VERB_PROGRAMS,
+    VERB_WRAPPERS,
+    WRAPPERS,
+    Wrapper,
+    wrapper_of,
+)
 from handrail.policy.rules import Argv, Decision, Policy, PrefixRule, Words, strictest
 
-_SHELLS = (
-    "bash", "sh", "zsh", "dash", "ksh", "fish", "csh", "tcsh", "ash", "cmd", "cmd.exe", "pwsh",
-    "powershell", "powershell.exe",
-)  # fmt: skip
-_SHELL_FLAGS = (
-    "-c", "-lc", "-ic", "-lic", "-l", "-i", "-s", "-Command", "-EncodedCommand", "/c", "/C",
-)  # fmt: skip
-#: Interpreter -> the flags that make the next word a program.
-_INTERPRETERS = {
-    **dict.fromkeys(["python", "python2", "python3", "py", "pypy", "pypy3"], ("-c", "-m", "-")),
-    **dict.fromkeys(("node", "nodejs"), ("-e", "--eval", "-p", "--print")),
-    **dict.fromkeys(("ruby", "perl", "lua", "luajit", "julia"), ("-e", "-E")),
-    "php": ("-r",),
-    "R": ("-e",),
-    "Rscript": ("-e",),
-    "deno": ("eval", "run"),
-    "bun": ("-e", "run", "x"),
-    "osascript": ("-e",),
-    "awk": (),
+#: Any word behind these may be an option that runs a program, however they begin.
+_RUNS_ANYTHING = frozenset({
+    "find", "fd", "fdfind", "ssh", "scp", "sftp", "rsync", "tar", "bsdtar", "cpio", "zip", "sed",
+    "ed", "ex", "vi", "vim", "nvim", "view", "emacs", "emacsclient", "nano", "less", "more", "man",
+    "gdb", "lldb", "screen", "tmux", "script", "socat", "nc", "ncat", "netcat", "telnet", "bwrap",
+    "crontab", "su", "runuser", "split", "git-shell", "eval", "source", ".", "trap", "hyperfine",
+    "flatpak", "snap", "wine", "qemu", "ansible", "vagrant", "make", "gmake", "bmake",
+}) | READS_SCRIPT  # fmt: skip
+#: Of those above: a first operand names what is run, and the rest are its arguments.
+_NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
+#: Programs with verbs beyond those whose options are known, and programs that change any file:
+#: nothing is said before their first operand.
+_NEEDS_OPERAND = frozenset({
+    "rm", "cp", "mv", "ln", "dd", "tee", "install", "chmod", "chown", "curl", "wget", "apt",
+    "apt-get", "dnf", "yum", "brew", "pacman", "apk", "aws", "gcloud", "az", "ansible-playbook",
+    "go", "gem", "bundle", "poetry", "pipenv", "pdm", "hatch", "pipx", "conda", "mamba", "deno",
+    "bun", "nix", "just", "task", "rake", "gradle", "mvn", "dotnet", "composer", "mix", "cmake",
+    "docker-compose", "svn", "hg", "jj", "rustup", "corepack", "kill", "pkill", "mount", "service",
+})  # fmt: skip
+#: Verbs behind which a command, or the name of any script, comes.
+_VERBS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("npm", "pnpm", "yarn"), frozenset({"run", "exec", "x", "dlx", "run-script"})),
+    "bun": frozenset({"run", "x", "exec"}),
+    "deno": frozenset({"eval", "run", "task"}),
+    "git": frozenset({"bisect", "submodule", "config", "filter-branch"}),
+    "go": frozenset({"run", "tool", "generate"}),
+    "uv": frozenset({"run", "tool"}),
+    "cargo": frozenset({"install"}),
+    **dict.fromkeys(("docker", "podman"), frozenset({"run", "exec", "compose", "build"})),
+    "docker-compose": frozenset({"run", "exec"}),
+    "kubectl": frozenset({"exec", "run", "apply"}),
+    "systemctl": frozenset({"start", "edit", "link", "enable"}),
+    **dict.fromkeys(("pip", "gem"), frozenset({"install"})),
 }
-_MANY = (
-    "env", "sudo", "doas", "su", "git", "rm", "xargs", "eval", "exec", "command", "nohup", "nice",
-    "timeout",
-)  # fmt: skip
-_RUNNERS = ("npm", "pnpm", "yarn", "bun")
-
-#: Prefixes that are refused as rules; only the whole prefix counts, a longer one is narrower.
-TOO_BROAD: frozenset[Argv] = frozenset(
-    {
-        *((shell,) for shell in _SHELLS),
-        *((shell, flag) for shell in _SHELLS for flag in _SHELL_FLAGS),
-        *((program,) for program in _INTERPRETERS),
-        *((program, flag) for program, flags in _INTERPRETERS.items() for flag in flags),
-        *((program,) for program in _MANY),
-        *((program, verb) for program in _RUNNERS for verb in ("run", "exec")),
-        *((program,) for program in _RUNNERS),
-    }
-)
+#: Beside ``npx``: what is behind them is a package, and the rest its arguments.
+_PACKAGE_RUNNERS = dict.fromkeys(("uvx", "bunx", "pnpx"), wrapper_of("p --from --with --python"))
+_SHELL_VALUES = frozenset(f"-{letter}" for letter in SHELL_VALUE_FLAGS) | {"--rcfile"}
+_LIMIT = 16
 
 
 def is_too_broad(prefix: Sequence[str]) -> bool:
     """True if a rule with this prefix would allow almost anything."""
-    if not prefix:
+    return _is_broad(tuple(prefix), 0)
+
+
+def _is_broad(words: Argv, depth: int) -> bool:
+    if not words or not words[0] or depth > _LIMIT or ASSIGNMENT.match(words[0]):
         return True
-    return (posixpath.basename(prefix[0]), *prefix[1:]) in TOO_BROAD
+    name, rest = plain_name(words[0]), words[1:]
+    if LOADER.fullmatch(posixpath.basename(words[0])):
+        return True
+    if is_shell(name) or (name in INTERPRETERS and name not in _VERBS):
+        return _has_no_program(name, rest)
+    if name in _RUNS_ANYTHING:
+        return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("C f j n e I W"))
+    verb_wrapper = VERB_WRAPPERS.get((name, rest[0])) if rest else None
+    if verb_wrapper is not None:
+        return _is_broad(_behind(rest[1:], verb_wrapper), depth + 1)
+    wrapper = _PACKAGE_RUNNERS.get(name) or WRAPPERS.get(name)
+    if wrapper is not None:
+        scripted = SCRIPT_OPTIONS.get(name, frozenset())
+        if any(word.partition("=")[0] in scripted or word[:2] in scripted for word in rest):
+            return True
+        return _is_broad(_behind(rest, wrapper), depth + 1)
+    if name in VERB_PROGRAMS or name in _NEEDS_OPERAND or name in _VERBS:
+        operands = _operands(rest, VERB_PROGRAMS.get(name, wrapper_of()))
+        if not operands:
+            return True
+        return operands[0] in _VERBS.get(name, ()) and not _operands(operands[1:], wrapper_of())
+    return False
+
+
+def _has_no_program(name: str, words: Argv) -> bool:
+    """True if an interpreter's words name neither a file nor the text of a program."""
+    values = _SHELL_VALUES if is_shell(name) else INTERPRETERS[name]
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word in values:
+            at += 2
+        elif not word or word[0] in "-+" or (word[0] == "/" and len(word) == 2):
+            if is_shell(name) and word[:1] == "-" and word[1:2] != "-" and "s" in word:
+                return True  # the script comes from standard input, whatever follows
+            at += 1
+        else:
+            return word in STDIN_NAMES
+    return True
+
+
+def _operands(words: Argv, wrapper: Wrapper) -> Argv:
+    """What follows the options and their values."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            return words[at + 1 :]
+        if not word.startswith("-"):
+            return words[at:]
+        short = word[1:] if len(word) == 2 else word
+        at += 2 if word in wrapper.values or short in wrapper.values else 1
+    return ()
+
+
+def _behind(words: Argv, wrapper: Wrapper) -> Argv:
+    """The command behind a wrapper's own words."""
+    words = _operands(words, wrapper)
+    skip = wrapper.skip
+    while words and (skip or (wrapper.assignments and ASSIGNMENT.match(words[0]))):
+        skip -= not (wrapper.assignments and ASSIGNMENT.match(words[0]))
+        words = _operands(words[1:], wrapper) if wrapper.assignments else words[1:]
+    return words
 
 
 def proposed_prefix(
@@ -75,9 +162,9 @@ def proposed_prefix(
 
 
 def first_of(commands: Sequence[Words]) -> Argv | None:
-    """The first command that is known word by word."""
+    """The first command that is known word by word, unless it would be too broad as a prefix."""
     for command in commands:
         words = tuple(word for word in command if word is not None)
         if words and len(words) == len(command):
-            return words
+            return None if is_too_broad(words) else words
     return None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from handrail.policy.dangerous import Effect
 from handrail.policy.rules import Sandbox, normal_path
@@ -36,6 +37,15 @@ class Granular:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """What programs are found by: the environment a command gets, and where it runs."""
+
+    env: Mapping[str, str] = field(repr=False)
+    #: On this machine, so that its directories can be looked at.
+    local: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """What the answer depends on besides the command and the rules."""
 
@@ -59,6 +69,8 @@ class Situation:
     ask_when_unclear: bool = False
     #: What an allow rule without ``sandbox=`` means; the peer's rules mean OFF.
     unset_sandbox: Sandbox = Sandbox.KEEP
+    #: How a rule that leaves the sandbox is checked; None: its word is taken, nothing is run.
+    lookup: Lookup | None = None
 
     @property
     def may_ask_to_escalate(self) -> bool:

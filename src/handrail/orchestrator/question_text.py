@@ -1,0 +1,98 @@
+"""The lines of a question, the same at a terminal and in a form.  Pure.
+
+Each field is one line, and what a caller wrote cannot begin another one: characters that move,
+hide or turn around text are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from handrail.orchestrator.approvals import Choice, Question
+
+OUTSIDE = "this runs outside the sandbox: it can read and change whatever you can"
+OUTSIDE_PATCH = "this writes outside the sandbox"
+MODEL_SAYS = "the model says:"
+#: So much is shown of what the model says: a longer text would push the rest out of sight.
+_WORDS_LIMIT = 1000
+#: Printable by the tables of Unicode, and yet nothing is seen of them, or the text in front of
+#: them looks different.
+_INVISIBLE = frozenset(
+    {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0}
+    | set(range(0x180B, 0x1810))
+    | set(range(0xFE00, 0xFE10))
+    | set(range(0xE0100, 0xE01F0))
+)
+_CHOICES = {
+    Choice.APPROVE: "yes, this once",
+    Choice.APPROVE_FOR_SESSION: "yes, and the same {what} for this session",
+    Choice.APPROVE_WITH_RULE: "yes, and always{outside} for commands that start with {prefix}",
+    Choice.GRANT_AND_RERUN: "open just this and run it again in the sandbox: {grant}",
+    Choice.HOST_RULE: "yes, and always for this host",
+    Choice.DENY: "no, go on without it",
+    Choice.ABORT: "no, and stop",
+}
+
+
+def visible(text: str) -> str:
+    """``text`` as one line in which every character can be seen."""
+    return "".join(
+        char if char.isprintable() and ord(char) not in _INVISIBLE else _escaped(char)
+        for char in text
+    )
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def command_line(words: Iterable[str]) -> str:
+    """A command, quoted as a shell would want it."""
+    return visible(shlex.join(words))
+
+
+def facts(question: Question) -> list[str]:
+    """What is to be known besides the command and ``effects``."""
+    lines = [] if question.host is None else [f"connects to {_place(question.host)}"]
+    if question.justification:
+        # Runs of blanks would look like a new line where a terminal breaks the old one.
+        words = visible(" ".join(question.justification.split()))
+        cut = words if len(words) <= _WORDS_LIMIT else words[:_WORDS_LIMIT] + "…"
+        lines.append(f"{MODEL_SAYS} {cut}")
+    if question.reason:
+        lines.append(visible(question.reason))
+    lines += [f"note: {visible(note)}" for note in question.notes]
+    return lines
+
+
+def effects(question: Question) -> list[str]:
+    """What a yes opens beyond the sandbox of the settings; nothing if nothing."""
+    wants = question.wants
+    lines = [f"may read {visible(path)}" for path in wants.read]
+    lines += [f"may write {visible(path)}" for path in wants.write]
+    if wants.network:
+        lines.append("may use the network")
+    if question.outside:
+        lines.append(OUTSIDE_PATCH if question.paths else OUTSIDE)
+    return lines
+
+
+def choice_text(choice: Choice, question: Question) -> str:
+    """What an answer means, in one line."""
+    prefix = question.proposed_prefix
+    outside = " outside the sandbox" if question.outside else ""
+    text = _CHOICES[choice].format(
+        what="files" if question.paths else "command",
+        outside=outside,
+        prefix=f"`{command_line(prefix)}`" if prefix else "this",
+        grant=visible(question.grant or "it"),
+    )
+    if choice is Choice.APPROVE_FOR_SESSION:
+        text += outside
+    return text
+
+
+def _place(host: tuple[str, str, int]) -> str:
+    protocol, name, port = host
+    return visible(f"{protocol}://{name}:{port}")

@@ -1,0 +1,253 @@
+"""Whether a name leads to the program a rule means, before a rule takes it out of the sandbox.
+
+A rule with ``sandbox="off"`` is about a program.  Commands write files, so a program of that name
+may be theirs: in a directory that PATH names first, or behind a link.  And some programs run what
+they find in the directory they are started in: a repository's settings, a Makefile, a test.  For
+these the rule allows the run and keeps the sandbox; leaving it is asked.
+
+Looks at the file system of this machine, and only for a command that a rule would let out.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+
+from handrail.policy.program_names import (
+    BUILTINS,
+    CHANGES_DIRECTORY,
+    CHANGES_LOOKUP,
+    CODE_VARIABLES,
+    QUIET_SHELLS,
+    is_shell,
+    plain_name,
+    runs_what_it_finds,
+)
+from handrail.policy.programs import ASSIGNMENT
+from handrail.policy.rules import Argv, Words, normal_path
+from handrail.policy.shell_words import shell_call, split
+from handrail.policy.situation import Lookup, Situation
+from handrail.policy.wrappers import sightings
+
+#: What shells search where nothing says otherwise.
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: As many links as the kernel follows in one path.
+_MOST_LINKS = 40
+
+
+def objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
+    """Why ``sandbox="off"`` is not followed for this call, as a sentence; None: it is."""
+    lookup = situation.lookup
+    if lookup is None or not situation.restricted:
+        return None
+    try:
+        for text in _Judgement(argv, situation, lookup).objections(commands):
+            return f"a rule lets this leave the sandbox, but {text}"
+    except (OSError, ValueError) as error:
+        return f"a rule lets this leave the sandbox, but its program cannot be looked at: {error}"
+    return None
+
+
+class _Judgement:
+    """One call: where it starts, what it gets, and what commands can write."""
+
+    def __init__(self, argv: Argv, situation: Situation, lookup: Lookup) -> None:
+        self._argv = argv
+        self._cwd = situation.cwd
+        self._shell = situation.shell
+        self._env = lookup.env
+        self._local = lookup.local
+        self._trusted = situation.trusted_directories
+        roots = [normal_path(root) for root in situation.writable_roots]
+        if self._local:
+            roots += [os.path.realpath(root) for root in roots]
+        self._roots = tuple(dict.fromkeys(roots))
+        self._in_shell = split(argv) is not None
+
+    def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
+        """Everything that speaks against it."""
+        if self._argv and is_shell(self._argv[0]) and not self._in_shell:
+            yield "its script is more than plain commands"
+        yield from self._environment()
+        if self._in_shell:
+            yield from self._starting_shell(self._argv[0])
+        for command in commands:
+            yield from self._command(command, commands)
+
+    def _environment(self) -> Iterator[str]:
+        for name in CODE_VARIABLES:
+            for place in self._env.get(name, "").replace(" ", ":").split(":"):
+                if place and (not place.startswith("/") or self._is_writable(place)):
+                    yield f"{name} names {place}, where commands can write"
+
+    def _starting_shell(self, shell: str) -> Iterator[str]:
+        """The shell that runs the commands: what it is, and what it reads before them."""
+        if shell != self._shell:
+            yield from self._program(shell)
+        elif self._is_writable(shell):
+            yield f"commands can write {shell}"
+        call = shell_call(self._argv)
+        quiet = plain_name(shell) in QUIET_SHELLS
+        if not quiet or (call is not None and "l" in call.flag):
+            yield from self._home("the shell reads")
+
+    def _home(self, reads: str) -> Iterator[str]:
+        for name in ("HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+            home = self._env.get(name)
+            if home and self._is_writable(home):
+                yield f"{reads} {home}, where commands can write"
+
+    def _command(self, command: Argv, commands: Sequence[Argv]) -> Iterator[str]:
+        found = [words for words, certain in sightings(command).commands if certain]
+        if len(found) > 1 and any(ASSIGNMENT.match(word) for word in command):
+            yield "it sets variables for the program it starts"
+        moved = any(one and one[0] in CHANGES_DIRECTORY for one in commands)
+        for words in found:
+            name = words[0]
+            if name is None:
+                yield "the program it starts is not known before it runs"
+                continue
+            if name in CHANGES_LOOKUP:
+                yield f"`{name}` can change what the names behind it mean"
+            if not (self._in_shell and name in BUILTINS):
+                yield from self._program(name)
+            if runs_what_it_finds(name):
+                yield from self._surroundings(name, (*command, *words), moved=moved)
+
+    def _surroundings(self, name: str, words: Words, *, moved: bool) -> Iterator[str]:
+        """The directory, the files it is given, and the user's own settings for it."""
+        program = plain_name(name)
+        reads = f"`{program}` runs what it finds in its working directory"
+        if moved:
+            yield f"{reads}, and the script goes to another one"
+        if self._is_writable(self._cwd):
+            yield f"{reads}, and commands can write in {self._cwd}"
+        for word in words[1:]:
+            for place in _places(word or ""):
+                if self._is_writable(place):
+                    yield f"`{program}` runs what it finds in {place}, where commands can write"
+        yield from self._home(f"`{program}` reads its settings from")
+
+    def _program(self, name: str) -> Iterator[str]:
+        if "/" in name:
+            if not name.startswith("/") or normal_path(name) != name:
+                yield f"`{name}` is another program in every directory"
+            else:
+                yield from self._file(name)
+            return
+        for directory in self._env.get("PATH", _DEFAULT_PATH if self._local else "").split(":"):
+            if not directory.startswith("/"):
+                shown = directory or "the working directory"
+                yield f"PATH looks for `{name}` in {shown} before it is found"
+                return
+            refusal = self._directory(directory)
+            if refusal:
+                yield f"PATH looks for `{name}` in {directory} first, and {refusal}"
+                return
+            path = posixpath.join(directory, name)
+            if self._local and os.path.isfile(path) and os.access(path, os.X_OK):
+                yield from self._file(path)
+                return
+        if self._local:
+            yield f"PATH leads to no `{name}`"
+
+    def _file(self, path: str) -> Iterator[str]:
+        refusal = self._directory(posixpath.dirname(path)) or self._way(path)
+        if refusal:
+            yield f"{path} may be another program: {refusal}"
+
+    def _directory(self, path: str) -> str | None:
+        """Why what lies in this directory may be a command's work; None: it is not."""
+        path = normal_path(path)
+        if self._is_writable(path):
+            return "commands can write there"
+        if not self._local:
+            return None if path in self._trusted else "it is no directory of the system"
+        if path not in self._trusted and _is_open_to_all(path):
+            return "every user can write there"
+        return self._way(path)
+
+    def _way(self, path: str) -> str | None:
+        """The same for every directory and every link on the way to ``path``."""
+        if not self._local:
+            return None
+        for at, found in _steps(path):
+            if any(_below(at, root) for root in self._roots):
+                return f"commands can write {at}"
+            if stat.S_ISLNK(found.st_mode) or at in self._trusted:
+                continue
+            if found.st_uid not in (0, os.geteuid()):
+                return f"{at} belongs to another user"
+            if _is_writable_by_others(found):
+                return f"other users can write {at}"
+        return None
+
+    def _is_writable(self, path: str) -> bool:
+        """Whether a sandboxed command may write there, by this name or by where it leads."""
+        path = normal_path(path, self._cwd)
+        names = {path, os.path.realpath(path)} if self._local else {path}
+        return any(_below(name, root) for name in names for root in self._roots)
+
+
+def _is_open_to_all(path: str) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IWOTH)
+    except FileNotFoundError:
+        return False  # the way to it shows where it could be made
+
+
+def _is_writable_by_others(found: os.stat_result) -> bool:
+    """Whether other users can change it; a sticky directory keeps entries that are not theirs."""
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+        return False
+    own_groups = (0, os.getegid())
+    of_group = found.st_mode & stat.S_IWGRP and found.st_gid not in own_groups
+    return bool(found.st_mode & stat.S_IWOTH or of_group)
+
+
+def _below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _places(word: str) -> Iterator[str]:
+    """The paths a word may name: itself, a value behind ``=``, a value joined to ``-C``."""
+    if word and not word.startswith("-"):
+        yield word
+    elif len(word) > 2 and word[1] != "-":
+        yield word[2:]
+    _, found, value = word.partition("=")
+    if found and value:
+        yield value
+
+
+def _steps(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything that is passed on the way to ``path``, links and where they lead among it."""
+    rest = _parts(path)
+    at, links = "/", 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            at = posixpath.dirname(at)
+            continue
+        here = posixpath.join(at, part)
+        try:
+            found = os.lstat(here)
+        except FileNotFoundError:
+            return
+        yield here, found
+        if not stat.S_ISLNK(found.st_mode):
+            at = here
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(f"{path} leads in a circle")
+        target = os.readlink(here)
+        at = "/" if target.startswith("/") else at
+        rest += _parts(target)
+
+
+def _parts(path: str) -> list[str]:
+    """The components of a path, the first one last."""
+    return [part for part in path.split("/") if part not in ("", ".")][::-1]

@@ -1,0 +1,100 @@
+"""What leaves the sandbox: by a rule, by a patch, by a guess."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail.agent.shell import AgentShell
+from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.policy.load import parse_rules
+
+RULE = 'prefix_rule(["git", ["status", "log"]], sandbox="off")'
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A directory outside of /tmp, which commands may write."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(name).resolve()
+
+
+@pytest.fixture
+def work(base: Path) -> Path:
+    folder = base / "work"
+    folder.mkdir()
+    return folder
+
+
+def calls(work: Path, *commands: dict[str, str], path: str = "/usr/bin:/bin") -> list[str]:
+    """The texts of these commands under the rule, with nothing to ask."""
+
+    async def main() -> list[str]:
+        rules = parse_rules(RULE, "t.rules")
+        async with AgentShell(str(work), rules=rules) as shell:
+            return [(await shell.call("exec_command", one)).text for one in commands]
+
+    before = os.environ["PATH"]
+    os.environ["PATH"] = path
+    try:
+        return asyncio.run(main())
+    finally:
+        os.environ["PATH"] = before
+
+
+def test_a_program_that_a_command_wrote_does_not_leave_by_a_rule(base: Path, work: Path) -> None:
+    (work / "bin").mkdir()
+    told = base / "told"
+    write = f"printf '#!/bin/sh\\necho ran; touch {told}\\n' > bin/git; chmod +x bin/git"
+    texts = calls(work, {"cmd": write}, {"cmd": "git status"}, path=f"{work}/bin:/usr/bin:/bin")
+    assert "ran" in texts[1]
+    assert not told.exists()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+def test_a_repository_that_a_command_made_runs_nothing_outside(base: Path, work: Path) -> None:
+    told = base / "told"
+    make = f"git init -q n && git -C n config core.fsmonitor 'touch {told};:'"
+    calls(work, {"cmd": make}, {"cmd": "git status", "workdir": str(work / "n")})
+    assert (work / "n" / ".git" / "config").exists()
+    assert not told.exists()
+    # Elsewhere the rule holds: what is written there shows that the sandbox was left.
+    elsewhere = base / "elsewhere"
+    subprocess.run(["git", "init", "-q", str(elsewhere)], check=True)
+    config = ["git", "-C", str(elsewhere), "config", "core.fsmonitor", f"touch {told};:"]
+    subprocess.run(config, check=True)
+    calls(work, {"cmd": "git status", "workdir": str(elsewhere)})
+    assert told.exists()
+
+
+def test_a_patch_is_verified_as_commands_see_the_files(work: Path) -> None:
+    """The sandbox has a /dev/shm of its own, so a guess at a file there tells nothing."""
+    hidden = Path("/dev/shm") / f"handrail-{secrets.token_hex(8)}"
+    hidden.write_text("s3cret\n")
+    update = "*** Begin Patch\n*** Update File: {}\n@@\n-{}\n+x\n*** End Patch\n"
+
+    class Yes:
+        async def ask(self, question: Question) -> Answer:
+            return Answer(Choice.APPROVE)
+
+    async def main() -> set[str]:
+        said = set()
+        async with AgentShell(str(work), approver=Yes()) as shell:
+            for guess in ("s3cret", "wrong"):
+                patch = update.format(hidden, guess)
+                said.add((await shell.call("apply_patch", {"patch": patch})).text)
+        return said
+
+    try:
+        assert len(asyncio.run(main())) == 1
+        assert hidden.read_text() == "s3cret\n"
+    finally:
+        hidden.unlink()

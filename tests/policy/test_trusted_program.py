@@ -1,0 +1,205 @@
+"""Whether a rule that leaves the sandbox is believed: programs, directories, surroundings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from handrail.policy.decide import Action, Verdict, decide
+from handrail.policy.load import parse_rules
+from handrail.policy.rules import Sandbox
+from handrail.policy.situation import Lookup, Situation
+
+SYSTEM = "/usr/bin:/bin"
+TOOL = "#!/bin/sh\nexit 0\n"
+
+
+class Place:
+    """A directory that commands can write, and one of the user's that they cannot."""
+
+    def __init__(self, base: Path) -> None:
+        self.work, self.own = base / "work", base / "own"
+        for directory in (self.work / "bin", self.own / "bin"):
+            directory.mkdir(parents=True, mode=0o755)
+        self.program(self.own / "bin" / "tool")
+
+    @staticmethod
+    def program(path: Path) -> None:
+        path.write_text(TOOL)
+        path.chmod(0o755)
+
+    def verdict(
+        self,
+        script: str,
+        path: str | None = None,
+        *,
+        rules: str = "",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        local: bool = True,
+        flag: str = "-c",
+        shell: str = "/bin/bash",
+        escalates: bool = False,
+    ) -> Verdict:
+        named = [word for word in rules.split() if word] or ["tool"]
+        text = "\n".join(f'prefix_rule(["{name}"], sandbox="off")' for name in named)
+        given = {"HOME": str(self.own), **(env or {})}
+        if path is not None:
+            given["PATH"] = path
+        situation = Situation(
+            cwd=cwd or str(self.own),
+            writable_roots=(str(self.work),),
+            lookup=Lookup(given, local),
+            escalates=escalates,
+        )
+        return decide((shell, flag, script), parse_rules(text, "t.rules"), situation)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
+            directory.chmod(directory.stat().st_mode & ~0o022)
+    return Place(tmp_path)
+
+
+def own(place: Place) -> str:
+    return f"{place.own}/bin"
+
+
+def test_a_program_that_commands_cannot_write_leaves(place: Place) -> None:
+    found = place.verdict("tool", f"{own(place)}:{SYSTEM}")
+    assert (found.sandbox, found.withheld) == (Sandbox.OFF, None)
+    found = place.verdict("tool", f"{SYSTEM}:{own(place)}:{place.work}/bin")
+    assert found.sandbox is Sandbox.OFF
+    assert place.verdict("true", SYSTEM, rules="true").sandbox is Sandbox.OFF
+    full = f"{own(place)}/tool"
+    assert place.verdict(full, SYSTEM, rules=full).sandbox is Sandbox.OFF
+
+
+def test_an_earlier_directory_that_commands_can_write_keeps_the_sandbox(place: Place) -> None:
+    (place.own / "way").symlink_to(place.work / "bin")
+    firsts = [
+        f"{place.work}/bin", f"{place.work}/missing", f"{place.own}/way", "", ".", "bin",
+        f"{place.own}/../work/bin",
+    ]  # fmt: skip
+    for first in firsts:
+        found = place.verdict("tool", f"{first}:{own(place)}")
+        assert found.sandbox is Sandbox.KEEP, first
+        assert found.withheld is not None
+        assert found.action is Action.ALLOW
+        asked = place.verdict("tool", f"{first}:{own(place)}", escalates=True)
+        assert (asked.action, asked.reason) == (Action.ASK, found.withheld)
+    assert place.verdict("tool", "").sandbox is Sandbox.KEEP
+
+
+def test_every_link_on_the_way_to_the_program_counts(place: Place) -> None:
+    place.program(place.work / "bin" / "mine")
+    (place.own / "bin" / "direct").symlink_to(place.work / "bin" / "mine")
+    # The target is the user's own, but the link between is a command's.
+    (place.work / "hop").symlink_to(place.own / "bin")
+    (place.own / "bin" / "hopping").symlink_to(place.work / "hop" / "tool")
+    (place.own / "bin" / "fine").symlink_to("tool")
+    for name, sandbox in (
+        ("direct", Sandbox.KEEP), ("hopping", Sandbox.KEEP), ("fine", Sandbox.OFF),
+    ):  # fmt: skip
+        assert place.verdict(name, own(place), rules=name).sandbox is sandbox, name
+
+
+def test_what_other_users_can_write_is_not_trusted(place: Place) -> None:
+    (place.own / "bin").chmod(0o777)
+    assert place.verdict("tool", own(place)).sandbox is Sandbox.KEEP
+    (place.own / "bin").chmod(0o1777)
+    assert place.verdict("tool", own(place)).sandbox is Sandbox.KEEP
+    (place.own / "bin").chmod(0o755)
+    (place.own / "bin" / "tool").chmod(0o757)
+    assert place.verdict("tool", own(place)).sandbox is Sandbox.KEEP
+
+
+@pytest.mark.parametrize(
+    ("script", "rules"),
+    [
+        ("no-such-program", "no-such-program"),
+        ("bin/tool", "bin/tool"),
+        ("./bin/tool", "./bin/tool"),
+        ("env PATH=/x tool", "env"),
+        ("env no-such-program", "env"),
+        ("export PATH=x; tool", "export tool"),
+        ("alias tool=other; tool", "alias tool"),
+        ("cd /; make", "cd make"),
+        ("timeout 5 make -C ../work", "timeout"),
+    ],
+)
+def test_a_name_that_may_mean_another_program_keeps_the_sandbox(
+    place: Place, script: str, rules: str
+) -> None:
+    path = f"{own(place)}:{SYSTEM}"
+    place.program(place.own / "bin" / "make")
+    assert place.verdict(script, path, rules=rules).sandbox is Sandbox.KEEP
+
+
+def test_a_command_behind_a_wrapper_is_looked_up_too(place: Place) -> None:
+    path = f"{own(place)}:{SYSTEM}"
+    assert place.verdict("timeout 5 tool", path, rules="timeout").sandbox is Sandbox.OFF
+    mixed = f"{SYSTEM}:{place.work}/bin:{own(place)}"
+    assert place.verdict("timeout 5 tool", mixed, rules="timeout").sandbox is Sandbox.KEEP
+
+
+@pytest.mark.parametrize("name", ["git", "make", "npm", "cargo", "pip3", "pytest", "python3.11"])
+def test_a_program_that_runs_what_it_finds_is_asked_where_commands_write(
+    place: Place, name: str
+) -> None:
+    path = own(place)
+    place.program(place.own / "bin" / name)
+    (place.own / "link").symlink_to(place.work)
+    verdict = place.verdict
+    assert verdict(f"{name} x", path, rules=name).sandbox is Sandbox.OFF
+    for script, cwd, env in (
+        (f"{name} x", str(place.work), {}),
+        (f"{name} x", f"{place.own}/link", {}),
+        (f"{name} -C {place.work}", None, {}),
+        (f"{name} -C../work/n x", None, {}),
+        (f"{name} --directory={place.work} x", None, {}),
+        (f"{name} link/x", None, {}),
+        (f"{name} x", None, {"HOME": str(place.work)}),
+        (f"{name} x", None, {"XDG_CONFIG_HOME": f"{place.work}/c"}),
+    ):
+        found = verdict(script, path, rules=name, cwd=cwd, env=env)
+        assert found.sandbox is Sandbox.KEEP, (script, cwd, env)
+
+
+def test_variables_that_bring_code_along_keep_the_sandbox(place: Place) -> None:
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "PYTHONPATH", "GIT_DIR"):
+        for value in (f"{place.work}/x", f"/usr/lib:{place.work}", "relative"):
+            found = place.verdict("tool", own(place), env={name: value})
+            assert found.sandbox is Sandbox.KEEP, (name, value)
+        assert place.verdict("tool", own(place), env={name: "/usr/lib"}).sandbox is Sandbox.OFF
+
+
+def test_a_login_shell_reads_the_home_directory(place: Place) -> None:
+    assert place.verdict("tool", own(place), flag="-lc").sandbox is Sandbox.OFF
+    found = place.verdict("tool", own(place), flag="-lc", env={"HOME": str(place.work)})
+    assert found.sandbox is Sandbox.KEEP
+
+
+def test_the_shell_itself_is_looked_up_unless_it_is_the_one_of_the_settings(place: Place) -> None:
+    path = f"{place.work}/bin:{own(place)}:{SYSTEM}"
+    full = f"{own(place)}/tool"
+    assert place.verdict(full, path, rules=full).sandbox is Sandbox.OFF
+    assert place.verdict(full, path, rules=full, shell="sh").sandbox is Sandbox.KEEP
+    assert place.verdict(full, SYSTEM, rules=full, shell="sh").sandbox is Sandbox.OFF
+    assert place.verdict(full, SYSTEM, rules=full, shell="/bin/sh").sandbox is Sandbox.OFF
+    place.program(place.own / "bin" / "zsh")
+    for home, sandbox in ((place.own, Sandbox.OFF), (place.work, Sandbox.KEEP)):
+        env = {"HOME": str(home)}
+        found = place.verdict(full, own(place), rules=full, shell="zsh", env=env)
+        assert found.sandbox is sandbox
+
+
+def test_on_another_machine_only_directories_of_the_system_are_believed(place: Place) -> None:
+    assert place.verdict("tool", SYSTEM, local=False).sandbox is Sandbox.OFF
+    assert place.verdict("tool", own(place), local=False).sandbox is Sandbox.KEEP
+    assert place.verdict("tool", local=False).sandbox is Sandbox.KEEP
