@@ -241,6 +241,9 @@ async def serve(
         at_work(launcher.mark)
         if keeper.found:
             await adopt(server.sessions, launcher, loop)
+            if state is not None:
+                known = set(launcher.marks.values())
+                await asyncio.to_thread(state.end_others, launcher.mark, known)
         ready = None if state is None else state.ready
         given = None if heir is None else heir.listener
         listener = await _listen(server, auth, given, ready)

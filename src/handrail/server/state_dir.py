@@ -16,6 +16,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Collection
 
 from handrail.errors import UsageError
 from handrail.process.keeper_program import (
@@ -109,15 +110,30 @@ class StateDir:
                 error.strerror,
             )
 
+    def end_others(self, mark: int, known: Collection[int]) -> int:
+        """End what keepers other than the one with this mark have left; see ``leftovers.py``."""
+        try:
+            return leftovers.end_others(self.fd, mark, known)
+        except OSError as error:
+            log.error(
+                "%s cannot be read (%s): what a keeper before has left is not ended",
+                os.path.join(self.path, "marks"),
+                error.strerror,
+            )
+            return 0
+
     def done(self) -> None:
         """The keeper has ended with everything it had; one before it may have died."""
+        self._clear()
+
+    def _clear(self) -> None:
+        """End and remove what a server and a keeper that were both killed have left."""
         leftovers.end(self.fd)
         temporaries.clear_all(self.fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         if not self._started:  # else we have lost our keeper, and its children are ours
-            leftovers.end(self.fd)
-            temporaries.clear_all(self.fd)
+            self._clear()
             self._started = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self.fd)
@@ -178,6 +194,7 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
         taken._claimed = taken._find()
         if taken._claimed is not None:
             return taken
+        taken._clear()  # its keeper is dead as well, and no server might ever take this one
         taken.close()
     return None
 
