@@ -30,6 +30,8 @@ from handrail.keeper.succession import Succession
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
 _STOP_SECONDS = 2.0
+#: Servers that wait to be heard.
+_BACKLOG = 16
 #: Without anything to do.
 _LONGEST_SECONDS = 3600.0
 
@@ -261,6 +263,9 @@ def main(argv: list[str]) -> None:
     if listener != "-":
         keeper.listener = socket.socket(fileno=int(listener))
         keeper.listener.setblocking(False)
+        # Again, by us: from now on the kernel names us to those who connect, even while we are
+        # stopped and cannot say it ourselves.
+        keeper.listener.listen(_BACKLOG)
         os.set_inheritable(int(listener), False)
     os.set_inheritable(int(first), False)
     keeper.links.add(socket.socket(fileno=int(first)))

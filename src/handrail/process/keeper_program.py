@@ -39,16 +39,20 @@ def find_keeper(path: str) -> KeeperHandle | None:
     except OSError:
         sock.close()
         return None
-    # Its pid is in its WELCOME; SO_PEERCRED names the server that made the socket.
+    # Its pid is in its WELCOME.
     return KeeperHandle(sock, 0, found=True)
 
 
 def claim_lease(handle: KeeperHandle) -> str | None:
     """Take the lease from a server that does not answer; the reason when it is refused."""
+    from handrail.process import silent_keeper  # only for a directory that is in use
+
     fields = [b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim"]
-    answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
+    answer = None
+    if not silent_keeper.is_stopped(handle.sock):
+        answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
     if answer is None:
-        return "its keeper does not answer"
+        return silent_keeper.describe(handle.sock)
     return None if answer.op == link.WELCOME else answer.fields[0].decode()
 
 

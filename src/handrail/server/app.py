@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.config import STOP_SIGNALS, ServerSettings
 from handrail.errors import HandrailError, RpcError, UsageError
 from handrail.filesystem.pool import FilePool
-from handrail.process import custody
+from handrail.process import custody, silent_keeper
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.spool import can_splice
@@ -236,14 +236,15 @@ async def serve(
     listener: WebSocketListener | None = None
     server.failed = keeper.found
     try:
-        await launcher.hello()
-        log.info("trees are ended by %s", launcher.abilities.trees)
-        at_work(launcher.mark)
-        if keeper.found:
-            await adopt(server.sessions, launcher, loop)
-            if state is not None:
-                known = set(launcher.marks.values())
-                await asyncio.to_thread(state.end_others, launcher.mark, known)
+        with silent_keeper.reported(keeper.sock, 0 if keeper.found else keeper.pid):
+            await launcher.hello()
+            log.info("trees are ended by %s", launcher.abilities.trees)
+            at_work(launcher.mark)
+            if keeper.found:
+                await adopt(server.sessions, launcher, loop)
+        if keeper.found and state is not None:
+            known = set(launcher.marks.values())
+            await asyncio.to_thread(state.end_others, launcher.mark, known)
         ready = None if state is None else state.ready
         given = None if heir is None else heir.listener
         listener = await _listen(server, auth, given, ready)
