@@ -235,9 +235,10 @@ def _noted(number: int, frame: object) -> None:
     """The wake-up pipe has the signal's number; there is nothing to do here."""
 
 
-def become_subreaper() -> None:
-    """Orphans of our children come to us.  Without it they are only lost from sight."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def become_subreaper() -> bool:
+    """Have orphans of our children come to us; False where that is refused."""
+    done: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return done == 0
 
 
 def main(argv: list[str]) -> None:
@@ -253,13 +254,13 @@ def main(argv: list[str]) -> None:
         from handrail.keeper import takeover
 
         keeper = takeover.revive(int(argv[1]))
-        become_subreaper()
+        keeper.children.near = become_subreaper()
         keeper.run()
         return
     first, listener, orphan_ttl = argv
     descriptors.close_inherited({int(fd) for fd in (first, listener) if fd != "-"})
     keeper = Keeper(float(orphan_ttl))
-    become_subreaper()
+    keeper.children.near = become_subreaper()
     if listener != "-":
         keeper.listener = socket.socket(fileno=int(listener))
         keeper.listener.setblocking(False)

@@ -58,7 +58,7 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
     found: dict[int, int] = {}
     below = {pid for leader in leaders.values() if leader is not None for pid in _below(leader)}
     for pid in _everybody():
-        mark = mark_of(pid)
+        mark = None if pid == os.getpid() else mark_of(pid)
         if mark is not None and mark in leaders and pid not in below and not _is_dead(pid):
             found[mark] = found.get(mark, 0) + 1
     return found
@@ -132,9 +132,11 @@ class _Far:
         self._marks = marks
 
     def roots(self, known: set[int]) -> Iterator[int]:
-        """Whoever has the mark and is not known yet."""
+        """Who has the mark and is not known yet; we ourselves may have that of the last child."""
         for pid in _everybody():
-            if pid not in known and self._has_mark(pid) and not _is_dead(pid):
+            if pid in known or pid == os.getpid():
+                continue
+            if self._has_mark(pid) and not _is_dead(pid):
                 yield pid
 
     def end_orphans(self, _leader: int | None) -> int:

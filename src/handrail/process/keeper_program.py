@@ -13,6 +13,7 @@ import sys
 from typing import NamedTuple
 
 from handrail.keeper import handover, link, privacy
+from handrail.process import requirements
 
 
 class KeeperHandle(NamedTuple):
@@ -104,8 +105,10 @@ def start_keeper(
 ) -> KeeperHandle:
     """Start the program.  Without ``listener`` it ends when our end of the link closes.
 
-    Called before the event loop is made, so that it starts while we still import.
+    Called before the event loop is made, so that it starts while we still import.  Raises
+    UsageError, and starts nothing, where a system call is refused that nothing can replace.
     """
+    requirements.check()
     ours, theirs = link.pair()
     main = PROGRAM[1]
     # Out of the way of the numbers the keeper will find them under.

@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
+from handrail import unnamed_file
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import helper, landlock, seccomp
@@ -131,7 +132,7 @@ def contain(
     asked = helper.request(
         rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
     )
-    fd = os.memfd_create("handrail-landlock", os.MFD_CLOEXEC)
+    fd = unnamed_file.create("handrail-landlock")
     view = memoryview(asked)
     while view:
         view = view[os.write(fd, view) :]

@@ -18,6 +18,7 @@ from handrail.process import custody, silent_keeper
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.spool import can_splice
+from handrail.process.stdin_log import can_send
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
@@ -90,7 +91,7 @@ class Server:
         #: We never got as far as serving: what we found is for somebody else.
         self.failed = False
         launcher.on_lost = self.keeper_lost
-        can_splice()  # while there are descriptors
+        _ = can_splice(), can_send()  # while there are descriptors
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
