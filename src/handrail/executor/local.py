@@ -201,7 +201,7 @@ class LocalExecutor:
                 return self._table
             try:
                 launcher = Launcher(start_keeper(), loop)
-            except OSError as error:
+            except (OSError, UsageError) as error:
                 raise ExecutorSpawnFailed(f"the keeper does not start: {error}") from error
             launcher.hands_over = False
             try:

@@ -128,6 +128,10 @@ def start_keeper(
         pid = os.posix_spawn(
             sys.executable, argv, _environment(), file_actions=actions, setsid=True, setsigmask=()
         )
+    except OSError as error:
+        ours.close()
+        requirements.check_start(sys.executable, error)
+        raise
     except BaseException:
         ours.close()
         raise

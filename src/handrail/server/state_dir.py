@@ -316,6 +316,14 @@ def _take(path: str) -> StateDir | None:
         os.close(lock)
         os.close(fd)
         return None
+    except OSError as error:
+        os.close(lock)
+        os.close(fd)
+        raise UsageError(
+            f"the state directory {path} cannot be locked ({error.strerror}), so that two servers"
+            " might use it at once; name one with --state-dir on a file system with locks, and"
+            " allow flock in the seccomp profile of a container"
+        ) from None
     return StateDir(path, fd, lock)
 
 
