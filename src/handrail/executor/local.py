@@ -21,6 +21,7 @@ from handrail.errors import (
     ProcessUnknown,
     SandboxError,
     SpawnFailed,
+    UsageError,
 )
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.local_files import LocalFiles

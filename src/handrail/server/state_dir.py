@@ -65,6 +65,11 @@ class StateDir:
         self._started = self._started or found is not None
         return found or self._start(orphan_ttl)
 
+    def keeper_after_loss(self, orphan_ttl: float) -> KeeperHandle:
+        """Another keeper when the one that was found is gone, and nothing of it was taken over."""
+        self._started = False
+        return self.keeper(orphan_ttl)
+
     def _find(self) -> KeeperHandle | None:
         return find_keeper(self._socket)
 
