@@ -91,6 +91,8 @@ def end_near(mark: int, others: set[int]) -> int:
             if new:
                 quiet = 0
                 continue
+            if not found:
+                break  # the dead of one that flees are in the list too: there is none
             if not killed or time.monotonic() - began > _END_SECONDS:
                 quiet += 1
             if killed or quiet < _QUIET:
