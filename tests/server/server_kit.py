@@ -107,7 +107,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        state: Path,
+        state: Path | None,
         *args: str,
         listen: str = "ws://127.0.0.1:0",
         env: dict[str, str] | None = None,
@@ -115,8 +115,9 @@ class ServerProcess:
     ) -> None:
         self.state = state
         self.stderr = tempfile.TemporaryFile()
+        named = () if state is None else ("--state-dir", str(state))
         self.process = subprocess.Popen(
-            [*prefix, *SERVE, "--listen", listen, "--state-dir", str(state), *args],
+            [*prefix, *SERVE, "--listen", listen, *named, *args],
             stdin=subprocess.PIPE if listen == "stdio" else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self.stderr,

@@ -53,3 +53,26 @@ def test_an_orderly_end_leaves_nothing_to_look_for(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         os.close(directory)
+
+
+def test_what_other_keepers_left_is_ended_but_for_what_was_given_on(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    other, found = MARK, MARK + (9 << 24)
+    lost, given, own = marked(other + 1), marked(other + 2), marked(found + 1)
+    try:
+        for mark in (other, found, found):
+            leftovers.remember(directory, mark)
+        assert leftovers.end_others(directory, found, {other + 2, found + 1}) == 1
+        assert ended(lost.pid)
+        assert alive(given.pid)
+        assert alive(own.pid)
+        # Should both be killed later, the family that was given on is still known by its mark.
+        assert (tmp_path / "marks").read_text().split() == [str(other), str(found)]
+        assert leftovers.end_others(directory, found, {found + 1}) == 1
+        assert ended(given.pid)
+        assert (tmp_path / "marks").read_text().split() == [str(found)]
+    finally:
+        for process in (lost, given, own):
+            process.kill()
+            process.wait()
+        os.close(directory)

@@ -20,6 +20,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from handrail.server.keeper_loss import BUDGET
 
+from .users import ordinary
+
 pytestmark = pytest.mark.system
 
 LIMIT = 20.0
@@ -392,3 +394,62 @@ def test_the_last_descriptors_are_for_those_who_come_back(tmp_path: Path) -> Non
             finally:
                 server.send_signal(signal.SIGTERM if last else signal.SIGKILL)
                 server.wait(LIMIT)
+
+
+@pytest.mark.parametrize("user", ["root", "ordinary"])
+def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> None:
+    if user == "root" and os.getuid() != 0:
+        pytest.skip("only root can try what root can do")
+    home = tmp_path / "home"
+    prefix = ordinary(home) if user == "ordinary" else ()
+    home.mkdir(exist_ok=True)
+    argv = [*prefix, sys.executable, "-m", "handrail", "serve", "--state-dir", str(home / "state")]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+        with connect(server.stdout.readline().strip(), proxy=None, ping_interval=None) as ws:
+            client = Client(ws)
+            client.start("p", "sh", "-c", "echo $$; exec sleep 600")
+            pid, keeper = client.said(), keeper_of(server)
+            os.kill(keeper, signal.SIGSTOP)
+            refused = subprocess.run(
+                argv, capture_output=True, text=True, timeout=LIMIT, check=False
+            )
+            assert f"`kill -CONT {keeper}`" in refused.stderr
+            server.kill()
+    with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+        try:
+            said = server.stderr.readline()
+            assert f"the keeper, process {keeper}, does not answer: it is stopped" in said
+            assert f"`kill -CONT {keeper}`" in said
+            os.kill(keeper, signal.SIGCONT)
+            with connect(server.stdout.readline().strip(), proxy=None, ping_interval=None) as ws:
+                assert listed(Client(ws, client.session), "p")["state"] == "running"
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+            server.send_signal(signal.SIGTERM)
+            server.wait(LIMIT)
+    assert is_gone(pid)
+    assert is_gone(keeper)
+
+
+def test_a_stopped_keeper_that_is_then_killed_costs_what_it_had_and_no_more(
+    tmp_path: Path,
+) -> None:
+    argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(tmp_path / "state")]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+        with connect(server.stdout.readline().strip(), proxy=None, ping_interval=None) as ws:
+            client = Client(ws)
+            pids, keeper = family(client, "p", "stay"), keeper_of(server)
+            os.kill(keeper, signal.SIGSTOP)
+            server.kill()
+    with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+        try:
+            assert f"process {keeper}" in server.stderr.readline()
+            os.kill(keeper, signal.SIGKILL)
+            with connect(server.stdout.readline().strip(), proxy=None, ping_interval=None) as ws:
+                Client(ws).start("q", "true")
+            assert all(is_gone(pid) for pid in pids)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(LIMIT) == 0

@@ -120,6 +120,45 @@ async def test_d4_nobody_is_left(tmp_path: Path, rung: str, user: str) -> None:
             await gone(word, since, f"{rung}, {user}, tty, end of the session")
 
 
+#: Several that flee at once below a leader that stays; the interpreter forks faster without a site.
+FLEEING_ALL = """
+import os, signal, sys
+for _ in range(int(sys.argv[2])):
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        while True:
+            if sys.argv[3] == "session":
+                os.setsid()
+            if os.fork():
+                os._exit(0)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("user", ["root", "ordinary"])
+@pytest.mark.parametrize("kind", ["session", "group"])
+async def test_many_that_flee_below_a_leader_are_caught(
+    tmp_path: Path, kind: str, user: str
+) -> None:
+    if user == "root" and os.getuid() != 0:
+        pytest.skip("only root can try what root can do")
+    home = tmp_path / "home"
+    prefix = ordinary(home) if user == "ordinary" else ()
+    home.mkdir(exist_ok=True)
+    with server_process(home / "state", "--trees", "walk", prefix=prefix) as server:
+        async with dialled(server.url) as client:
+            for number in range(5):
+                word = f"{random.SystemRandom().getrandbits(60):020d}"
+                name = f"p{number}"
+                argv = (sys.executable, "-I", "-S", "-c", FLEEING_ALL, word, "8", kind)
+                await client.start(name, *argv)
+                await client.until_output(name, b"ready")
+                since = time.monotonic()
+                await client.call("process/terminate", processId=name, tree=True)
+                await gone(word, since, f"walk, {user}, 8 that flee, {kind}")
+
+
 @pytest.mark.parametrize("trees", ["cgroup", "walk"])
 async def test_d4_one_that_flees_is_caught(tmp_path: Path, trees: str) -> None:
     if trees == "cgroup" and not cgroups():

@@ -12,6 +12,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from handrail import unnamed_file
+
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -25,7 +27,7 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
 
     streams.take_over()
     failure.use_json(True)
-    out, err, told = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("out", "err", "told"))
+    out, err, told = (unnamed_file.create(name) for name in ("out", "err", "told"))
     began = time.monotonic()
     # Until there is somebody to pass them on to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)

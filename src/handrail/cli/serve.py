@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from handrail.process import requirements
     from handrail.process.keeper_program import KeeperHandle, become_private, start_keeper
     from handrail.server import upgrade
     from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
@@ -196,6 +197,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         listen = settings.listen
         address = f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+        requirements.check()  # before a keeper is found, which may be under no such filter
         state = claim(settings.state_dir, address)
         state.begin()
         keeper = state.keeper(settings.orphan_ttl)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from handrail import credentials
+from handrail import credentials, unnamed_file
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport.base import Receiver, Transport
 
@@ -145,7 +145,7 @@ class _Program:
     def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
         #: Whether it has said anything: one that has not holds no session of ours.
         self.spoke = False
-        self.stderr = os.memfd_create("stderr", os.MFD_CLOEXEC) if keep_stderr else -1
+        self.stderr = unnamed_file.create("stderr") if keep_stderr else -1
         try:
             self.process = subprocess.Popen(
                 argv,

@@ -22,6 +22,7 @@ from handrail.errors import (
     ProcessUnknown,
     SandboxError,
     SpawnFailed,
+    UsageError,
 )
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.local_files import LocalFiles
@@ -207,7 +208,7 @@ class LocalExecutor:
                 return self._table
             try:
                 launcher = Launcher(start_keeper(), loop)
-            except OSError as error:
+            except (OSError, UsageError) as error:
                 raise ExecutorSpawnFailed(f"the keeper does not start: {error}") from error
             launcher.hands_over = False
             try:

@@ -22,6 +22,8 @@ import re
 import stat
 import threading
 
+from handrail import private_places
+
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(rb"\.handrail-[0-9a-f]{8}(?:[0-9a-f]{8})?")
@@ -72,8 +74,8 @@ class StageJournal:
 
     def __init__(self, state: int) -> None:
         """``state``: the descriptor of the server's state directory."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(_JOURNAL, flags, 0o600, dir_fd=state)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._fd = private_places.open_file(state, _JOURNAL, flags)
         self._lock = threading.Lock()
         self._under_way = 0
 

@@ -44,6 +44,10 @@ def startable() -> bool:
 
 def _memory_is_no_program() -> bool:
     try:
+        os.close(os.memfd_create("handrail-prelude", os.MFD_CLOEXEC))
+    except OSError:
+        return True  # refused here: what takes its place may lie where nothing can be executed
+    try:
         fd = os.open("/proc/sys/vm/memfd_noexec", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False  # before Linux 6.3 nothing forbids it
@@ -113,7 +117,7 @@ def _prelude(code: bytes, number: int) -> int:
         os.close(_preludes.pop(next(iter(_preludes))))
     try:
         made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC | _MFD_EXEC)
-    except OSError:
+    except OSError:  # a kernel that does not know the flag
         made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC)
     try:
         os.write(made, prelude.elf(code, number))

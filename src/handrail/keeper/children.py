@@ -76,6 +76,7 @@ class Children:
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.endings = Endings(self.signal_ending)
         self.forgotten = 0  # since memory was given back
+        self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     def spawn(self, fd: int, message: link.Message) -> None:
         child, mode, rows, cols, passed, program, argc = message.fields[:7]
@@ -234,7 +235,7 @@ class Children:
             self.endings.overtaken(child)
         if scope == link.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
             return 0 if leader is None else tree.send_inside(leader, number)
-        if scope == link.SCOPE_TREE and entry.far:
+        if scope == link.SCOPE_TREE and (entry.far or not self.near):
             if number == signal.SIGKILL:
                 return tree.kill_afar(leader, {entry.mark})
             return tree.send_afar(leader, {entry.mark}, number)
@@ -268,7 +269,8 @@ class Children:
     def orphans(self) -> list[bytes]:
         self.reap()  # what is dead is nobody's orphan
         found = tree.orphans_by_mark(set(self.by_pid))
-        far = {entry.mark: self.leader(entry) for entry in self.entries.values() if entry.far}
+        entries = self.entries.values()
+        far = {entry.mark: self.leader(entry) for entry in entries if entry.far or not self.near}
         if far:
             found |= tree.orphans_afar(far)
         fields = []
@@ -345,7 +347,10 @@ class Children:
                 entry.status |= groups.OUT_OF_MEMORY
             if entry.killed or entry.inside:
                 self.groups.kill(entry.mark)
-                tree.kill(None, entry.mark, set(self.by_pid))
+                if self.near:
+                    tree.kill(None, entry.mark, set(self.by_pid))
+                else:
+                    tree.kill_afar(None, {entry.mark})
             # Of one that was forgotten nobody wants to hear.
             if self.lease.holder is not None and known:
                 self.say(

@@ -47,6 +47,19 @@ class Holder:
         return self.pidfd < 0 or _readable(self.pidfd, 0.0)
 
     @property
+    def gone(self) -> bool:
+        """Whether it has certainly ended; ``ended`` says so too where nothing is known."""
+        if self.pidfd >= 0:
+            return self.ended
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    @property
     def stopped(self) -> bool:
         """Whether it is held by a signal or a debugger, and would go on reading afterwards."""
         try:

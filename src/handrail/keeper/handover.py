@@ -14,6 +14,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from handrail import unnamed_file
+
 if TYPE_CHECKING:
     from handrail.keeper.main import Keeper
 
@@ -24,7 +26,7 @@ FORM = b"1"
 def execute(keeper: Keeper, python: bytes, program: bytes, answer: tuple[int, int]) -> str:
     """Become that program; returns only when that failed, with the reason."""
     lines, fds = _table(keeper, answer)
-    state = os.memfd_create("handrail-keeper", 0)
+    state = unnamed_file.create("handrail-keeper", inheritable=True)
     try:
         view = memoryview(b"\n".join(lines))
         while view:

@@ -16,6 +16,8 @@ import os
 import socket
 import struct
 
+from handrail import unnamed_file
+
 VERSION = 6
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
@@ -129,7 +131,7 @@ def send(
     if fields and body.count(0) != len(fields) - 1:
         raise ValueError("a field of the keeper link holds a NUL")
     if len(body) > PACKET_LIMIT:
-        big = os.memfd_create("handrail-message", os.MFD_CLOEXEC)
+        big = unnamed_file.create("handrail-message")
         try:
             view = memoryview(body)
             while view:

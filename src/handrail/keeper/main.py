@@ -31,6 +31,8 @@ from handrail.keeper.succession import Succession
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
 _STOP_SECONDS = 2.0
+#: Servers that wait to be heard.
+_BACKLOG = 16
 #: Without anything to do.
 _LONGEST_SECONDS = 3600.0
 
@@ -260,9 +262,10 @@ def _noted(number: int, frame: object) -> None:
     """The wake-up pipe has the signal's number; there is nothing to do here."""
 
 
-def become_subreaper() -> None:
-    """Orphans of our children come to us.  Without it they are only lost from sight."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def become_subreaper() -> bool:
+    """Have orphans of our children come to us; False where that is refused."""
+    done: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return done == 0
 
 
 def main(argv: list[str]) -> None:
@@ -278,7 +281,7 @@ def main(argv: list[str]) -> None:
         from handrail.keeper import takeover
 
         keeper = takeover.revive(int(argv[1]))
-        become_subreaper()
+        keeper.children.near = become_subreaper()
         keeper.run()
         return
     first, listener, secret, orphan_ttl = argv
@@ -287,11 +290,13 @@ def main(argv: list[str]) -> None:
     if secret != "-":  # noqa: S105 (none was passed)
         keeper.secret = os.read(int(secret), 4096)
         os.close(int(secret))
-    become_subreaper()
+    keeper.children.near = become_subreaper()
     if listener != "-":
         keeper.listener = socket.socket(fileno=int(listener))
         keeper.listener.setblocking(False)
-        keeper.listener.listen(16)  # again: from now on SO_PEERCRED names us
+        # Again, by this process: from now on the kernel names it to those who connect, even while
+        # it is stopped and cannot say so itself.
+        keeper.listener.listen(_BACKLOG)
         os.set_inheritable(int(listener), False)
     os.set_inheritable(int(first), False)
     keeper.links.add(socket.socket(fileno=int(first)))

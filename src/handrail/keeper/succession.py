@@ -44,6 +44,10 @@ class Succession:
         elif self.lease.holder not in (fd, None) and b"claim" in fields[2:]:
             self.claim(fd, serial, fields)
             return
+        elif self.lease.holder not in (fd, None) and self.holder is not None and self.holder.gone:
+            # It has been killed, and what it said before that is still to be read.
+            self.claims.append(fence.Claim(fd, serial, fields))
+            return
         else:
             reason = self.lease.ask(fd, pid)
         if reason is None:

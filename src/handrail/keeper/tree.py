@@ -6,9 +6,9 @@ The families of a keeper that was killed came to somebody else: they are looked 
 their mark among all processes of the machine.
 
 A tree that is to be killed is stopped first, each before its children are looked for, and all
-is looked at again until nothing new appears: a fast forker cannot outrun the walk.  Signals go
-through pidfds that are checked after they were opened: never to a number that changed its
-owner.
+is looked at again until nothing new appears; who has lost its parents is pursued until there is
+no such process left (``pursuit.py``).  Signals go through pidfds that are checked after they were
+opened: never to a number that changed its owner.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import os
 import signal
 from collections.abc import Container, Iterator
 
-#: Looks for one that flees by ending and leaving a child behind, again and again.
-_ROUNDS = 256
+from handrail.keeper import pursuit
+from handrail.keeper.pursuit import mark_of
+
+#: Looks for processes that appear while the others are being stopped.
+_ROUNDS = 64
 
 
 def children_of(pid: int) -> list[int]:
@@ -38,19 +41,6 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def mark_of(pid: int) -> int | None:
-    """The inherited mark of a process, or None."""
-    try:
-        with open(f"/proc/{pid}/limits", "rb") as file:
-            for line in file:
-                if line.startswith(b"Max file locks"):
-                    soft = line[14:].split()[0]
-                    return int(soft) if soft != b"unlimited" else None
-    except (OSError, ValueError):
-        pass
-    return None
-
-
 def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
     """How many processes of each family have come to us, with what hangs below them."""
     found: dict[int, int] = {}
@@ -68,7 +58,7 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
     found: dict[int, int] = {}
     below = {pid for leader in leaders.values() if leader is not None for pid in _below(leader)}
     for pid in _everybody():
-        mark = mark_of(pid)
+        mark = None if pid == os.getpid() else mark_of(pid)
         if mark is not None and mark in leaders and pid not in below and not _is_dead(pid):
             found[mark] = found.get(mark, 0) + 1
     return found
@@ -109,6 +99,7 @@ class _Near:
 
     def __init__(self, mark: int, leaders: set[int]) -> None:
         self._mark = mark
+        self._leaders = leaders
         self._others = set(leaders)
         self._us = os.getpid()
 
@@ -121,6 +112,12 @@ class _Near:
                     yield pid
                 else:
                     self._others.add(pid)
+
+    def end_orphans(self, leader: int | None) -> int:
+        """End who has come to us; of these numbers none is used again before we reap it."""
+        if not self._mark:
+            return 0
+        return pursuit.end_near(self._mark, self._leaders | ({leader} if leader else set()))
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """Still below one of the family, or orphaned to us: then the number was not reused."""
@@ -135,10 +132,16 @@ class _Far:
         self._marks = marks
 
     def roots(self, known: set[int]) -> Iterator[int]:
-        """Whoever has the mark and is not known yet."""
+        """Who has the mark and is not known yet; we ourselves may have that of the last child."""
         for pid in _everybody():
-            if pid not in known and self._has_mark(pid) and not _is_dead(pid):
+            if pid in known or pid == os.getpid():
+                continue
+            if self._has_mark(pid) and not _is_dead(pid):
                 yield pid
+
+    def end_orphans(self, _leader: int | None) -> int:
+        """End who has the mark, wherever it is."""
+        return pursuit.end_afar(self._marks)
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """It has the mark, or is below one of the family."""
@@ -183,7 +186,8 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
             _signal_one(pid, found, kin, signal.SIGKILL)
     # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by
     # its mark once the keeper reaps the leader and looks again.
-    if leader is None or found != {leader} or isinstance(kin, _Far):
+    alone = leader is not None and found == {leader} and isinstance(kin, _Near)
+    if leader is not None and not alone:
         found |= _freeze(leader, kin)
     for pid in found:
         _signal_one(pid, found, kin, signal.SIGKILL)
@@ -192,7 +196,9 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
             os.killpg(leader, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-    return len(found)
+    if alone:
+        return len(found)
+    return max(len(found), kin.end_orphans(leader))
 
 
 def _is_first_of_namespace(pid: int) -> bool:
@@ -208,8 +214,8 @@ def _is_first_of_namespace(pid: int) -> bool:
     return False
 
 
-def _freeze(leader: int | None, kin: _Near | _Far) -> set[int]:
-    """Stop a whole family, so that it cannot grow any more.
+def _freeze(leader: int, kin: _Near | _Far) -> set[int]:
+    """Stop a leader and what hangs below it, so that it cannot grow any more.
 
     Each is stopped before it is asked for its children: none can appear after that.
     """
@@ -223,17 +229,13 @@ def _freeze(leader: int | None, kin: _Near | _Far) -> set[int]:
                 found.add(pid)
                 todo.extend(children_of(pid))
 
-    if leader is not None:
-        stop([leader])
+    stop([leader])
     for _ in range(_ROUNDS):
         before = len(found)
-        for pid in kin.roots(found):
-            stop([pid])
+        # And those that came to a subreaper inside the family after we had asked it.
+        stop([child for pid in found for child in children_of(pid)])
         if len(found) == before:
-            # And those that came to a subreaper inside the family after we had asked it.
-            stop([child for pid in found for child in children_of(pid)])
-            if len(found) == before:
-                break
+            break
     return found
 
 

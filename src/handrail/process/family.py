@@ -20,8 +20,16 @@ def end(marks: Collection[int]) -> int:
 
 
 def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
-    """End everything keepers with these first marks have started; ``but``: marks to leave."""
+    """End everything keepers with these first marks have started; ``but``: marks to leave.
+
+    Says how many processes were found.
+    """
     return tree.kill_afar(None, _Started(keepers, but))
+
+
+def started_any(keeper: int, marks: Collection[int]) -> bool:
+    """Whether the keeper with this first mark has started one of these families."""
+    return any(mark in range(keeper, keeper + _SPAN) for mark in marks)
 
 
 class _Started:

@@ -59,6 +59,11 @@ class KeeperLink(ABC):
         return said is not None and said.done() and not said.cancelled() and not said.exception()
 
     @property
+    def crowded(self) -> bool:
+        """Whether the keeper has not taken everything that it was told."""
+        return bool(self._unsent)
+
+    @property
     def bereft(self) -> bool:
         """Whether the keeper is gone without having been asked to go, and the next one does not
         know our children yet."""

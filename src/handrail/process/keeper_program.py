@@ -6,6 +6,7 @@ then get ready at the same time.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from handrail import own_code
 from handrail.errors import UsageError
 from handrail.keeper import handover, link, privacy
+from handrail.process import requirements
 
 
 class KeeperHandle(NamedTuple):
@@ -39,12 +41,13 @@ _CLAIM_SECONDS = 10.0
 
 
 def find_keeper(
-    path: str, secret: bytes | None = None, *, report: bool = True
+    path: str, secret: bytes | None = None, *, report: bool = True, wait: bool = False
 ) -> KeeperHandle | None:
     """The keeper that listens there, if one does and proves that it is ours.
 
     ``secret``: of the directory it listens in; None if that has none yet, as earlier versions left
-    it.  ``report``: log why one is not used.  Raises KeeperSilent when it does not answer.
+    it.  ``report``: log why one is not used.  One that does not answer is waited for, and named in
+    the log, if ``wait`` says so; else KeeperSilent is raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -52,17 +55,15 @@ def find_keeper(
     except OSError:
         sock.close()
         return None
-    from handrail.process import keeper_proof  # only where something listens
+    from handrail.process import keeper_proof, silent_keeper  # only where something listens
 
     try:
-        reason = keeper_proof.doubt(sock, secret)
+        with silent_keeper.reported_by_thread(sock) if wait else contextlib.nullcontext():
+            reason = keeper_proof.doubt(sock, secret, None if wait else keeper_proof.SECONDS)
     except TimeoutError:
-        pid = keeper_proof.pid_of(sock)
+        said = silent_keeper.describe(sock)
         sock.close()
-        raise KeeperSilent(
-            f"process {pid}, the keeper that listens at {path}, does not answer; if it is stopped,"
-            f" let it go on with `kill -CONT {pid}`, then start again"
-        ) from None
+        raise KeeperSilent(f"{path}: {said}; then start again") from None
     except BaseException:
         sock.close()
         raise
@@ -77,10 +78,14 @@ def find_keeper(
 
 def claim_lease(handle: KeeperHandle) -> str | None:
     """Take the lease from a server that does not answer; the reason when it is refused."""
+    from handrail.process import silent_keeper  # only for a directory that is in use
+
     fields = [b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim"]
-    answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
+    answer = None
+    if not silent_keeper.is_stopped(handle.sock):
+        answer = ask_keeper(handle, link.HELLO, fields, _CLAIM_SECONDS)
     if answer is None:
-        return "its keeper does not answer"
+        return silent_keeper.describe(handle.sock)
     return None if answer.op == link.WELCOME else answer.fields[0].decode()
 
 
@@ -138,8 +143,10 @@ def start_keeper(
     """Start the program.  Without ``listener`` it ends when our end of the link closes.
 
     ``log``: a descriptor for what it says.  ``secret``: what servers must know that find it.
-    Called before the event loop is made, so that it starts while we still import.
+    Called before the event loop is made, so that it starts while we still import.  Raises
+    UsageError, and starts nothing, where a system call is refused that nothing can replace.
     """
+    requirements.check()
     ours, theirs = link.pair()
     main = PROGRAM[1]
     # Out of the way of the numbers the keeper will find them under.
@@ -165,6 +172,10 @@ def start_keeper(
         pid = os.posix_spawn(
             sys.executable, argv, _environment(), file_actions=actions, setsid=True, setsigmask=()
         )
+    except OSError as error:
+        ours.close()
+        requirements.check_start(sys.executable, error)
+        raise
     except BaseException:
         ours.close()
         raise

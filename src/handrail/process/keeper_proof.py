@@ -23,14 +23,17 @@ SECONDS = 4.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-def doubt(sock: socket.socket, secret: bytes | None) -> str | None:
-    """Why the other end is not to be used; None if it is ours.  Raises TimeoutError."""
+def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None = SECONDS) -> str | None:
+    """Why the other end is not to be used; None if it is ours.
+
+    ``seconds``: for each answer, None for any time.  Raises TimeoutError.
+    """
     pid, uid = proof.peer(sock)
     if uid != os.geteuid():
         return f"it belongs to user {uid}"
     if pid == 0:
         return "its process is in no pid namespace that is ours"
-    sock.settimeout(SECONDS)
+    sock.settimeout(seconds)
     try:
         reason = None if secret is None else _doubt(sock, secret)
         return reason or _doubt_process(sock)
@@ -38,11 +41,6 @@ def doubt(sock: socket.socket, secret: bytes | None) -> str | None:
         raise
     except (OSError, ValueError, IndexError) as error:
         return f"it does not answer as a keeper does ({error})"
-
-
-def pid_of(sock: socket.socket) -> int:
-    """The process that listens at the other end."""
-    return proof.peer(sock)[0]
 
 
 def report(path: str, reason: str) -> None:

@@ -103,10 +103,16 @@ class Launcher(KeeperLink):
         #: Whether the keeper holds copies of what it is given, for a server after this one.
         self.hands_over = True
 
-    async def hello(self) -> None:
-        """Take the lease; raises KeeperLost when it is refused."""
+    async def hello(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Take the lease; raises KeeperLost when it is refused.
+
+        ``meanwhile`` is called when it has been asked for, before the keeper has answered.
+        """
         us = [b"%d" % link.VERSION, b"%d" % os.getpid()]
-        answer = await self._ask(link.HELLO, us)
+        question = self._ask(link.HELLO, us)
+        if meanwhile is not None:
+            meanwhile()
+        answer = await question
         if answer.op == link.REFUSED and answer.fields[0].startswith(link.OTHER_VERSION):
             # Of another version, with nobody else to serve: have it become one of ours.
             await self.replace_keeper(*PROGRAM)
@@ -258,7 +264,7 @@ class Launcher(KeeperLink):
 
         ``again``: it is another keeper that is told, and goes on where the one before was.
         """
-        if not self.bereft:  # else the next one is told of it with all the others
+        if again or not self.bereft:  # else the next one is told of it with all the others
             fields = [b"%d" % child, due.cause, b"%d" % due.at, b"%d" % due.grace]
             done = self._begun.get(child, -1) if again else -1
             self._tell(link.DUE, 0, [*fields, b"%d" % done], [])
@@ -350,7 +356,9 @@ class Launcher(KeeperLink):
     # --- what waits, and what comes in ------------------------------------------------------
 
     def _ask_spawn(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[link.Message]:
-        if len(self._starts) < _STARTS_MOST or not self.alive:
+        # One that does not know our children yet starts none: its mark may be in no file, and
+        # what it has started would never be ended should it be killed together with us.
+        if (len(self._starts) < _STARTS_MOST and not self.bereft) or not self.alive:
             question = self._ask(link.SPAWN, fields, fds)
             self._starts.add(self._serial)
             return question
@@ -361,7 +369,7 @@ class Launcher(KeeperLink):
         return question
 
     def _start_next(self) -> None:
-        while self._later and len(self._starts) < _STARTS_MOST:
+        while self._later and len(self._starts) < _STARTS_MOST and not self.bereft:
             serial, fields, fds = self._later.popleft()
             question = self._questions[serial]
             try:
@@ -463,6 +471,11 @@ class Launcher(KeeperLink):
         self._starts.clear()
         self._secret = handle.secret
         super().relink(handle)
+
+    def restored(self) -> None:
+        """The keeper we go on with knows our children: now it may start others."""
+        super().restored()
+        self._start_next()
 
 
 def _seen(future: asyncio.Future[link.Message]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from handrail import unnamed_file
 from handrail.process.event_index import TERMINATED, EventIndex
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def open_index(child: Child) -> EventIndex | None:
     if child._index is None and not child.closed:
         fd = -1
         try:
-            fd = os.memfd_create("handrail-events", os.MFD_CLOEXEC)
+            fd = unnamed_file.create("handrail-events")
             index = EventIndex(fd, 0)
             child._launcher.keep(child.number, b"events", fd)
         except OSError:

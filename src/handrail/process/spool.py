@@ -11,8 +11,8 @@ The ring holds the retention and one step more, so that what the log still lists
 overwritten.  A chunk never crosses the ring's end: one ``pread`` fetches it.
 
 A terminal cannot be spliced to a file; there the bytes pass through a staging pipe that the
-keeper holds as well.  Where the kernel refuses to splice at all, ``read`` and ``write`` do the
-same work without the promise for a killed server.
+keeper holds as well.  Where the kernel or a filter refuses to splice, with whatever error, ``read``
+and ``write`` do the same work without the promise for a killed server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import struct
 import termios
 
-from handrail import faults
+from handrail import faults, unnamed_file
 from handrail.process import reserve
 from handrail.process.output_log import RETENTION_BYTES
 
@@ -41,13 +41,17 @@ _TERMINAL_STEP = 8192
 _TERMINAL_STEPS = 16
 
 
+#: Errors of a call that is there and may be made: there is nothing to read, or no room.
+_NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+
+
 class Spool:
     """Where the bytes of one stream are."""
 
     __slots__ = ("_laps", "_offset", "_plain", "fd")
 
     def __init__(self) -> None:
-        self.fd = reserve.outside(os.memfd_create("handrail-spool", os.MFD_CLOEXEC))
+        self.fd = reserve.outside(unnamed_file.create("handrail-spool"))
         self._offset = 0
         self._laps = 0
         self._plain = False
@@ -88,7 +92,7 @@ class Spool:
             try:
                 moved = os.splice(source, self.fd, want)
             except OSError as error:
-                if error.errno != errno.EINVAL:
+                if error.errno in _NOT_REFUSED:
                     raise
                 self._plain = True
                 moved = self._copy(source, want)
@@ -135,7 +139,7 @@ def can_splice() -> bool:
     Found out once, at the start: later there may be no descriptor free for it.
     """
     source, drain = os.pipe2(os.O_CLOEXEC)
-    spool = os.memfd_create("handrail-probe", os.MFD_CLOEXEC)
+    spool = unnamed_file.create("handrail-probe")
     try:
         os.write(drain, b"x")
         return os.splice(source, spool, 1) == 1
@@ -186,7 +190,7 @@ class Staging:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno == errno.EINVAL and not self._plain:
+                if error.errno not in _NOT_REFUSED and not self._plain:
                     self._plain = True
                     continue
                 # EIO: nobody has the terminal open any more.

@@ -12,12 +12,15 @@ log only grows, and whole pages far behind the position are given back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import functools
 import os
 import struct
+from mmap import MADV_REMOVE, mmap
 
-from handrail import faults
+from handrail import faults, unnamed_file
 from handrail.process import reserve
 
 _RECORDS_AT = 1 << 44  # far beyond all input: the memfd is sparse
@@ -32,6 +35,10 @@ _PIECE = 2 * 1024 * 1024
 _PUNCH_HOLE = 0x02 | 0x01  # and keep the size
 
 
+#: Errors of a call that is there and may be made: no room, or the reader is gone.
+_NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, errno.EPIPE, errno.ENOMEM}
+
+
 class StdinLog:
     """What a child was sent, and how much of it has arrived."""
 
@@ -39,7 +46,7 @@ class StdinLog:
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
-            fd = reserve.outside(os.memfd_create("handrail-stdin", os.MFD_CLOEXEC))
+            fd = reserve.outside(unnamed_file.create("handrail-stdin"))
         self.fd = fd
         self.end = 0  # of what was accepted
         self.sent = 0  # of what the pipe or terminal has taken
@@ -99,7 +106,7 @@ class StdinLog:
             try:
                 moved = os.sendfile(to, self.fd, None, want)
             except OSError as error:
-                if error.errno != errno.EINVAL:
+                if error.errno in _NOT_REFUSED:
                     raise
                 self._plain = True
                 moved = self._copy(to, want)
@@ -132,7 +139,27 @@ class StdinLog:
         if upto > self._punched:
             libc = ctypes.CDLL(None, use_errno=True)
             offset = ctypes.c_int64
-            libc.fallocate(
-                self.fd, _PUNCH_HOLE, offset(self._punched), offset(upto - self._punched)
-            )
+            size = upto - self._punched
+            refused = libc.fallocate(self.fd, _PUNCH_HOLE, offset(self._punched), offset(size))
+            if refused:  # the same by another call
+                with (
+                    contextlib.suppress(OSError),
+                    mmap(self.fd, size, offset=self._punched) as gone,
+                ):
+                    gone.madvise(MADV_REMOVE)
             self._punched = upto
+
+
+@functools.cache
+def can_send() -> bool:
+    """Whether the kernel moves input and position in one step: a killed server repeats none."""
+    source = unnamed_file.create("handrail-probe")
+    drain, pipe = os.pipe2(os.O_CLOEXEC)
+    try:
+        os.pwrite(source, b"x", 0)
+        return os.sendfile(pipe, source, None, 1) == 1
+    except OSError:
+        return False
+    finally:
+        for fd in (source, drain, pipe):
+            os.close(fd)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
+from handrail import unnamed_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +52,7 @@ def possible() -> bool:
 
 
 def _try() -> bool:
-    empty = os.memfd_create("handrail-probe", os.MFD_CLOEXEC)
+    empty = unnamed_file.create("handrail-probe")
     try:
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 
+from handrail import unnamed_file
 from handrail.sandbox import notices
 
 #: Calls that are looked after at the same time; the next ones wait for them.
@@ -37,7 +38,7 @@ class CallLedger:
     @classmethod
     def make(cls) -> CallLedger:
         """An empty one; raises OSError."""
-        return cls(os.memfd_create("handrail-calls", os.MFD_CLOEXEC))
+        return cls(unnamed_file.create("handrail-calls"))
 
     def enter(self, notice: notices.Notice) -> int:
         """Its slot, to be struck out."""

@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from typing import NoReturn
 
-from handrail import own_code
+from handrail import own_code, unnamed_file
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import beside, helper, landlock, neighbours, seccomp
@@ -146,7 +146,7 @@ def contain(
     asked = helper.request(
         rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
     )
-    fd = os.memfd_create("handrail-landlock", os.MFD_CLOEXEC)
+    fd = unnamed_file.create("handrail-landlock")
     view = memoryview(asked)
     while view:
         view = view[os.write(fd, view) :]

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-from handrail import own_code, private_places
+from handrail import own_code, private_places, unnamed_file
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 from handrail.sandbox.record import Record
@@ -131,7 +131,10 @@ def _try_apart(base: list[str]) -> bool:
 
     if not announce.startable():
         return False
-    program = os.memfd_create("probe", os.MFD_CLOEXEC)
+    try:
+        program = os.memfd_create("probe", os.MFD_CLOEXEC)
+    except OSError:
+        return False  # refused; a file of another kind may lie where nothing can be executed
     try:
         os.write(program, apart.elf(os.geteuid(), os.getegid(), apart.NUMBER))
         words = [f"/proc/self/fd/{apart.NUMBER}", *base, "/bin/true"]
@@ -148,7 +151,7 @@ def receives_mounts() -> bool:
 
 def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:
     """Run a program with nothing of our environment; its exit code and all it said."""
-    fd = os.memfd_create("probe", os.MFD_CLOEXEC)
+    fd = unnamed_file.create("probe")
     try:
         null = os.devnull
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [

@@ -15,6 +15,7 @@ import _thread  # threading itself takes a while to import
 import os
 import time
 
+from handrail import unnamed_file
 from handrail.sandbox import seccomp
 from handrail.sandbox.bubblewrap import APART_FD
 
@@ -81,7 +82,7 @@ class Upkeep:
 
 def memory(text: bytes) -> int:
     """A descriptor to read this from."""
-    fd = os.memfd_create("handrail-sandbox", os.MFD_CLOEXEC)
+    fd = unnamed_file.create("handrail-sandbox")
     try:
         view = memoryview(text)
         while view:

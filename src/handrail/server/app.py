@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from handrail import listeners, private_places
 from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_user
-from handrail.errors import HandrailError, RpcError, UsageError
+from handrail.errors import HandrailError, KeeperLost, RpcError, UsageError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
-from handrail.process import custody
+from handrail.process import custody, silent_keeper
 from handrail.process.keeper_program import KeeperHandle, start_keeper
 from handrail.process.launcher import Launcher
 from handrail.process.spool import can_splice
+from handrail.process.stdin_log import can_send
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
@@ -91,7 +92,7 @@ class Server:
         #: We never got as far as serving: what we found is for somebody else.
         self.failed = False
         launcher.on_lost = self.keeper_lost
-        can_splice()  # while there are descriptors
+        _ = can_splice(), can_send()  # while there are descriptors
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
@@ -230,21 +231,24 @@ async def serve(
             state.at_work(mark)
 
     loss = KeeperLoss(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
-    launcher.on_lost = loss.happened
+    launcher.on_lost = None  # until it knows us
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     listener: WebSocketListener | None = None
     server.failed = keeper.found
     try:
-        await launcher.hello()
-        log.info("trees are ended by %s", launcher.abilities.trees)
-        at_work(launcher.mark)
         # Before the commands of a server before us are answered: none may reach what we open.
         given = None if heir is None else heir.listener
         sock = _tcp_socket(settings.listen, given) if settings.listen.kind == "websocket" else given
-        if keeper.found:
-            await adopt(server.sessions, launcher, loop)
+        keeper = await _greet(server, keeper, state)
+        launcher.on_lost = loss.happened
+        at_work(launcher.mark)
+        if not launcher.alive:
+            loss.happened()
+        elif keeper.found and state is not None:
+            known = set(launcher.marks.values())
+            await asyncio.to_thread(state.end_others, launcher.mark, known)
         ready = None if state is None else state.ready
         listener = await _listen(server, auth, sock, ready, announce=heir is None)
         server.failed = False
@@ -282,6 +286,31 @@ async def serve(
                 server.exit_code = 1
             launcher.close()
     return server.exit_code
+
+
+async def _greet(server: Server, keeper: KeeperHandle, state: StateDir | None) -> KeeperHandle:
+    """Take the lease of a keeper and go on with what it holds; the keeper that answered.
+
+    One that was found may have been killed, and only seem to be there: then another is started.
+    """
+    launcher = server.launcher
+    for last in (False, False, True):
+        try:
+            with silent_keeper.reported(keeper.sock, 0 if keeper.found else keeper.pid):
+                await launcher.hello()
+                log.info("trees are ended by %s", launcher.abilities.trees)
+                if keeper.found:
+                    await adopt(server.sessions, launcher, server.loop)
+            break
+        except KeeperLost:
+            if last or launcher.alive or state is None or not keeper.found:
+                raise
+            log.error("the keeper that was found is gone; another is started")
+            keeper = state.keeper_after_loss(server.settings.orphan_ttl)
+            server.failed = keeper.found
+            launcher.relink(keeper)
+            launcher.restored()
+    return keeper
 
 
 async def _hand_over(server: Server, offer: upgrade.Upgrade) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from handrail.process.launcher import Abilities
 from handrail.process.spool import can_splice
+from handrail.process.stdin_log import can_send
 from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
@@ -104,7 +105,7 @@ def _machine(abilities: Abilities) -> dict[str, bool]:
     return {
         "treeKillCgroup": abilities.trees == "cgroup",
         "treeKillWalk": abilities.trees == "walk",
-        "splice": can_splice(),
+        "splice": can_splice() and can_send(),
         "limitOutputBytes": True,
         "limitMemoryBytes": "memory" in limits,
         "limitPids": "pids" in limits,

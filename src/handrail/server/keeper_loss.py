@@ -1,8 +1,8 @@
 """When the keeper dies and the server does not.
 
 The children go on, and we have their descriptors: output goes on, exits are seen by pidfd.  A new
-keeper is given copies of everything, so that a crash of the server after that loses nothing
-either.  A keeper that dies again and again is not started for ever.
+keeper is given copies of everything before it has even answered, so that a crash of the server
+after that loses nothing either.  A keeper that dies again and again is not started for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from handrail.errors import HandrailError
 from handrail.process import custody, family, notes
+from handrail.process.child import Child
 from handrail.process.keeper_program import KeeperHandle
 from handrail.process.launcher import Launcher
 from handrail.server.sessions import Sessions
@@ -27,6 +28,8 @@ BUDGET_SECONDS = 60.0
 #: How often one is tried to be started, and how soon again.
 _TRIES = 10
 _TRY_SECONDS = 0.5
+#: How soon a keeper that has too much to read is given more.
+_CROWD_SECONDS = 0.1
 
 
 class KeeperLoss:
@@ -74,7 +77,17 @@ class KeeperLoss:
             if not handle.found:  # else the one that dies still has its socket
                 self._starts.append(time.monotonic())
             self._launcher.relink(handle)
-            await self._launcher.hello()
+            left = deque(self._sessions.everything())
+
+            def give_at_once() -> None:
+                # Before it has answered, or even begun: it reads this too should we be killed now.
+                if not handle.found:
+                    self._sessions.save_all()
+                    self._give(left, wait=False)
+
+            await self._launcher.hello(give_at_once)
+            if handle.found:
+                self._sessions.save_all()
         except (OSError, HandrailError) as error:
             if self._task is not asyncio.current_task():
                 return  # that one has died as well, and is being replaced
@@ -82,8 +95,24 @@ class KeeperLoss:
             self._give_up()
             return
         self._at_work(self._launcher.mark)
-        self._sessions.save_all()
-        for owner, detached, child in self._sessions.everything():
+        for _ in range(_TRIES):
+            self._give(left, wait=True)
+            if not left:
+                break
+            await asyncio.sleep(_CROWD_SECONDS)
+        for _, _, child in left:
+            log.error("process %r is lost with this server", child.key[:80])
+        self._launcher.restored()
+        # Started, and nobody was told: whoever asked for it got an error.
+        known = set(self._launcher.marks.values())
+        dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
+        await asyncio.to_thread(family.end_all_of, dead, known)
+
+    def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
+        """Give the new keeper what we have of each child, as far as it goes; with ``wait`` what
+        its socket does not take now is sent later."""
+        while left and (wait or not self._launcher.crowded):
+            owner, detached, child = left[0]
             note = notes.encode(owner, child.key, child.spec, child.started)
             held = custody.holdings(child)
             end = None
@@ -93,19 +122,16 @@ class KeeperLoss:
             started = child.started[1]
             try:
                 self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
-            except OSError as error:
-                log.error("process %r is lost with this server: %s", child.key[:80], error)
+            except OSError as error:  # too many descriptors are on their way, or none is free
+                if wait:
+                    log.error("process %r cannot be handed over yet: %s", child.key[:80], error)
+                return
+            left.popleft()
             if detached:
                 self._launcher.renote(child.number, notes.move(owner, child.key, detached=True))
-        self._launcher.restored()
-        for child in self._sessions.children():
             due = child.due
             if due is not None and child.running:
                 self._launcher.end_by(child.number, due, again=True)
-        # Started, and nobody was told: whoever asked for it got an error.
-        known = set(self._launcher.marks.values())
-        dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
-        await asyncio.to_thread(family.end_all_of, dead, known)
 
     async def _next(self) -> KeeperHandle:
         """The next keeper; what is missing for it (descriptors, room) may be there in a moment."""

@@ -15,11 +15,13 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Collection
 
 from handrail import private_places
 from handrail.errors import UsageError
 from handrail.process.keeper_program import (
     KeeperHandle,
+    KeeperSilent,
     claim_lease,
     find_keeper,
     holder_of,
@@ -67,8 +69,13 @@ class StateDir:
         self._make_secret()
         return found._replace(secret=self.secret) if found else self._start(orphan_ttl)
 
-    def _find(self) -> KeeperHandle | None:
-        return find_keeper(self._socket, private_places.read_secret(self.fd))
+    def keeper_after_loss(self, orphan_ttl: float) -> KeeperHandle:
+        """Another keeper when the one that was found is gone, and nothing of it was taken over."""
+        self._started = False
+        return self.keeper(orphan_ttl)
+
+    def _find(self, *, wait: bool = True) -> KeeperHandle | None:
+        return find_keeper(self._socket, private_places.read_secret(self.fd), wait=wait)
 
     def _make_secret(self) -> None:
         try:
@@ -123,15 +130,30 @@ class StateDir:
                 error.strerror,
             )
 
+    def end_others(self, mark: int, known: Collection[int]) -> int:
+        """End what keepers other than the one with this mark have left; see ``leftovers.py``."""
+        try:
+            return leftovers.end_others(self.fd, mark, known)
+        except OSError as error:
+            log.error(
+                "%s cannot be read (%s): what a keeper before has left is not ended",
+                os.path.join(self.path, "marks"),
+                error.strerror,
+            )
+            return 0
+
     def done(self) -> None:
         """The keeper has ended with everything it had; one before it may have died."""
+        self._clear()
+
+    def _clear(self) -> None:
+        """End and remove what a server and a keeper that were both killed have left."""
         leftovers.end(self.fd)
         temporaries.clear_all(self.fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         if not self._started:  # else we have lost our keeper, and its children are ours
-            leftovers.end(self.fd)
-            temporaries.clear_all(self.fd)
+            self._clear()
             self._started = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self.fd)
@@ -201,17 +223,22 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
             place = os.path.join(base, name)
             if os.path.lexists(os.path.join(place, _SOCKET)):
                 places.append((_address_of(place) != address, int(name), place))
-    for _, _, place in sorted(places):
+    for foreign, _, place in sorted(places):
         taken = _take(place)
         if taken is None:
             continue  # its server is there
         try:
-            taken._claimed = taken._find()
+            taken._claimed = taken._find(wait=not foreign)
+        except KeeperSilent as silent:
+            log.error("%s", silent)
+            taken.close()
+            continue  # of a server that listened elsewhere: it is not needed here
         except BaseException:
             taken.close()
             raise
         if taken._claimed is not None:
             return taken
+        taken._clear()  # its keeper is dead as well, and no server might ever take this one
         taken.close()
     return None
 
@@ -343,6 +370,14 @@ def _take(path: str) -> StateDir | None:
         os.close(lock)
         os.close(fd)
         return None
+    except OSError as error:
+        os.close(lock)
+        os.close(fd)
+        raise UsageError(
+            f"the state directory {path} cannot be locked ({error.strerror}), so that two servers"
+            " might use it at once; name one with --state-dir on a file system with locks, and"
+            " allow flock in the seccomp profile of a container"
+        ) from None
     return StateDir(path, fd, lock)
 
 

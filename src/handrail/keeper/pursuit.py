@@ -1,0 +1,188 @@
+"""Ending members of a family that have lost their parents, faster than they can multiply.
+
+A process that forks and exits at once, again and again, lives for less than a tenth of a
+millisecond.  It is caught in the time between the look at the list of processes and the signal, so
+there must be as little as possible between the two: one read of an open file, one system call for
+the mark, one for the signal.  SIGKILL rather than SIGSTOP: the kernel gives up a fork whose caller
+has been killed, while one that is being stopped still completes it.  The dead are reaped as we
+go, or the list would grow with each of them and the next look take longer.
+
+*Near*, orphans are our own children: their numbers stay theirs until we reap them, so that they
+can be signalled without looking twice.  *Afar* they are the first process's, and are held by a
+descriptor while their mark is read.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Container
+
+#: Of all that bears a mark; the longest time that a keeper looks at nothing else.
+SECONDS = 0.5
+#: Looks without anything new before it is over, and the pause between them.
+_QUIET = 3
+_PAUSE = 0.0003
+#: How long those that were killed may take to end: their children come to us only then.
+_END_SECONDS = 0.05
+#: A limit the kernel inherits and uses for nothing, which bears the mark (``spawn.py``).
+RLIMIT_LOCKS = 10
+_MOST_BYTES = 1 << 20
+
+
+def mark_of(pid: int) -> int | None:
+    """The inherited mark of a process, or None."""
+    try:
+        soft = resource.prlimit(pid, RLIMIT_LOCKS)[0]
+    except ProcessLookupError:
+        return None
+    except OSError:  # another user's, or the call is refused here
+        return _mark_in_proc(pid)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _mark_in_proc(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            for line in file:
+                if line.startswith(b"Max file locks"):
+                    soft = line[14:].split()[0]
+                    return int(soft) if soft != b"unlimited" else None
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def end_near(mark: int, others: set[int]) -> int:
+    """End orphans of ours with this mark, and what comes to us when they have ended.
+
+    ``others``: children that are no orphans, whose status is for another to take.  Says how many
+    were found.
+    """
+    others = set(others)
+    killed: set[int] = set()
+    groups: set[int] = set()
+    found = quiet = 0
+    began = time.monotonic()
+    try:
+        children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0  # a kernel without it, or no descriptor free
+    try:
+        while quiet < _QUIET and time.monotonic() - began < SECONDS:
+            new = False
+            # Newest first: one that starts the next and ends is at the end of the list.
+            for word in reversed(os.pread(children, _MOST_BYTES, 0).split()):
+                pid = int(word)
+                if pid in others:
+                    continue
+                if pid not in killed:
+                    if mark_of(pid) != mark:
+                        others.add(pid)
+                        continue
+                    new = True
+                    found += 1
+                    killed.add(pid)
+                    _kill(pid, groups)
+                if _reap(pid):
+                    killed.discard(pid)
+            if new:
+                quiet = 0
+                continue
+            if not found:
+                break  # the dead of one that flees are in the list too: there is none
+            if not killed or time.monotonic() - began > _END_SECONDS:
+                quiet += 1
+            if killed or quiet < _QUIET:
+                time.sleep(_PAUSE)
+    finally:
+        os.close(children)
+    return found
+
+
+def end_afar(marks: Container[int]) -> int:
+    """End everything on the machine with one of these marks; says how many were found."""
+    killed: set[int] = set()
+    foreign = {os.getpid()}  # a keeper has the mark of its last child
+    found = quiet = 0
+    deadline = time.monotonic() + SECONDS
+    while quiet < _QUIET and time.monotonic() < deadline:
+        new = False
+        for name in reversed(os.listdir("/proc")):
+            if not name.isdigit():
+                continue
+            pid = int(name)
+            if pid in foreign or not _bears(pid, marks, foreign):
+                continue
+            if _kill_afar(pid, marks) and pid not in killed:
+                killed.add(pid)
+                new = True
+                found += 1
+        if not new:
+            quiet += 1
+            time.sleep(_PAUSE)
+        else:
+            quiet = 0
+    return found
+
+
+def _bears(pid: int, marks: Container[int], foreign: set[int]) -> bool:
+    try:
+        return resource.prlimit(pid, RLIMIT_LOCKS)[0] in marks
+    except ProcessLookupError:
+        return False
+    except OSError:
+        mark = _mark_in_proc(pid)
+        if mark is not None and mark in marks:
+            return True
+        foreign.add(pid)  # another user's: not looked at again, for that takes long
+        return False
+
+
+def _kill_afar(pid: int, marks: Container[int]) -> bool:
+    """Kill a process if it still has a mark; False when it has not, or is dead already."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        mark = mark_of(pid)
+        if mark is None or mark not in marks:
+            return False
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return not _is_dead(pid)
+
+
+def _kill(pid: int, groups: set[int]) -> None:
+    """Kill a child of ours, and its whole group with it: that reaches those we have not seen."""
+    try:
+        group = os.getpgid(pid)
+        if group not in groups and os.getsid(pid) != os.getsid(0):
+            groups.add(group)
+            os.killpg(group, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass  # another user's
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _is_dead(pid: int) -> bool:
+    """Gone, or waiting for a parent that does not ask for its status."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except OSError:
+        return True
+    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")
