@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Danger, command_danger, effects
+from handrail.policy.guard.reading import read
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.proposals import first_of, proposed_prefix
 from handrail.policy.rules import (
@@ -79,6 +80,8 @@ class Finding:
     danger: Danger | None = None
     #: True for what only the lenient reading shows.
     glimpsed: bool = False
+    #: Which part cannot be read, if the cause is that.
+    unclear: str | None = None
 
     @property
     def by_rule(self) -> bool:
@@ -219,16 +222,21 @@ def _glimpsed(
     reported = {id(match.rule): match.decision for finding in known for match in finding.matches}
     found: list[Finding] = []
     seen = sightings(argv)
-    for words, certain in seen.commands:
+    reading = read(argv)
+    for words, certain in (*seen.commands, *((words, True) for words in reading.commands)):
         for match, sure in policy.refusals(words):
             decision = match.decision if certain and sure else Decision.PROMPT
             if reported.get(id(match.rule), Decision.ALLOW) < decision:
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
+    unclear = reading.unclear
     # What a limit keeps from being read could be anything, so padding must not lift a rule.
-    unread = seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv)
-    if not found and (unread or (situation.ask_when_unclear and not seen.clear)):
-        found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
+    if seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv):
+        unclear = "it is longer or deeper than what is read"
+    if not found and unclear:
+        found.append(
+            Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True, unclear=unclear)
+        )
     return found
 
 
@@ -244,7 +252,7 @@ def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> V
     refusal = _refusal(argv, first, situation)
     if refusal:
         return Verdict(Action.FORBID, cause=first.cause, reason=refusal)
-    reason = _rule_reason(argv, by_rule) if by_rule else None
+    reason = _rule_reason(argv, by_rule) if by_rule else _unclear_reason(argv, first)
     return Verdict(Action.ASK, cause=first.cause, reason=reason)
 
 
@@ -252,10 +260,11 @@ def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
     """Why a question may not be asked here; None: it may."""
     shown = f"`{_shown(argv)}`"
     if situation.granular is not None:
-        asks = situation.granular.rules if finding.by_rule else situation.granular.sandbox_approval
+        about_rules = finding.by_rule or finding.cause is Cause.UNCLEAR
+        asks = situation.granular.rules if about_rules else situation.granular.sandbox_approval
         if asks:
             return None
-        what = "rules" if finding.by_rule else "the sandbox"
+        what = "rules" if about_rules else "the sandbox"
         refused = f"questions about {what} are switched off"
     elif situation.approval is Approval.NEVER:
         refused = "the approval setting is never"
@@ -263,7 +272,18 @@ def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
         return None
     if finding.danger:
         return f"{shown} is not run: {finding.danger.value}; use a safer way ({refused})"
+    if finding.unclear:
+        return f"{_unclear_reason(argv, finding)} ({refused})"
     return f"{shown} needs approval, but {refused}"
+
+
+def _unclear_reason(argv: Argv, finding: Finding) -> str | None:
+    if finding.unclear is None:
+        return None
+    return (
+        f"`{_shown(argv)}` may run something that a rule forbids or asks about, and it cannot be"
+        f" read for certain ({finding.unclear}): write it with plain command names and texts"
+    )
 
 
 def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:
