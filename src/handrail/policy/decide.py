@@ -125,7 +125,11 @@ def decide(
     if policy.lost and verdict.action is Action.ALLOW:
         verdict = _without_lost_rules(policy, situation)
     proposal = None
-    held_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
+    # No allow rule lifts a forbid, nor makes a script clearer.
+    held_by_rule = any(
+        (f.by_rule and f.decision is not Decision.ALLOW) or f.cause is Cause.UNCLEAR
+        for f in findings
+    )
     if verdict.action is Action.ASK and not held_by_rule:
         asked = [f.command for f in findings if f.decision is Decision.PROMPT]
         proposal = proposed_prefix(policy, commands, asked, wanted_prefix) if asked else None

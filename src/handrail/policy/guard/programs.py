@@ -61,6 +61,10 @@ def _git_lists(words: Sequence[Word]) -> bool:
     )(words)
 
 
+def _names_a_program(words: Sequence[Word]) -> bool:
+    return len(words) == 3 and words[1].value in ("-v", "-p", "-P") and words[2].value is not None
+
+
 #: Commands that print what is there: paths, mostly.
 LISTERS: dict[str, Check] = {
     **dict.fromkeys(
@@ -71,6 +75,8 @@ LISTERS: dict[str, Check] = {
     "fd": _without("-x", "-X", "--exec", "--format"),
     "grep": _without("--label"),
     "git": _git_lists,
+    "command": _names_a_program,
+    "type": _names_a_program,
     "seq": _without("-f", "-s", "--f", "--s"),
 }  # fmt: skip
 FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "wc", "cat", "tac"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.guard.programs import DECLARATIONS, FILTERS, LISTERS, NUMBER_PRINTERS
 from handrail.policy.guard.words import (
     LISTING,
@@ -68,6 +69,8 @@ class Script:
 
 def read_into(text: str, shell: str, found: Script) -> None:
     """Read a script for a shell of this name; what was read before an ``Unclear`` stays."""
+    if len(text) > SCRIPT_LIMIT:
+        raise Unclear("it is too long to be read")
     check_bytes(text)
     ScriptReader(text, found, shell).list_until(None)
 
