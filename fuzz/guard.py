@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from forbidden_program import Worker
+
 from scripts import PIECES, Scripts
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from handrail.policy.guard.words import NAME, Unclear, Word, unknown
 
 if TYPE_CHECKING:
+    from handrail.policy.guard.commands import Simple
     from handrail.policy.guard.reading import Guard
-    from handrail.policy.guard.script import Simple
 
 _SET_LETTERS = re.compile(r"[-+][euxvfnCEmbhTB]+")
 _SET_NAMES = frozenset({
@@ -140,7 +140,9 @@ def _test(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         if word.value is None and not word.one:
             guard.require_no_index([word], "test")
         before = word
-    if guard.shell == "zsh" and any(word.value in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge") for word in operands):
+    if guard.shell == "zsh" and any(
+        word.value in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge") for word in operands
+    ):
         guard.require_no_index(operands, "test")
 
 
@@ -185,6 +187,11 @@ def _wait(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         guard.require_operand(word, "wait")
 
 
+def _jobs(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    if any(word.value not in ("-l", "-p", "-r", "-s", "-n") for word in words[1:]):
+        raise Unclear("jobs may run a command")
+
+
 def _print(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     if guard.shell == "zsh":
         raise Unclear("print evaluates prompts")
@@ -213,4 +220,5 @@ BUILTINS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {
     "getopts": _getopts,
     "wait": _wait,
     "print": _print,
+    "jobs": _jobs,
 }

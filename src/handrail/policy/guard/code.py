@@ -18,7 +18,8 @@ _MODULES = frozenset({
     "colorsys", "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal",
     "difflib", "email", "enum", "errno", "fnmatch", "fractions", "functools", "getpass", "glob",
     "gzip", "hashlib", "heapq", "hmac", "html", "http", "io", "ipaddress", "itertools", "json",
-    "keyword", "locale", "logging", "math", "mimetypes", "numbers", "os", "pathlib", "platform", "pprint",
+    "keyword", "locale", "logging", "math", "mimetypes", "numbers", "os", "pathlib", "platform",
+    "pprint",
     "queue", "random", "re", "secrets", "select", "signal", "site", "socket", "sqlite3", "ssl",
     "stat", "statistics", "string", "struct", "sys", "sysconfig", "tarfile", "tempfile", "textwrap",
     "threading", "time", "tokenize", "tomllib", "traceback", "types", "typing", "unicodedata",
@@ -36,7 +37,8 @@ _NAMES = frozenset({
     "call", "check_call", "check_output", "Popen", "popen", "system", "startfile", "getoutput",
     "getstatusoutput", "posix_spawn", "posix_spawnp", "attrgetter", "methodcaller", "FunctionType",
     "CodeType", "get_type_hints", "ForwardRef", "make_dataclass", "load_extension", "whichmodule",
-    "enable_load_extension", "addsitedir", "get_field", "Formatter", "vformat", "dictConfig", "fileConfig", "listen",
+    "enable_load_extension", "addsitedir", "get_field", "Formatter", "vformat", "dictConfig",
+    "fileConfig", "listen",
     "unpack_archive", "register_unpack_format",
     "register_archive_format", "make_archive", "eval_str", "addaudithook", "set_wakeup_fd",
     "putenv", "add_dll_directory", "CDLL", "dlopen", "loads_pickle",
@@ -196,7 +198,9 @@ _NODE_DENIED = re.compile(
     r"|worker|cluster|\bvm\b|repl\b|\[(?!\d+\]|\]|'[\w-]+'\]|\"[\w-]+\"\])|`|spawn|exec|fork|dlopen|load"
     r"|Reflect|Proxy|apply|call\b|bind|async|Symbol|inspector"
 )
-_NODE_REQUIRE = re.compile(r"require\((?!['\"](?:\.{1,2}/[\w./-]+|fs|path|os|util|url|crypto)['\"]\))")
+_NODE_REQUIRE = re.compile(
+    r"require\((?!['\"](?:\.{1,2}/[\w./-]+|fs|path|os|util|url|crypto)['\"]\))"
+)
 
 
 def check_node(text: str) -> None:

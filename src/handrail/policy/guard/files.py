@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,25 @@ from handrail.policy.guard.programs import (
 from handrail.policy.guard.words import Unclear, Word
 
 if TYPE_CHECKING:
+    from handrail.policy.guard.commands import Simple
     from handrail.policy.guard.reading import Guard
-    from handrail.policy.guard.script import Simple
 
 _MOVERS = frozenset({"cp", "mv", "ln", "link", "install", "tee", "dd", "rsync"})
+#: Programs that write files of names which are not among their words.
+_NAMES_OF_ITS_OWN = frozenset({"split", "csplit", "patch", "uudecode", "cpio", "ar", "shar"})
+_COMPILERS = frozenset({
+    "gcc", "g++", "cc", "c++", "clang", "clang++", "rustc", "go", "javac", "tsc", "ld", "as",
+    "nvcc",
+    "test", "[", "set", "find", "ps", "sort", "ssh", "ls", "grep", "curl", "wget", "bash", "sh",
+})  # fmt: skip
 _SYSTEM = ("/bin/", "/usr/", "/sbin/")
+#: Files that shells, git and other programs read by themselves, and run things by.
+_STARTUP = re.compile(
+    r"(?:^|/)(?:\.git/|\.git$|hooks/|\.(?:bash\w*|profile|zsh\w*|zlogin|kshrc|inputrc|gitconfig"
+    r"|gitattributes|gitmodules|lesskey|lessfilter|curlrc|wgetrc|vimrc|exrc|pythonrc|sqliterc|perldb"
+    r"|gdbinit|tmux\.conf|screenrc|xinitrc|xprofile|envrc|netrc|mailcap|forward)$|\.ssh/|\.config/"
+    r"|(?:site|user)customize\.py$)"
+)
 _DEVICES = ("/dev/", "/proc/")
 
 
@@ -45,8 +60,17 @@ class Files:
         for target in command.writes:
             self._write(target, command.text if whole else None)
 
+    def edited(self, words: Sequence[Word]) -> None:
+        """Note files that are changed in place."""
+        for word in words:
+            self._write(word, None)
+
     def arguments(self, base: str, words: Sequence[Word], command: Simple) -> None:
         """Note the files that a program may write."""
+        if base in _NAMES_OF_ITS_OWN:
+            self._anything = True
+        if base not in _COMPILERS:
+            self._outputs(words)
         touched = any(self._base(word.value) in self._written for word in words[1:] if word.value)
         if base in WRITERS or (touched and base not in _READERS):
             for word in words[1:]:
@@ -57,6 +81,15 @@ class Files:
                 for part in (word.value, word.value.partition("=")[2]):
                     if part:
                         self._write_name(part, None)
+
+    def _outputs(self, words: Sequence[Word]) -> None:
+        """``-o FILE``, ``--output=FILE``"""
+        for at, word in enumerate(words[1:], 1):
+            value = word.value or ""
+            if value in ("-o", "-O", "-out", "--output", "--out") and at + 1 < len(words):
+                self._write(words[at + 1], None)
+            elif value.startswith("--out") and "=" in value:
+                self._write_name(value.partition("=")[2], None)
 
     def writes_anything(self) -> None:
         """A program text writes files of unknown names."""
@@ -83,8 +116,10 @@ class Files:
             self._write_name(target.value, text)
 
     def _write_name(self, path: str, text: str | None) -> None:
-        if ".git/" in path or path.endswith("/.git") or "hooks/" in path:
-            raise Unclear("it writes what git runs")
+        if _STARTUP.search(path):
+            raise Unclear(
+                f"it writes what shells, git or other programs read at their start: {path}"
+            )
         base = self._base(path)
         self._written[base] = None if base in self._written else text
 

@@ -15,8 +15,8 @@ from handrail.policy.guard.programs import INTERPRETERS, Launcher
 from handrail.policy.guard.words import LISTING, MADE, Unclear, Word, known, unknown
 
 if TYPE_CHECKING:
+    from handrail.policy.guard.commands import Simple
     from handrail.policy.guard.reading import Guard
-    from handrail.policy.guard.script import Simple
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _SHELL_LETTERS = re.compile(r"[-+][celuxvfnCEB]*o?")
@@ -25,7 +25,8 @@ _SET_NAMES = frozenset({"pipefail", "errexit", "nounset", "xtrace", "noglob"})
 _PYTHON_FLAGS = frozenset("uBOEsSIqvbdPh")
 _PYTHON_MODULES = frozenset({
     "timeit", "pdb", "cProfile", "profile", "trace", "runpy", "code", "codeop", "idlelib", "pty",
-    "webbrowser", "this", "antigravity", "turtle", "bdb", "asyncio", "IPython", "sqlite3", "doctest",
+    "webbrowser", "this", "antigravity", "turtle", "bdb", "asyncio", "IPython", "sqlite3",
+    "doctest",
 })  # fmt: skip
 
 
@@ -60,8 +61,10 @@ def launch(
         else:
             break
     own = words[at : at + skip]
-    if any(word.value is None and not word.one for word in own):
-        raise Unclear(f"{base} has words that only the run can tell")
+    for word in own:
+        if word.value is None and not word.one:
+            raise Unclear(f"{base} has words that only the run can tell")
+        guard.require_operand(word, base)
     inner = list(words[at + skip :])
     if base == "flock" and inner and inner[0].value in ("-c", "--command"):
         return guard.script(_text(inner[1:2], base), "sh")
@@ -238,7 +241,9 @@ def _node(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             return
         if value in ("-e", "-p", "-pe", "--eval", "--print"):
             return check_node(_text(words[at : at + 1], "node"))
-        if not re.fullmatch(r"--(?:check|test|no-warnings|max[-_]old[-_]space[-_]size=\d+)|-c", value):
+        if not re.fullmatch(
+            r"--(?:check|test|no-warnings|max[-_]old[-_]space[-_]size=\d+)|-c", value
+        ):
             raise Unclear(f"node has an option that is not known: {value}")
         if value == "--test":
             guard.files.run_project()
@@ -270,6 +275,8 @@ def _perl(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             guard.require_operand(word, "perl")
             if word.value is not None and re.search(r"[|<>]", word.value):
                 raise Unclear("perl opens an operand that may be a command")
+        if any(re.match(r"-[a-z0]*i", word.value or "") for word in words[1:at]):
+            guard.files.edited(words[at:])
     elif at < len(words):
         guard.run_file(words[at], "perl")
     else:

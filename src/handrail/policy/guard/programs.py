@@ -16,8 +16,10 @@ DECLARATIONS = frozenset({"declare", "typeset", "local", "export", "readonly"})
 #: Never read: editors, debuggers, terminals, schedulers, and what evaluates in ways of its own.
 OPAQUE = frozenset({
     "alias", "enable", "hash", "compgen", "complete", "compopt", "bind", "fc", "coproc", "zmodload",
-    "zle", "autoload", "sched", "vared", "emulate", "zargs", "r", "zcompile", "disable", "functions",
-    "vi", "vim", "nvim", "ex", "view", "vimdiff", "gvim", "ed", "red", "emacs", "nano", "pico", "joe",
+    "zle", "autoload", "sched", "vared", "emulate", "zargs", "r", "zcompile", "disable",
+    "functions",
+    "vi", "vim", "nvim", "ex", "view", "vimdiff", "gvim", "ed", "red", "emacs", "nano", "pico",
+    "joe",
     "mc", "gdb", "lldb", "script", "scriptreplay", "expect", "unbuffer", "screen", "tmux", "byobu",
     "parallel", "sem", "at", "batch", "crontab", "socat", "nc", "ncat", "netcat", "telnet", "ftp",
     "lftp", "sftp", "dc", "tclsh", "wish", "xterm", "gnome-terminal", "konsole", "systemd-run",
@@ -27,16 +29,30 @@ OPAQUE = frozenset({
     "valgrind", "mpirun", "mpiexec", "srun", "rlwrap", "xdg-open", "open", "run-parts",
     "install-info", "dbus-run-session", "dbus-launch", "xvfb-run", "torsocks", "proxychains",
     "proxychains4", "eatmydata", "chronic", "ts", "ifne", "pee", "lckdo", "daemonize", "nix-shell",
-    "nix", "guix", "oc", "ansible", "ansible-playbook", "salt", "vagrant", "aptitude", "dpkg", "rpm", "yum", "dnf", "mysql", "mariadb", "psql", "mongo",
-    "mongosh", "redis-cli", "gnuplot", "octave", "R", "Rscript", "ghci", "irb", "erl", "iex", "sbcl",
+    "nix", "guix", "oc", "ansible", "ansible-playbook", "salt", "vagrant", "aptitude", "yum",
+    "dnf", "mysql", "mariadb", "psql", "mongo",
+    "mongosh", "redis-cli", "gnuplot", "octave", "R", "Rscript", "ghci", "irb", "erl", "iex",
+    "sbcl",
     "clisp", "guile", "racket", "scheme", "jshell", "groovy", "scala", "m4", "tex", "latex",
     "pdflatex", "ssh-agent", "ssh-keygen", "gpg-agent", "xsltproc", "busctl", "gcore", "uclampset",
     "prlimit", "setpriv", "catchsegv", "linux32", "linux64", "i386", "x86_64", "uname26", "arch",
     "setarch", "caffeinate", "numactl", "choom", "cgexec", "tsp", "nq", "direnv", "mise", "asdf",
     "fzf", "sk", "peco", "ranger", "nnn", "mutt", "mail", "mailx", "sendmail", "lynx", "w3m",
-    "elinks", "links", "csh", "tcsh", "fish", "ksh", "mksh", "rbash", "rksh", "nu", "elvish", "xonsh",
+    "elinks", "links", "csh", "tcsh", "fish", "ksh", "mksh", "rbash", "rksh", "nu", "elvish",
+    "xonsh",
     "pwsh", "powershell", "osascript", "wine", "qemu-user", "rr", "bpftrace", "stap", "dtrace",
-    "openvt", "setterm", "agetty", "login", "doas", "logrotate", "find2perl", "gawk-5",
+    "openvt", "setterm", "agetty", "login", "doas", "logrotate", "coreutils", "msgexec",
+    "msgfilter",
+    "sshpass", "setuidgid", "chpst", "envdir", "softlimit", "tini", "dumb-init", "gosu", "su-exec",
+    "execlineb", "faketime", "libtool", "ccache", "distcc", "sccache", "cpulimit", "trickle",
+    "tsocks",
+    "uftrace", "trace-cmd", "memusage", "sotruss", "systemd-nspawn", "systemd-cat",
+    "systemd-inhibit", "machinectl", "lxc", "lxc-attach", "nerdctl", "ctr", "runc", "crun",
+    "buildah",
+    "toolbox", "distrobox", "xinit", "startx", "visudo", "sudoedit", "anacron", "procmail",
+    "formail",
+    "mosh", "pssh", "pdsh", "clush", "stunnel", "openvpn", "tcpserver", "xinetd", "nsjail",
+    "minijail0", "landrun", "pgbench", "groff", "troff", "xmllint", "jexec",
 })  # fmt: skip
 
 Check = Callable[[Sequence[Word]], bool]
@@ -68,7 +84,8 @@ def _names_a_program(words: Sequence[Word]) -> bool:
 #: Commands that print what is there: paths, mostly.
 LISTERS: dict[str, Check] = {
     **dict.fromkeys(
-        ("ls", "pwd", "nproc", "whoami", "id", "hostname", "uname", "realpath", "readlink", "mktemp",
+        ("ls", "pwd", "nproc", "whoami", "id", "hostname", "uname", "realpath", "readlink",
+        "mktemp",
          "which", "dirname", "wc", "rg"), _any,
     ),
     "find": _without("-printf", "-exec", "-ok", "-fprint"),
@@ -87,7 +104,10 @@ def _counts(words: Sequence[Word]) -> bool:
 
 
 def _prints_seconds(words: Sequence[Word]) -> bool:
-    return all(re.fullmatch(r"\+[%sNYmdHMSj]+|-u", word.value or "") for word in words[1:]) and len(words) > 1
+    return (
+        all(re.fullmatch(r"\+[%sNYmdHMSj]+|-u", word.value or "") for word in words[1:])
+        and len(words) > 1
+    )
 
 
 def _has(option: str) -> Check:
@@ -168,8 +188,10 @@ _RUNNER = Launcher("q", ("--quiet", "--offline"))
 #: The same with a verb: ``uv run X``.
 VERB_LAUNCHERS: dict[tuple[str, str], Launcher] = {
     ("uv", "run"): Launcher(
-        "qp:", ("--with=", "--python=", "--project=", "--directory=", "--extra=", "--group=", "--dev",
-                "--no-dev", "--no-sync", "--frozen", "--locked", "--offline", "--quiet", "--all-extras",
+        "qp:", ("--with=", "--python=", "--project=", "--directory=", "--extra=", "--group=",
+        "--dev",
+                "--no-dev", "--no-sync", "--frozen", "--locked", "--offline", "--quiet",
+                "--all-extras",
                 "--no-project", "--isolated"),
     ),
     ("poetry", "run"): _RUNNER, ("pipenv", "run"): _RUNNER, ("hatch", "run"): _RUNNER,
@@ -181,8 +203,11 @@ VERB_LAUNCHERS: dict[tuple[str, str], Launcher] = {
 #: Verbs of ordinary programs that run what cannot be seen.
 OPAQUE_VERBS = frozenset({
     ("docker", "run"), ("docker", "exec"), ("docker", "compose"), ("podman", "run"),
-    ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run"), ("kubectl", "debug"), ("conda", "run"), ("mamba", "run"), ("npm", "config"), ("npm", "set"),
-    ("npm", "pkg"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"), ("cargo", "config"),
+    ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run"), ("kubectl", "debug"), ("conda",
+    "run"), ("mamba", "run"), ("npm", "config"), ("npm", "set"),
+    ("npm", "pkg"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"), ("cargo", "config"), ("gh",
+    "alias"),
+    ("gh", "extension"), ("gh", "codespace"),
 })  # fmt: skip
 
 #: Options that run something; a long one counts from its shortest abbreviation on.
@@ -191,6 +216,8 @@ RUNNING_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
                    "--info-script", "--new-volume-script")),
     "split": ("", ("--filter",)),
     **dict.fromkeys(("apt", "apt-get"), ("oc", ("--option", "--config-file"))),
+    "dpkg": ("", ("--pre-invoke", "--post-invoke", "--admindir", "--instdir", "--root")),
+    "rpm": ("E", ("--eval", "--define", "--pipe", "--macros", "--rcfile", "--load")),
     "zip": ("T", ("--unzip-command", "-TT", "--test")),
     "sort": ("", ("--compress-program",)),
     "install": ("", ("--strip-program",)),
@@ -207,23 +234,21 @@ RUNNING_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bat": ("", ("--pager", "--config-file")),
     "go": ("", ("-exec", "-toolexec", "-vettool", "-overlay")),
     "cargo": ("", ("--config",)),
-    "rustc": ("C", ("--codegen",)),
-    "gcc": ("B", ("-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "g++": ("B", ("-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "cc": ("B", ("-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "c++": ("B", ("-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "clang": ("B", ("-fplugin", "-fuse-ld", "-Xclang", "--ld-path")),
+    "gcc": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
+    "g++": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
+    "cc": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
+    "c++": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
+    "clang": ("", ("-B", "-fplugin", "-fuse-ld", "-Xclang", "--ld-path")),
     "ld": ("", ("-plugin", "--plugin")),
     "npm": ("c", ("--script-shell", "--call", "--node-options", "--globalconfig", "--userconfig",
                   "--shell", "--editor", "--viewer", "--git")),
     "pnpm": ("c", ("--script-shell", "--shell-mode")),
     "pip": ("", ("--config-settings", "--global-option", "--build-option")),
-    "pytest": ("pc", ("--pdbcls", "--override-ini", "--rootdir", "--confcutdir", "--config-file")),
     "patch": ("", ("--get",)),
     "ctags": ("", ("--options", "--optlib-dir")),
     "gpg": ("", ("--agent-program", "--dirmngr-program", "--photo-viewer", "--exec-path")),
-    "cmake": ("PE", ()),
-    "ninja": ("f", ()),
+    "cmake": ("", ("-P", "-E")),
+    "ninja": ("", ("-f",)),
     "xdotool": ("", ("exec",)),
     "vitest": ("", ("--shell",)),
     "nmap": ("", ("--script",)),
@@ -247,7 +272,8 @@ GIT_OPTIONS = (
 )  # fmt: skip
 GIT_OPAQUE = frozenset({
     "filter-branch", "send-email", "difftool", "mergetool", "instaweb", "daemon", "credential",
-    "for-each-repo", "hook", "shell", "remote-ext", "upload-pack", "receive-pack", "fast-import", "p4",
+    "for-each-repo", "hook", "shell", "remote-ext", "upload-pack", "receive-pack", "fast-import",
+    "p4",
     "svn", "gui", "citool", "web--browse", "help", "imap-send", "var", "cvsserver", "http-backend",
     "maintenance", "bisect--helper", "rebase--interactive", "request-pull", "column", "archive",
 })  # fmt: skip
@@ -265,15 +291,19 @@ INTERPRETERS = frozenset({
 })  # fmt: skip
 #: Tools that run what the project's own files say.
 PROJECT_RUNNERS = frozenset({
-    "make", "gmake", "ninja", "npm", "pnpm", "yarn", "npx", "pytest", "py.test", "tox", "nox", "cargo",
-    "go", "just", "task", "rake", "gradle", "gradlew", "mvn", "ant", "cmake", "ctest", "meson", "bazel",
+    "make", "gmake", "ninja", "npm", "pnpm", "yarn", "npx", "pytest", "py.test", "tox", "nox",
+    "cargo",
+    "go", "just", "task", "rake", "gradle", "gradlew", "mvn", "ant", "cmake", "ctest", "meson",
+    "bazel",
     "jest", "vitest", "mocha", "tsc", "mypy", "ruff", "eslint", "pip", "pip3", "uv", "poetry",
-    "pre-commit", "docker-compose", "docker", "bundle", "composer", "mix", "stack", "cabal", "dotnet",
+    "pre-commit", "docker-compose", "docker", "bundle", "composer", "mix", "stack", "cabal",
+    "dotnet",
     "swift", "zig", "coverage",
 })  # fmt: skip
 PROJECT_FILES = frozenset({
     "makefile", "gnumakefile", "package.json", "justfile", "rakefile", "gemfile", "dockerfile",
-    "cmakelists.txt", "pyproject.toml", "setup.cfg", "tox.ini", "pytest.ini", "cargo.toml", ".npmrc",
+    "cmakelists.txt", "pyproject.toml", "setup.cfg", "tox.ini", "pytest.ini", "cargo.toml",
+    ".npmrc",
     "build.gradle", "pom.xml", "compose.yml", "compose.yaml", "docker-compose.yml", ".envrc",
 })  # fmt: skip
 PROGRAM_FILE = re.compile(
@@ -283,8 +313,10 @@ PROGRAM_FILE = re.compile(
 #: Whatever these are given may become a file of that name.
 WRITERS = frozenset({
     "cp", "mv", "ln", "link", "install", "tee", "dd", "rsync", "scp", "curl", "wget", "split",
-    "sponge", "xxd", "uudecode", "openssl", "truncate", "mknod", "mkfifo", "shuf", "sort", "objcopy",
-    "symlink", "aria2c", "base64", "uniq", "gzip", "gunzip", "bunzip2", "unxz", "zstd", "ed", "patch",
+    "sponge", "xxd", "uudecode", "openssl", "truncate", "mknod", "mkfifo", "shuf", "sort",
+    "objcopy",
+    "symlink", "aria2c", "base64", "uniq", "gzip", "gunzip", "bunzip2", "unxz", "zstd", "ed",
+    "patch",
 })  # fmt: skip
 #: Data, whatever is in it.
 HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "/dev/tty"})
@@ -308,8 +340,10 @@ LIVE_VARIABLES = re.compile(
 )
 #: Values of such variables that run nothing.
 QUIET_VALUES = frozenset({
-    "", "cat", "/bin/cat", "/usr/bin/cat", "true", "/bin/true", ":", "false", "less", "more", "0", "1",
-    "/bin/bash", "/bin/sh", "/usr/bin/bash", "bash", "sh", "gcc", "g++", "clang", "clang++", "cc", "c++",
+    "", "cat", "/bin/cat", "/usr/bin/cat", "true", "/bin/true", ":", "false", "less", "more",
+    "0", "1",
+    "/bin/bash", "/bin/sh", "/usr/bin/bash", "bash", "sh", "gcc", "g++", "clang", "clang++",
+    "cc", "c++",
     "error", "ignore", "default", "always", "-R", "-FRX", "--max-old-space-size=4096",
     "--max-old-space-size=8192", "--max_old_space_size=4096",
 })  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.policy.guard.builtins import BUILTINS
+from handrail.policy.guard.commands import Script, Simple
 from handrail.policy.guard.files import Files
 from handrail.policy.guard.launchers import HANDLERS, launch
 from handrail.policy.guard.programs import (
@@ -21,14 +22,14 @@ from handrail.policy.guard.programs import (
     RUNNING_OPTIONS,
     VERB_LAUNCHERS,
 )
-from handrail.policy.guard.script import Script, Simple, read_into
+from handrail.policy.guard.script import read_into
 from handrail.policy.guard.values import Values
 from handrail.policy.guard.words import Unclear, Word, WordReader, known
 from handrail.policy.rules import Words
 
 #: So many commands of one argv are read.
 COMMAND_LIMIT = 3000
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@%,=\[~-]+")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@,\[-]+")
 #: Base names of versioned programs: ``python3.12``, ``gcc-13``.
 _VERSION = re.compile(r"(?<=[a-z+])-?\d[\d.]*$")
 #: Launchers and shells inside each other.
@@ -143,13 +144,12 @@ class Guard:
 
     def _certain_name(self, word: Word) -> Word:
         """The name of a command; below the home directory only its end has to be certain."""
-        if word.value is None and word.one is False and word.sources != ("HOME",):
-            raise Unclear("the name of a command is known only at the run")
         if word.value is None:
             place, slash, base = word.literal.rpartition("/")
-            if set(word.sources) - {"HOME", "PWD", "VIRTUAL_ENV"} or not slash or not base:
-                raise Unclear("the name of a command is known only at the run")
-            if word.literal not in (word.prefix + word.literal, word.literal) or word.prefix not in ("", "~"):
+            home = word.sources in (("HOME",), ("PWD",), ("VIRTUAL_ENV",))
+            at_start = word.prefix in ("", "~")
+            split = not word.one and word.sources != ("HOME",)
+            if not home or not at_start or not slash or not base or split:
                 raise Unclear("the name of a command is known only at the run")
             self._outside.append(word)
             word = known(f"./{place.lstrip('~/')}/{base}")
@@ -157,9 +157,7 @@ class Guard:
             raise Unclear(f"the name of a command is unusual: {word.value!r}")
         return word
 
-    def _dispatch(
-        self, base: str, by_path: bool, words: Sequence[Word], command: Simple
-    ) -> None:
+    def _dispatch(self, base: str, by_path: bool, words: Sequence[Word], command: Simple) -> None:
         general = _VERSION.sub("", base)
         verb = words[1].value if len(words) > 1 else None
         if base in OPAQUE or general in OPAQUE or base in ("", ".", "..") and by_path:
@@ -194,7 +192,10 @@ class Guard:
             elif value.startswith("-") and len(value) > 1 or (base == "tar" and at == 1):
                 option = value.partition("=")[0]
                 short = not value.startswith("--") and any(letter in option for letter in letters)
-                if short or any(one.startswith(option) and len(option) > 2 or option.startswith(one) for one in long):
+                if short or any(
+                    one.startswith(option) and len(option) > 2 or option.startswith(one)
+                    for one in long
+                ):
                     raise Unclear(f"{base} {option} may run something")
 
     # What is checked at the end, when all values are known.
@@ -237,4 +238,3 @@ class Guard:
         for word in self._outside:
             if not self.values.is_outside(word):
                 raise Unclear("the name of a command is known only at the run")
-

@@ -18,8 +18,8 @@ from handrail.policy.guard.programs import (
 from handrail.policy.guard.words import LISTING, Unclear, Word, known
 
 if TYPE_CHECKING:
+    from handrail.policy.guard.commands import Simple
     from handrail.policy.guard.reading import Guard
-    from handrail.policy.guard.script import Simple
 
 
 def _bare(command: Simple) -> Simple:
@@ -33,7 +33,10 @@ def _find(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         before = words[at - 1].value
         at += 1
         if word.value is None:
-            if before not in ("-name", "-iname", "-path", "-ipath", "-newer", "-size", "-mtime") or not word.one:
+            if (
+                before not in ("-name", "-iname", "-path", "-ipath", "-newer", "-size", "-mtime")
+                or not word.one
+            ):
                 guard.require_operand(word, "find")
             continue
         if word.value.startswith("-fprint") or word.value == "-fls":
@@ -51,7 +54,9 @@ def _find(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             if word.value is None and not word.one:
                 raise Unclear("an action of find has words that only the run can tell")
             if word.value is not None and "{}" in word.value:
-                word = Word(None, word.value.partition("{}")[0], True, (LISTING,), literal=word.value)
+                word = Word(
+                    None, word.value.partition("{}")[0], True, (LISTING,), literal=word.value
+                )
             inner.append(word)
         guard.run(inner, _bare(command))
 
@@ -107,6 +112,8 @@ def _sed(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         texts, operands = operands[:1], operands[1:]
     for word in operands:
         guard.require_operand(word, "sed")
+    if any(re.match(r"-[a-zA-Z]*i|--in-place", word.value or "") for word in words[1:]):
+        guard.files.edited(operands)
     for text in texts:
         if text.value is None:
             _sed_with_values(guard, text)
@@ -142,14 +149,17 @@ def _make(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             at += 1
         elif value.startswith("-") and not re.fullmatch(
             r"-[BkKsnitqwrRpde]+|-j\d*|-[ks]*j\d*|-C.+|--(?:silent|quiet|keep-going|dry-run|always-make|no-print-directory"
-            r"|jobs(?:=\d+)?|version|help|directory=.+|output-sync.*|trace|warn-undefined-variables)", value
+            r"|jobs(?:=\d+)?|version|help|directory=.+|output-sync.*|trace|warn-undefined-variables)",
+            value,
         ):
             raise Unclear(f"make has an option that is not known: {value}")
 
 
 def _make_variable(guard: Guard, name: str, setting: str) -> None:
     name = name.rstrip(":+?!")
-    if name in ("SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE") or re.search(r"[$`;&|<>()\n]", setting):
+    if name in ("SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE") or re.search(
+        r"[$`;&|<>()\n]", setting
+    ):
         raise Unclear(f"make is told what to run by {name}")
     parts = setting.split()
     if parts and not parts[0].startswith("-"):
@@ -172,7 +182,8 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             at += 1
         elif not re.fullmatch(
             r"--no-pager|-P|-p|--paginate|--git-dir=.*|--work-tree=.*|--version|--help|--no-optional-locks"
-            r"|--literal-pathspecs|--bare|--no-replace-objects", value
+            r"|--literal-pathspecs|--bare|--no-replace-objects",
+            value,
         ):
             raise Unclear(f"git has an option that is not known: {value}")
     verb, rest = (words[at].value if at < len(words) else None), words[at + 1 :]
@@ -185,6 +196,8 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         return guard.run(rest[1:], _bare(command))
     if verb == "config":
         return _git_config(rest)
+    if verb in ("apply", "am") and (command.text is not None or not rest):
+        guard.files.writes_anything()
     _git_words(guard, verb, rest)
 
 
@@ -227,7 +240,9 @@ def _git_setting(setting: str | None) -> None:
 
 def _git_config(rest: Sequence[Word]) -> None:
     names = _values(rest, "git config")
-    keys = [name for name in names if not name.startswith("-") and name not in ("get", "list", "set")]
+    keys = [
+        name for name in names if not name.startswith("-") and name not in ("get", "list", "set")
+    ]
     reads = {"--get", "--get-all", "--list", "-l", "--get-regexp", "get", "list"} & set(names)
     if not reads and len(keys) > 1:
         _git_setting(f"{keys[0]}={keys[1]}")
@@ -272,7 +287,9 @@ def _rsync(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         elif value in ("--rsh", "-e") or re.fullmatch(r"-[a-zA-Z]*e", value):
             guard.script(" ".join(_values(words[at : at + 1], "rsync")), "sh")
             at += 1
-        elif re.fullmatch(r"--(?:rsh|rsync-path|daemon|config).*|-[a-zA-Z]*e.+|--r|--rs|--rsy.*", value):
+        elif re.fullmatch(
+            r"--(?:rsh|rsync-path|daemon|config).*|-[a-zA-Z]*e.+|--r|--rs|--rsy.*", value
+        ):
             raise Unclear(f"rsync {value} may run something")
 
 
@@ -283,7 +300,8 @@ def _sqlite(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     for text in texts:
         if text is not None and re.search(
             r"(?m)^\s*\.(?!tables|schema|headers|mode|dump|indexes|quit|exit)|load_extension|edit\s*\("
-            r"|^-(?!header|csv|json|column|line|readonly|separator|noheader|list|batch)|writefile", text
+            r"|^-(?!header|csv|json|column|line|readonly|separator|noheader|list|batch)|writefile",
+            text,
         ):
             raise Unclear("sqlite3 is given a command that may run something")
     for word in words[2:]:
