@@ -59,10 +59,7 @@ def _set(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             return
         if word.value is None:
             raise Unclear("set has words that only the run can tell")
-        if word.value in ("-o", "+o"):
-            if not rest or rest.pop(0).value not in _SET_NAMES:
-                raise Unclear("set changes how the script is read")
-        elif re.fullmatch(r"[-+][euxvfnCEmbhTB]*o", word.value):
+        if word.value in ("-o", "+o") or re.fullmatch(r"[-+][euxvfnCEmbhTB]*o", word.value):
             if not rest or rest.pop(0).value not in _SET_NAMES:
                 raise Unclear("set changes how the script is read")
         elif word.value.startswith(("-", "+")) and not _SET_LETTERS.fullmatch(word.value):
@@ -131,12 +128,11 @@ def _test(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     operands = list(words[1:])
     before: Word | None = None
     for word in operands:
-        if before is not None and before.value in ("-v", "-R"):
-            if word.value is None or not NAME.fullmatch(word.value):
-                raise Unclear("a test evaluates a text")
+        by_name = before is not None and before.value in ("-v", "-R")
+        if by_name and not NAME.fullmatch(word.value or "["):
+            raise Unclear("a test evaluates a text")
         if before is not None and before.value is None:
-            if word.value is None or "[" in word.value:
-                guard.require_no_index([word], "test")
+            guard.require_no_index([word] if "[" in (word.value or "[") else [], "test")
         if word.value is None and not word.one:
             guard.require_no_index([word], "test")
         before = word

@@ -17,6 +17,7 @@ NOT_READ = frozenset({
     "select", "coproc", "repeat", "foreach", "end", "always", "noglob", "nocorrect", "-",
 })  # fmt: skip
 CLOSING = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}", "in"})
+_WRITES = frozenset({"<>", ">", ">>", ">|", "&>", "&>>"})
 
 
 @dataclass(slots=True)
@@ -29,6 +30,8 @@ class Simple:
     text: str | None = None
     #: What is piped into it comes from commands that list what is there.
     listed: bool = False
+    #: How often its stdin is redirected.
+    inputs: int = 0
     #: Files that it reads and writes by redirections.
     reads: list[Word] = field(default_factory=list)
     writes: list[Word] = field(default_factory=list)
@@ -105,7 +108,7 @@ class CommandReader(WordReader):
                 raise self.refuse("a command that is not followed")
             self._check_name(command, word, begin)
             command.words.append(word)
-        if not (command.words or command.assignments or command.writes or command.reads):
+        if not (command.words or command.assignments or command.writes or command.inputs):
             raise self.refuse("a command is expected")
         self.found.commands.append(command)
         return command
@@ -169,7 +172,7 @@ class CommandReader(WordReader):
         self.blanks()
         while self.redirect(command):
             self.blanks()
-        if command.writes or command.reads:
+        if command.writes:
             self.found.commands.append(command)
 
     def redirect(self, command: Simple) -> bool:
@@ -181,36 +184,36 @@ class CommandReader(WordReader):
             self.only_in_bash()
         self.at = found.end()
         if operator in ("<<", "<<-"):
-            self._document_begins(command, strip=operator == "<<-")
+            self._document_begins(command, strip=operator == "<<-", stdin=found[1] in ("", "0"))
             return True
         self.blanks()
         target = self.word()
         if target is None:
             raise self.refuse("a redirection without a target", found.start())
-        to_stdin = found[1] in ("", "0")
-        if operator == "<<<":
-            command.text = target.value if to_stdin else command.text
-        elif operator in ("<", "<>"):
-            command.reads.append(target)
-        elif operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.value or ""):
-            pass
-        elif operator == "<&":
+        descriptor = bool(re.fullmatch(r"\d+-?|-", target.value or "", re.ASCII))
+        if operator == "<&" and not descriptor:
             raise self.refuse("a redirection that is not followed", found.start())
-        if operator in ("<>", ">", ">>", ">|", "&>", "&>>") or (
-            operator == ">&" and not re.fullmatch(r"\d+-?|-", target.value or "")
-        ):
+        if found[1] == "0" or (not found[1] and operator.startswith("<")):
+            command.inputs += 1
+            if operator == "<<<":
+                command.text = target.value
+            elif operator == "<":
+                command.reads.append(target)
+        if operator in _WRITES or (operator == ">&" and not descriptor):
             command.writes.append(target)
         return True
 
-    def _document_begins(self, command: Simple, *, strip: bool) -> None:
+    def _document_begins(self, command: Simple, *, strip: bool, stdin: bool) -> None:
         found = _DELIMITER.match(self.text, self.at)
         if not found:
             raise self.refuse("a here-document with an unusual end")
         self.at = found.end()
         literal = found[3] is None or "\\" in found[0]
 
+        command.inputs += stdin
+
         def use(body: Word) -> None:
-            command.text = body.value
+            command.text = body.value if stdin else command.text
 
         self.pending.append((found[1] or found[2] or found[3], strip, literal, use))
 

@@ -56,7 +56,7 @@ class Files:
 
     def redirections(self, command: Simple) -> None:
         words = command.words
-        whole = len(words) == 1 and words[0].value == "cat" and not command.reads
+        whole = len(words) == 1 and words[0].value == "cat" and command.inputs == 1
         for target in command.writes:
             self._write(target, command.text if whole else None)
 
@@ -67,6 +67,14 @@ class Files:
 
     def arguments(self, base: str, words: Sequence[Word], command: Simple) -> None:
         """Note the files that a program may write."""
+        if base in ("touch", "mkdir", "mkfifo", "mknod"):
+            for word in words[1:]:
+                if (word.value or "").startswith(("./-", "-- -")) or "/-" in (word.value or ""):
+                    raise Unclear(f"it makes a file whose name is an option: {word.value}")
+            if any(one.value == "--" for one in words) and any(
+                (one.value or "").startswith("-") and one.value != "--" for one in words[1:]
+            ):
+                raise Unclear("it makes a file whose name may be an option")
         if base in _NAMES_OF_ITS_OWN:
             self._anything = True
         if base not in _COMPILERS:
@@ -79,7 +87,7 @@ class Files:
                         self._unknown.append(word)
                     continue
                 for part in (word.value, word.value.partition("=")[2]):
-                    if part:
+                    if part and not part.startswith("-"):
                         self._write_name(part, None)
 
     def _outputs(self, words: Sequence[Word]) -> None:
@@ -112,6 +120,8 @@ class Files:
     def _write(self, target: Word, text: str | None) -> None:
         if target.value is None:
             self._unknown.append(target)
+            if target.literal:
+                self._write_name(target.literal, None)
         elif target.value not in HARMLESS_TARGETS:
             self._write_name(target.value, text)
 
@@ -121,6 +131,8 @@ class Files:
                 f"it writes what shells, git or other programs read at their start: {path}"
             )
         base = self._base(path)
+        if base.startswith("-") and len(base) > 1:
+            raise Unclear(f"it makes a file whose name is an option: {base}")
         self._written[base] = None if base in self._written else text
 
     @staticmethod

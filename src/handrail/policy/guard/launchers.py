@@ -1,4 +1,4 @@
-"""Programs that run other programs, or texts: what of their words is a command, a script, a file."""
+"""Programs that run other programs or texts: which of their words is a command, script or file."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from handrail.policy.guard.reading import Guard
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
+#: Without a command behind them these print, or do nothing.
+_ALONE = frozenset({"env", "xargs", "exec", "nice", "command", "builtin", "time"})
 _SHELL_LETTERS = re.compile(r"[-+][celuxvfnCEB]*o?")
 _SHELL_LONG = frozenset({"--norc", "--noprofile", "--login", "--posix", "--verbose"})
 _SET_NAMES = frozenset({"pipefail", "errexit", "nounset", "xtrace", "noglob"})
@@ -50,7 +52,8 @@ def launch(
             at += 1
         elif word.value.startswith("-") and len(word.value) > 1:
             if base == "env" and word.value.startswith(("-S", "--split-string")):
-                return _split_string(guard, words[at:], command)
+                _split_string(guard, words[at:], command)
+                return
             taken, value = _option(launcher, base, words, at)
             if base == "xargs" and word.value.startswith(("-I", "--replace")):
                 replaced = value or "{}"
@@ -67,25 +70,17 @@ def launch(
         guard.require_operand(word, base)
     inner = list(words[at + skip :])
     if base == "flock" and inner and inner[0].value in ("-c", "--command"):
-        return guard.script(_text(inner[1:2], base), "sh")
-    if base == "exec" and not inner:
+        guard.script(_text(inner[1:2], base), "sh")
         return
     if not inner:
-        if base in ("env", "xargs", "sudo", "nice", "command", "builtin", "flock", "time", "nohup"):
-            if launcher.appends or base != "xargs":
-                return _nothing_behind(base)
-        raise Unclear(f"{base} runs a command that is not read")
+        if base not in _ALONE:
+            raise Unclear(f"{base} runs a command that is not read")
+        return
     if replaced is not None:
         inner = [_with_unknown(word, replaced, command) for word in inner]
     elif launcher.appends:
         inner.append(unknown(LISTING if command.listed else MADE))
     guard.run(inner, replace(command, writes=[], assignments=[]))
-
-
-def _nothing_behind(base: str) -> None:
-    """``env`` alone prints, ``xargs`` alone echoes."""
-    if base in ("flock", "sudo", "nohup"):
-        raise Unclear(f"{base} runs a command that is not read")
 
 
 def _with_unknown(word: Word, mark: str, command: Simple) -> Word:
@@ -108,10 +103,10 @@ def _option(
             return 1, value
         if not equals and name in launcher.long:
             return 1, None
-        if not equals and name + "=" in launcher.long and base not in ("xargs",):
+        if not equals and name + "=" in launcher.long and base != "xargs":
             return _value(base, following)
         raise Unclear(f"{base} has an option that is not known: {name}")
-    if base in ("nice",) and re.fullmatch(r"-\d+", option):
+    if base == "nice" and re.fullmatch(r"-\d+", option):
         return 1, None
     for place, letter in enumerate(option[1:], 1):
         found = launcher.options.find(letter)
@@ -176,9 +171,9 @@ def _shell(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         guard.script(_text(operands[:1], name), name)
     elif operands and not from_stdin:
         guard.run_file(operands[0], name)
-    elif command.text is not None:
+    elif command.text is not None and command.inputs == 1:
         guard.script(command.text, name)
-    elif command.reads and len(command.reads) == 1:
+    elif command.reads and command.inputs == 1:
         guard.run_file(command.reads[0], name)
     else:
         raise Unclear(f"{name} reads a text that is fed at the run")
@@ -203,16 +198,21 @@ def _python(guard: Guard, words: Sequence[Word], command: Simple) -> None:
                 given = known(rest) if rest else (words[at] if at < len(words) else unknown())
                 text = _text([given], "python")
                 if letter == "c":
-                    return _python_text(guard, text)
-                return _python_module(guard, text, words[at + (not rest) :], command)
+                    _python_text(guard, text)
+                    return
+                _python_module(guard, text, words[at + (not rest) :], command)
+                return
             if letter not in _PYTHON_FLAGS:
                 raise Unclear(f"python has an option that is not known: {value}")
     if at < len(words) and words[at].value != "-":
-        return guard.run_file(words[at], "python")
-    if command.text is not None:
-        return _python_text(guard, command.text)
-    if len(command.reads) == 1 and at >= len(words):
-        return guard.run_file(command.reads[0], "python")
+        guard.run_file(words[at], "python")
+        return
+    if command.text is not None and command.inputs == 1:
+        _python_text(guard, command.text)
+        return
+    if command.reads and command.inputs == 1 and at >= len(words):
+        guard.run_file(command.reads[0], "python")
+        return
     raise Unclear("python reads a text that is fed at the run")
 
 
@@ -235,12 +235,14 @@ def _node(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     while at < len(words):
         value = words[at].value
         if value is None or not value.startswith("-"):
-            return guard.run_file(words[at], "node")
+            guard.run_file(words[at], "node")
+            return
         at += 1
         if value in ("--version", "-v", "--help", "-h"):
             return
         if value in ("-e", "-p", "-pe", "--eval", "--print"):
-            return check_node(_text(words[at : at + 1], "node"))
+            check_node(_text(words[at : at + 1], "node"))
+            return
         if not re.fullmatch(
             r"--(?:check|test|no-warnings|max[-_]old[-_]space[-_]size=\d+)|-c", value
         ):
@@ -289,7 +291,8 @@ def _interpreter(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             return
         if word.value is not None and word.value.startswith("-"):
             raise Unclear(f"{words[0].value} has an option that is not known: {word.value}")
-        return guard.run_file(word, "file")
+        guard.run_file(word, "file")
+        return
     raise Unclear(f"{words[0].value} reads a text that is fed at the run")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 
 from handrail.policy.rules import Words
 
@@ -49,7 +49,7 @@ _ORDINARY = frozenset({
 })  # fmt: skip
 
 
-def may_launch(words: Words, names: Set[str]) -> str | None:
+def may_launch(words: Words, names: AbstractSet[str]) -> str | None:
     """The name among ``names`` that a program which is not ordinary may run by its words."""
     first = words[0] if words else None
     if not first or posixpath.basename(first) in _ORDINARY:

@@ -100,7 +100,11 @@ FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "wc", "cat", "tac"}
 
 
 def _counts(words: Sequence[Word]) -> bool:
-    return any(word.value in ("-c", "-rc", "-ic") for word in words[1:])
+    """``grep -c PATTERN [FILE]`` prints a number; of several files it prints the names."""
+    options = [word.value for word in words[1:] if (word.value or "").startswith("-")]
+    counts = any(option in ("-c", "-ic", "-vc", "-cv", "-ci") for option in options)
+    quiet = all(re.fullmatch(r"-[civEFwx]+", option or "") for option in options)
+    return counts and quiet and len(words) - len(options) <= 3 and all(word.one for word in words)
 
 
 def _prints_seconds(words: Sequence[Word]) -> bool:
@@ -350,3 +354,10 @@ QUIET_VALUES = frozenset({
 QUIET_VARIABLES = re.compile(
     r"GIT_(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|GIT_TERMINAL_PROMPT|GIT_OPTIONAL_LOCKS"
 )
+#: What the guard concludes from these names must not be changed by a function.
+RELIED_ON = frozenset({
+    *LISTERS, *FILTERS, *NUMBER_PRINTERS, *LAUNCHERS, *RUNNING_OPTIONS, *WRITERS, *SHELLS,
+    *INTERPRETERS, *DECLARATIONS, "sed", "awk", "perl", "python", "python3", "make", "read",
+    "printf",
+    "test", "set", "eval", "trap", "source", "unset", "mapfile", "cd", "shift", "echo",
+})  # fmt: skip

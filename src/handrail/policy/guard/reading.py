@@ -160,7 +160,7 @@ class Guard:
     def _dispatch(self, base: str, by_path: bool, words: Sequence[Word], command: Simple) -> None:
         general = _VERSION.sub("", base)
         verb = words[1].value if len(words) > 1 else None
-        if base in OPAQUE or general in OPAQUE or base in ("", ".", "..") and by_path:
+        if base in OPAQUE or general in OPAQUE or (base in ("", ".", "..") and by_path):
             raise Unclear(f"what {base} runs is not read")
         if base in BUILTINS and (not by_path or base in ("test", "[", "printf")):
             BUILTINS[base](self, words, command)
@@ -189,11 +189,11 @@ class Guard:
                 return
             elif base in ("less", "more", "man") and value.startswith("+"):
                 raise Unclear(f"{base} {value} may run something")
-            elif value.startswith("-") and len(value) > 1 or (base == "tar" and at == 1):
+            elif (value.startswith("-") and len(value) > 1) or (base == "tar" and at == 1):
                 option = value.partition("=")[0]
                 short = not value.startswith("--") and any(letter in option for letter in letters)
                 if short or any(
-                    one.startswith(option) and len(option) > 2 or option.startswith(one)
+                    (one.startswith(option) and len(option) > 2) or option.startswith(one)
                     for one in long
                 ):
                     raise Unclear(f"{base} {option} may run something")

@@ -11,7 +11,7 @@ import re
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.guard.commands import CLOSING, NOT_READ, CommandReader, Script, Simple
-from handrail.policy.guard.programs import FILTERS, LISTERS, NUMBER_PRINTERS
+from handrail.policy.guard.programs import FILTERS, LISTERS, NUMBER_PRINTERS, RELIED_ON
 from handrail.policy.guard.words import (
     LISTING,
     MADE,
@@ -175,19 +175,24 @@ class ScriptReader(CommandReader):
             name = NAME.match(self.text, self.at)
             if not name:
                 raise self.refuse("a function has no plain name")
+            self._check_function(name[0])
             self.at = name.end()
             self.blanks()
             if self.peek(2) == "()":
                 self.at += 2
             self._body()
         elif name := _FUNCTION.match(self.text, self.at):
-            if name[1] in CLOSING or name[1] in NOT_READ:
-                raise self.refuse("a function has the name of a shell word")
+            self._check_function(name[1])
             self.at = name.end()
             self._body()
         else:
             return False
         return True
+
+    def _check_function(self, name: str) -> None:
+        """A function may not take the name of a command whose meaning is relied on."""
+        if name in CLOSING or name in NOT_READ or name in RELIED_ON:
+            raise self.refuse("a function takes the name of a known command")
 
     def _body(self) -> None:
         self.separators()
@@ -294,9 +299,9 @@ class ScriptReader(CommandReader):
             if word is None:
                 raise self.refuse("a test that is not followed")
             previous = before[-1] if before else None
-            if previous is not None and previous.value in ("-v", "-R"):
-                if word.value is None or not NAME.fullmatch(word.value):
-                    raise self.refuse("a test evaluates a text")
+            by_name = previous is not None and previous.value in ("-v", "-R")
+            if by_name and not NAME.fullmatch(word.value or "["):
+                raise self.refuse("a test evaluates a text")
             if word.value in _COMPARES_NUMBERS and previous is not None:
                 self._number_operand(previous)
             if previous is not None and previous.value in _COMPARES_NUMBERS:

@@ -191,11 +191,14 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         raise Unclear(f"what git {verb} runs is not read")
     if verb == "submodule" and any(word.value == "foreach" for word in rest):
         behind = [word for word in rest if word.value not in ("foreach", "--recursive", "--quiet")]
-        return guard.script(" ".join(_values(behind, "git submodule")), "sh")
+        guard.script(" ".join(_values(behind, "git submodule")), "sh")
+        return
     if verb == "bisect" and rest and rest[0].value == "run":
-        return guard.run(rest[1:], _bare(command))
+        guard.run(rest[1:], _bare(command))
+        return
     if verb == "config":
-        return _git_config(rest)
+        _git_config(rest)
+        return
     if verb in ("apply", "am") and (command.text is not None or not rest):
         guard.files.writes_anything()
     _git_words(guard, verb, rest)
@@ -230,7 +233,7 @@ def _git_words(guard: Guard, verb: str | None, rest: Sequence[Word]) -> None:
 
 
 def _git_setting(setting: str | None) -> None:
-    key, equals, value = (setting or "").partition("=")
+    key, _, value = (setting or "").partition("=")
     quiet = key.lower() in ("core.pager", "pager.log", "pager.diff", "core.editor") and value in (
         "cat", "less", "true", ":", "",
     )  # fmt: skip
@@ -273,8 +276,10 @@ def _ssh(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             raise Unclear(f"ssh has an option that is not known: {value}")
     if words[at + 1 :]:
         guard.script(" ".join(_values(words[at + 1 :], "ssh")), "sh")
-    elif command.text is not None:
+    elif command.text is not None and command.inputs == 1:
         guard.script(command.text, "sh")
+    elif command.inputs:
+        raise Unclear("ssh is fed a text that only the run can tell")
 
 
 def _rsync(guard: Guard, words: Sequence[Word], command: Simple) -> None:
