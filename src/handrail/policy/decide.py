@@ -229,7 +229,8 @@ def _glimpsed(
     found: list[Finding] = []
     seen = sightings(argv)
     reading = read(argv)
-    for words, certain in (*seen.commands, *((words, True) for words in reading.commands)):
+    commands = dict(seen.commands) | dict.fromkeys(reading.commands, True)
+    for words, certain in commands.items():
         for match, sure in policy.refusals(words):
             decision = match.decision if certain and sure else Decision.PROMPT
             if reported.get(id(match.rule), Decision.ALLOW) < decision:

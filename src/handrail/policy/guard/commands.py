@@ -17,6 +17,7 @@ NOT_READ = frozenset({
     "select", "coproc", "repeat", "foreach", "end", "always", "noglob", "nocorrect", "-",
 })  # fmt: skip
 CLOSING = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "}", "in"})
+_PLAIN_PATH = re.compile(r"[\w./+:@,-]+", re.ASCII)
 _WRITES = frozenset({"<>", ">", ">>", ">|", "&>", "&>>"})
 
 
@@ -191,7 +192,9 @@ class CommandReader(WordReader):
         if target is None:
             raise self.refuse("a redirection without a target", found.start())
         descriptor = bool(re.fullmatch(r"\d+-?|-", target.value or "", re.ASCII))
-        if operator == "<&" and not descriptor:
+        # bash expands the word behind ``>&`` a second time if it is no number.
+        plain = operator == ">&" and _PLAIN_PATH.fullmatch(target.value or "")
+        if operator in ("<&", ">&") and not descriptor and not plain:
             raise self.refuse("a redirection that is not followed", found.start())
         if found[1] == "0" or (not found[1] and operator.startswith("<")):
             command.inputs += 1
