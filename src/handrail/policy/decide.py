@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Danger, command_danger, effects
 from handrail.policy.guard.ordinary import may_launch
-from handrail.policy.guard.reading import read
+from handrail.policy.guard.reading import Reading, read
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.proposals import first_of, proposed_prefix
 from handrail.policy.rules import (
@@ -236,7 +236,7 @@ def _glimpsed(
             if reported.get(id(match.rule), Decision.ALLOW) < decision:
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
-    unclear = reading.unclear or _launched(reading.commands, policy)
+    unclear = reading.unclear or _launched(reading, policy)
     # What a limit keeps from being read could be anything, so padding must not lift a rule.
     if seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv):
         unclear = "it is longer or deeper than what is read"
@@ -245,14 +245,16 @@ def _glimpsed(
     return found
 
 
-def _launched(commands: Iterable[Words], policy: Policy) -> str | None:
+def _launched(reading: Reading, policy: Policy) -> str | None:
     """What a program that is not known to be ordinary may run by its words."""
     names = {
         posixpath.basename(rule.first)
         for rule in policy.rules
         if rule.decision is not Decision.ALLOW
     }
-    for words in commands:
+    for words in reading.commands:
+        if words[0] in reading.functions:
+            continue
         if name := may_launch(words, names):
             return f"{words[0]} may run {name}"
     return None

@@ -49,6 +49,8 @@ class Script:
     commands: list[Simple] = field(default_factory=list)
     #: Values that variables are given, wherever that stands.
     assigned: list[tuple[str, Word]] = field(default_factory=list)
+    #: Names of functions; their bodies are among the commands.
+    functions: set[str] = field(default_factory=set)
     #: Variables whose values must be numbers, for the shell evaluates them.
     numbers: list[str] = field(default_factory=list)
 

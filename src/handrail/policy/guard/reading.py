@@ -42,6 +42,8 @@ class Reading:
 
     commands: tuple[Words, ...]
     unclear: str | None
+    #: Names of functions, whose bodies are among the commands.
+    functions: frozenset[str] = frozenset()
 
 
 def read(argv: Sequence[str]) -> Reading:
@@ -55,7 +57,7 @@ def read(argv: Sequence[str]) -> Reading:
         unclear = str(e)
     except RecursionError:
         unclear = "it is nested too deeply"
-    return Reading(tuple(guard.commands), unclear)
+    return Reading(tuple(guard.commands), unclear, frozenset(guard.functions))
 
 
 class Guard:
@@ -63,6 +65,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.commands: dict[Words, None] = {}
+        self.functions: set[str] = set()
         self.values = Values()
         self.files = Files(self)
         self.shell = "bash"
@@ -83,6 +86,7 @@ class Guard:
             for name, value in found.assigned:
                 self.values.assigned[name].append(value)
             self._numbers += found.numbers
+            self.functions |= found.functions
             self._note_all(found)
         for name, value in found.assigned:
             self._check_variable(name, value)

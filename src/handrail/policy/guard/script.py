@@ -193,6 +193,7 @@ class ScriptReader(CommandReader):
         """A function may not take the name of a command whose meaning is relied on."""
         if name in CLOSING or name in NOT_READ or name in RELIED_ON:
             raise self.refuse("a function takes the name of a known command")
+        self.found.functions.add(name)
 
     def _body(self) -> None:
         self.separators()
