@@ -3,7 +3,8 @@
 Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
 word (``shell_words``) and each be allowed; a base name stands for a path only in trusted
 directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
-front of the name changes nothing.  The strictest finding decides.
+front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks,
+an argv that nothing was found in must also be read for certain (``guard``), else it is asked about.
 
 Commands no rule knows fall to the approval setting:
 
@@ -26,11 +27,10 @@ import posixpath
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Danger, command_danger, effects
-from handrail.policy.guard.ordinary import may_launch
-from handrail.policy.guard.reading import Reading, read
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.proposals import first_of, proposed_prefix
 from handrail.policy.rules import (
@@ -46,6 +46,9 @@ from handrail.policy.rules import (
 from handrail.policy.shell_words import shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
+
+if TYPE_CHECKING:
+    from handrail.policy.guard.reading import Reading
 
 #: So many characters of a command are shown in a reason.
 SHOWN_LIMIT = 500
@@ -225,6 +228,8 @@ def _glimpsed(
     """Prompt and forbid rules met by anything the argv may start, beyond what is known."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []
+    from handrail.policy.guard.reading import read
+
     reported = {id(match.rule): match.decision for finding in known for match in finding.matches}
     found: list[Finding] = []
     seen = sightings(argv)
@@ -247,6 +252,8 @@ def _glimpsed(
 
 def _launched(reading: Reading, policy: Policy) -> str | None:
     """What a program that is not known to be ordinary may run by its words."""
+    from handrail.policy.guard.ordinary import may_launch
+
     names = {
         posixpath.basename(rule.first)
         for rule in policy.rules

@@ -6,7 +6,6 @@ tells whether it may write files.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 
@@ -54,6 +53,8 @@ _WRITES = frozenset({
 
 def python_writes(text: str) -> bool:
     """Check a Python program; True if it may write files."""
+    import ast
+
     if len(text) > 100_000:
         raise Unclear("a Python text is too long to be read")
     try:

@@ -15,7 +15,7 @@ from handrail.policy.guard.programs import (
     SHELLS,
     WRITERS,
 )
-from handrail.policy.guard.words import Unclear, Word
+from handrail.policy.guard.words import Unclear, Word, known
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
@@ -37,6 +37,7 @@ _STARTUP = re.compile(
     r"|gdbinit|tmux\.conf|screenrc|xinitrc|xprofile|envrc|netrc|mailcap|forward)$|\.ssh/|\.config/"
     r"|(?:site|user)customize\.py$)"
 )
+_SCRIPT_NAME = re.compile(r"\.(?:sh|bash|py|js|mjs|ts|rb|pl)$")
 _DEVICES = ("/dev/", "/proc/")
 
 
@@ -116,6 +117,9 @@ class Files:
         if value is not None and (value.startswith(_DEVICES) or value in ("-", "")):
             raise Unclear("a text is run that is fed at the run")
         self._runs.append((word, language))
+        if value is not None:
+            # The file that an interpreter is given is a program like any other.
+            self._guard.note([word])
 
     def _write(self, target: Word, text: str | None) -> None:
         if target.value is None:
@@ -188,8 +192,27 @@ class Files:
             known_text = (base, language) in done and self._written.get(base) is not None
             if base in self._written and not known_text:
                 raise Unclear(f"it runs {base}, which it writes itself")
-        elif self._written or not self._guard.values.is_quiet(word):
+        elif self._written or not self._is_certain(word, frozenset()):
             raise Unclear("it runs a file whose name is known only at the run")
+
+    def _is_certain(self, word: Word, seen: frozenset[str]) -> bool:
+        """True if the file's base name is certain, or is no text of the script's making."""
+        values = self._guard.values
+        if word.value is not None:
+            self._guard.note([word])
+            return True
+        base = self._base(word.suffix)
+        if "/" in word.suffix and base:
+            self._guard.note([known(f"./{base}")])
+            return values.is_quiet(word)
+        if not values.is_quiet(word) or (word.literal and not _SCRIPT_NAME.search(word.suffix)):
+            return False
+        return all(
+            self._is_certain(value, seen | {source})
+            for source in word.sources
+            if source not in seen
+            for value in values.assigned.get(source, ())
+        )
 
     def _check_project(self) -> None:
         if self._anything:

@@ -98,7 +98,7 @@ class Guard:
     def _note_all(self, found: Script) -> None:
         for command in found.commands:
             if command.words:
-                self._note(command.words)
+                self.note(command.words)
 
     def _nest(self, change: int) -> None:
         self._nesting += change
@@ -133,7 +133,7 @@ class Guard:
         words = [*words]
         words[0] = self._certain_name(words[0])
         name = words[0].value or ""
-        self._note(words)
+        self.note(words)
         base = posixpath.basename(name)
         self._nest(+1)
         self.files.run_program(name)
@@ -141,7 +141,8 @@ class Guard:
         self.files.arguments(base, words, command)
         self._nest(-1)
 
-    def _note(self, words: Sequence[Word]) -> None:
+    def note(self, words: Sequence[Word]) -> None:
+        """Note a command for the rules."""
         self.commands[tuple(word.value for word in words)] = None
         if len(self.commands) > COMMAND_LIMIT:
             raise Unclear("it has too many commands")

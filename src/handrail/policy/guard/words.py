@@ -53,8 +53,9 @@ class Word:
     sources: tuple[str, ...] = ()
     #: Written without quotes, escapes and expansions.
     bare: bool = False
-    #: All that is literal in it.
+    #: All that is literal in it, and what of that stands behind the last unknown part.
     literal: str = ""
+    suffix: str = ""
 
 
 def known(value: str) -> Word:
@@ -81,6 +82,8 @@ class Parts:
     one: bool = True
     sources: list[str] = field(default_factory=list)
     bare: bool = True
+    #: Where the text behind the last unknown part begins.
+    mark: int = 0
 
     def unknown(self, source: str, *, one: bool) -> None:
         if self.prefix is None:
@@ -88,12 +91,14 @@ class Parts:
         self.one &= one
         self.sources.append(source)
         self.bare = False
+        self.mark = len(self.text)
 
     def word(self) -> Word:
         text = "".join(self.text)
         if self.prefix is None:
             return Word(text, text, True, (), self.bare, text)
-        return Word(None, self.prefix, self.one, tuple(self.sources), literal=text)
+        suffix = "".join(self.text[self.mark :])
+        return Word(None, self.prefix, self.one, tuple(self.sources), literal=text, suffix=suffix)
 
 
 class WordReader:
