@@ -22,12 +22,11 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from guard import EvadedRule
 from mutations import LARGEST, Mutator
 from targets import TARGETS, Target
 
 HERE = Path(__file__).resolve().parent
-#: Seconds one input may take; the slowest sound ones take a few milliseconds.
-PATIENCE = 2.0
 
 
 class TooSlow(BaseException):
@@ -35,7 +34,7 @@ class TooSlow(BaseException):
 
 
 def give_up(_signal: int, _frame: FrameType | None) -> None:
-    raise TooSlow(f"no answer within {PATIENCE:g} s")
+    raise TooSlow("no answer in time")
 
 
 class Findings:
@@ -50,9 +49,11 @@ class Findings:
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-2] if isinstance(error, TooSlow) else frames[-1]  # -1 is give_up
         place = f"{type(error).__name__} at {last.filename}:{last.lineno}"
-        if place in self.places:
+        if isinstance(error, EvadedRule):
+            place = "EvadedRule"  # each is a cause of its own
+        elif place in self.places:
             return
-        self.places.add(place)
+        self.places.add(f"{place} {len(self.places)}" if place == "EvadedRule" else place)
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / hashlib.sha256(data).hexdigest()[:16]
         path.write_bytes(data)
@@ -74,7 +75,7 @@ def fuzz(target: Target, corpus: list[bytes], seconds: float, seed: int, found: 
     try:
         while time.monotonic() < deadline or executions < len(corpus):
             data = corpus[executions] if executions < len(corpus) else mutator.next()
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+            signal.setitimer(signal.ITIMER_REAL, target.patience)
             try:
                 target.run(data)
             except (Exception, TooSlow) as e:  # noqa: BLE001 - whatever gets out is a finding
@@ -104,7 +105,7 @@ def fuzz_with_atheris(name: str, options: argparse.Namespace, scratch: Path) -> 
         f"-max_total_time={max(1, round(options.seconds))}",
         f"-seed={options.seed + 1}",  # 0 would mean: any
         f"-max_len={LARGEST}",
-        f"-timeout={round(PATIENCE)}",
+        f"-timeout={round(target.patience)}",
         f"-dict={tokens}",
         f"-artifact_prefix={crashes}/",
         "-print_final_stats=1",
@@ -131,6 +132,8 @@ def run_target(name: str, options: argparse.Namespace) -> bool:
     speed = executions / (time.monotonic() - begin)
     crashes = len(found.places)
     print(f"{name}: {executions} executions, {speed:.0f}/s, {len(corpus)} seeds, {crashes} crashes")
+    if (say := TARGETS[name].report) is not None:
+        print(f"  {say()}")
     return bool(crashes)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import guard
+
 
 class BrokenPromise(AssertionError):
     """A parser gave an answer that it promises not to give."""
@@ -113,6 +115,10 @@ class Target:
 
     run: Callable[[bytes], None]
     tokens: tuple[bytes, ...]
+    #: Seconds one input may take; where processes are started it depends on the machine.
+    patience: float = 2.0
+    #: What is said at the end besides the number of executions.
+    report: Callable[[], str] | None = None
 
 
 TARGETS = {
@@ -208,4 +214,6 @@ TARGETS = {
             b"\xc3\xa9",
         ),
     ),
+    "guard": Target(guard.guard, guard.TOKENS, patience=60.0, report=guard.report),
+    "guard_grammar": Target(guard.guard_grammar, (), patience=60.0, report=guard.report),
 }

@@ -99,12 +99,14 @@ def test_an_argument_is_not_forbidden() -> None:
         assert judge(script, rules).action is Action.ALLOW
 
 
-def test_unclear_scripts_ask_if_that_is_wanted() -> None:
-    careful = replace(FREE, ask_when_unclear=True)
+def test_unclear_scripts_ask_where_a_rule_could_be_broken() -> None:
     rules = 'prefix_rule(["P"], "forbidden")'
-    assert judge("$CMD x", rules, careful).cause is Cause.UNCLEAR
-    assert judge("$CMD x", rules).action is Action.ALLOW
-    assert judge("$CMD x", "", careful).action is Action.ALLOW
+    verdict = judge("$CMD x", rules)
+    assert (verdict.action, verdict.cause) == (Action.ASK, Cause.UNCLEAR)
+    assert verdict.reason is not None
+    assert "known only at the run" in verdict.reason
+    assert verdict.proposed_prefix is None
+    assert judge("$CMD x", 'prefix_rule(["P"])').action is Action.ALLOW
 
 
 def test_a_script_too_long_to_be_read_asks() -> None:

@@ -109,7 +109,6 @@ class Settings:
     #: Whether a call may ask for particular permissions (``with_additional_permissions``).
     additional_permissions: bool = False
     trust_known_safe: bool = False
-    ask_when_unclear: bool = False
     unset_sandbox: Sandbox = Sandbox.KEEP
     #: Given for the whole session, on top of the mode.
     grants: Grants = field(default_factory=Grants)
@@ -142,7 +141,6 @@ class Settings:
             shell=self.shell,
             writable_roots=writable_roots(self, tmpdir) if self.sandbox.restricted else (),
             trust_known_safe=self.trust_known_safe,
-            ask_when_unclear=self.ask_when_unclear,
             unset_sandbox=self.unset_sandbox,
             lookup=lookup,
         )

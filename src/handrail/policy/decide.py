@@ -3,7 +3,8 @@
 Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
 word (``shell_words``) and each be allowed; a base name stands for a path only in trusted
 directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
-front of the name changes nothing.  The strictest finding decides.
+front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks,
+an argv that nothing was found in must also be read for certain (``guard``), else it is asked about.
 
 Commands no rule knows fall to the approval setting:
 
@@ -22,9 +23,11 @@ Commands no rule knows fall to the approval setting:
 from __future__ import annotations
 
 import enum
+import posixpath
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.dangerous import Danger, command_danger, effects
@@ -43,6 +46,9 @@ from handrail.policy.rules import (
 from handrail.policy.shell_words import shell_call, split
 from handrail.policy.situation import Approval, Situation
 from handrail.policy.wrappers import sightings
+
+if TYPE_CHECKING:
+    from handrail.policy.guard.reading import Reading
 
 #: So many characters of a command are shown in a reason.
 SHOWN_LIMIT = 500
@@ -79,6 +85,8 @@ class Finding:
     danger: Danger | None = None
     #: True for what only the lenient reading shows.
     glimpsed: bool = False
+    #: Which part cannot be read, if the cause is that.
+    unclear: str | None = None
 
     @property
     def by_rule(self) -> bool:
@@ -127,7 +135,11 @@ def decide(
     if policy.lost and verdict.action is Action.ALLOW:
         verdict = _without_lost_rules(policy, situation)
     proposal = None
-    held_by_rule = any(f.by_rule and f.decision is not Decision.ALLOW for f in findings)
+    # No allow rule lifts a forbid, nor makes a script clearer.
+    held_by_rule = any(
+        (f.by_rule and f.decision is not Decision.ALLOW) or f.cause is Cause.UNCLEAR
+        for f in findings
+    )
     if verdict.action is Action.ASK and not held_by_rule:
         asked = [f.command for f in findings if f.decision is Decision.PROMPT]
         proposal = proposed_prefix(policy, commands, asked, wanted_prefix) if asked else None
@@ -222,20 +234,43 @@ def _glimpsed(
     """Prompt and forbid rules met by anything the argv may start, beyond what is known."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []
+    from handrail.policy.guard.reading import read
+
     reported = {id(match.rule): match.decision for finding in known for match in finding.matches}
     found: list[Finding] = []
     seen = sightings(argv)
-    for words, certain in seen.commands:
+    reading = read(argv)
+    commands = dict(seen.commands) | dict.fromkeys(reading.commands, True)
+    for words, certain in commands.items():
         for match, sure in policy.refusals(words):
             decision = match.decision if certain and sure else Decision.PROMPT
             if reported.get(id(match.rule), Decision.ALLOW) < decision:
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
+    unclear = reading.unclear or _launched(reading, policy)
     # What a limit keeps from being read could be anything, so padding must not lift a rule.
-    unread = seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv)
-    if not found and (unread or (situation.ask_when_unclear and not seen.clear)):
-        found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True))
+    if seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv):
+        unclear = "it is longer or deeper than what is read"
+    if not found and unclear:
+        found.append(Finding(argv, Decision.PROMPT, Cause.UNCLEAR, glimpsed=True, unclear=unclear))
     return found
+
+
+def _launched(reading: Reading, policy: Policy) -> str | None:
+    """What a program that is not known to be ordinary may run by its words."""
+    from handrail.policy.guard.ordinary import may_launch
+
+    names = {
+        posixpath.basename(rule.first)
+        for rule in policy.rules
+        if rule.decision is not Decision.ALLOW
+    }
+    for words in reading.commands:
+        if words[0] in reading.functions:
+            continue
+        if name := may_launch(words, names):
+            return f"{words[0]} may run {name}"
+    return None
 
 
 def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> Verdict:
@@ -250,7 +285,7 @@ def _verdict(argv: Argv, findings: Sequence[Finding], situation: Situation) -> V
     refusal = _refusal(argv, first, situation)
     if refusal:
         return Verdict(Action.FORBID, cause=first.cause, reason=refusal)
-    reason = _rule_reason(argv, by_rule) if by_rule else None
+    reason = _rule_reason(argv, by_rule) if by_rule else _unclear_reason(argv, first)
     return Verdict(Action.ASK, cause=first.cause, reason=reason)
 
 
@@ -258,10 +293,11 @@ def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
     """Why a question may not be asked here; None: it may."""
     shown = f"`{_shown(argv)}`"
     if situation.granular is not None:
-        asks = situation.granular.rules if finding.by_rule else situation.granular.sandbox_approval
+        about_rules = finding.by_rule or finding.cause is Cause.UNCLEAR
+        asks = situation.granular.rules if about_rules else situation.granular.sandbox_approval
         if asks:
             return None
-        what = "rules" if finding.by_rule else "the sandbox"
+        what = "rules" if about_rules else "the sandbox"
         refused = f"questions about {what} are switched off"
     elif situation.approval is Approval.NEVER:
         refused = "the approval setting is never"
@@ -269,7 +305,18 @@ def _refusal(argv: Argv, finding: Finding, situation: Situation) -> str | None:
         return None
     if finding.danger:
         return f"{shown} is not run: {finding.danger.value}; use a safer way ({refused})"
+    if finding.unclear:
+        return f"{_unclear_reason(argv, finding)} ({refused})"
     return f"{shown} needs approval, but {refused}"
+
+
+def _unclear_reason(argv: Argv, finding: Finding) -> str | None:
+    if finding.unclear is None:
+        return None
+    return (
+        f"`{_shown(argv)}` may run something that a rule forbids or asks about, and it cannot be"
+        f" read for certain ({finding.unclear}): write it with plain command names and texts"
+    )
 
 
 def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:

@@ -4,7 +4,7 @@
 is needed to know it stands in the script.  This module follows values that are written down:
 assignments, loops over words, arguments of ``bash -c``, and the output of ``echo``, ``printf`` and
 ``cat`` with a here-document.  Every assignment counts, wherever it stands: it serves *forbid* and
-*ask* only, so a value too many costs a question and a value too few is left to the sandbox.
+*ask* only, so a value too many costs a question and a value too few to the guard.
 """
 
 from __future__ import annotations

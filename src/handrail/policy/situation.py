@@ -65,8 +65,6 @@ class Situation:
     trust_known_safe: bool = False
     #: Effects that are asked about although nothing else would.
     ask_about: frozenset[Effect] = frozenset()
-    #: Ask for scripts with parts only the run can tell, if there is a rule they could break.
-    ask_when_unclear: bool = False
     #: What an allow rule without ``sandbox=`` means; the peer's rules mean OFF.
     unset_sandbox: Sandbox = Sandbox.KEEP
     #: How a rule that leaves the sandbox is checked; None: its word is taken, nothing is run.

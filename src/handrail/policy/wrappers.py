@@ -1,8 +1,8 @@
 """Programs that run other programs: what stands behind ``sudo``, ``timeout``, ``bash -c``, ...
 
 ``sightings`` gives every command an argv may start, itself first, through wrappers and scripts
-of any nesting (bounded).  Like ``glimpses.py`` it serves forbid and ask only; what it misses is
-caught by the sandbox, what it sees too much costs a question.
+of any nesting (bounded).  Like ``glimpses.py`` it serves forbid and ask only; what it
+misses the guard asks about, what it sees too much costs a question.
 
 The programs themselves are data, in ``programs.py``.
 """

@@ -1,0 +1,245 @@
+"""Reads an argv with certainty: every command that it starts, or the part that stays unclear."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from handrail.policy.guard.builtins import BUILTINS
+from handrail.policy.guard.commands import Script, Simple
+from handrail.policy.guard.files import Files
+from handrail.policy.guard.launchers import HANDLERS, launch
+from handrail.policy.guard.programs import (
+    LAUNCHERS,
+    LIVE_VARIABLES,
+    OPAQUE,
+    OPAQUE_VERBS,
+    PROJECT_RUNNERS,
+    QUIET_VALUES,
+    QUIET_VARIABLES,
+    RUNNING_OPTIONS,
+    VERB_LAUNCHERS,
+)
+from handrail.policy.guard.script import read_into
+from handrail.policy.guard.values import Values
+from handrail.policy.guard.words import Unclear, Word, WordReader, known
+from handrail.policy.rules import Words
+
+#: So many commands of one argv are read.
+COMMAND_LIMIT = 3000
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@,\[-]+")
+#: Base names of versioned programs: ``python3.12``, ``gcc-13``.
+_VERSION = re.compile(r"(?<=[a-z+])-?\d[\d.]*$")
+#: Launchers and shells inside each other.
+_NESTING_LIMIT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The commands an argv certainly starts, and what is unclear; None: nothing is."""
+
+    commands: tuple[Words, ...]
+    unclear: str | None
+    #: Names of functions, whose bodies are among the commands.
+    functions: frozenset[str] = frozenset()
+
+
+def read(argv: Sequence[str]) -> Reading:
+    """Read an argv; nothing in it is run."""
+    guard = Guard()
+    unclear: str | None = None
+    try:
+        guard.run([known(word) for word in argv], Simple([]))
+        guard.finish()
+    except Unclear as e:
+        unclear = str(e)
+    except RecursionError:
+        unclear = "it is nested too deeply"
+    return Reading(tuple(guard.commands), unclear, frozenset(guard.functions))
+
+
+class Guard:
+    """What was read so far; every method raises ``Unclear`` at what it cannot prove."""
+
+    def __init__(self) -> None:
+        self.commands: dict[Words, None] = {}
+        self.functions: set[str] = set()
+        self.values = Values()
+        self.files = Files(self)
+        self.shell = "bash"
+        self._numbers: list[str] = []
+        self._operands: list[tuple[Word, str]] = []
+        self._without_index: list[tuple[Word, str]] = []
+        self._outside: list[Word] = []
+        self._nesting = 0
+
+    def script(self, text: str, shell: str) -> None:
+        """Read the script of a shell."""
+        before, self.shell = self.shell, shell
+        self._nest(+1)
+        found = Script()
+        try:
+            read_into(text, shell, found)
+        finally:
+            for name, value in found.assigned:
+                self.values.assigned[name].append(value)
+            self._numbers += found.numbers
+            self.functions |= found.functions
+            self._note_all(found)
+        for name, value in found.assigned:
+            self._check_variable(name, value)
+        for command in found.commands:
+            self._simple(command)
+        self._nest(-1)
+        self.shell = before
+
+    def _note_all(self, found: Script) -> None:
+        for command in found.commands:
+            if command.words:
+                self.note(command.words)
+
+    def _nest(self, change: int) -> None:
+        self._nesting += change
+        if self._nesting > _NESTING_LIMIT:
+            raise Unclear("commands are nested too deeply")
+
+    def _simple(self, command: Simple) -> None:
+        self.files.redirections(command)
+        if command.words:
+            self.run(command.words, command)
+
+    def _check_variable(self, name: str, value: Word) -> None:
+        if not LIVE_VARIABLES.fullmatch(name) or QUIET_VARIABLES.fullmatch(name):
+            return
+        if value.value not in QUIET_VALUES:
+            raise Unclear(f"the variable {name} says what programs run or load")
+
+    def assign(self, name: str, value: Word) -> None:
+        """Note a value that a command gives a variable."""
+        self._check_variable(name, value)
+        self.values.assigned[name].append(value)
+
+    def environment(self, word: Word) -> None:
+        """Note ``NAME=VALUE`` in front of a command of ``env``."""
+        name, _, value = (word.value or "").partition("=")
+        self.assign(name, known(value))
+
+    def run(self, words: Sequence[Word], command: Simple) -> None:
+        """Read one command by its words."""
+        if not words:
+            raise Unclear("a command has no certain name")
+        words = [*words]
+        words[0] = self._certain_name(words[0])
+        name = words[0].value or ""
+        self.note(words)
+        base = posixpath.basename(name)
+        self._nest(+1)
+        self.files.run_program(name)
+        self._dispatch(base, "/" in name, words, command)
+        self.files.arguments(base, words, command)
+        self._nest(-1)
+
+    def note(self, words: Sequence[Word]) -> None:
+        """Note a command for the rules."""
+        self.commands[tuple(word.value for word in words)] = None
+        if len(self.commands) > COMMAND_LIMIT:
+            raise Unclear("it has too many commands")
+
+    def _certain_name(self, word: Word) -> Word:
+        """The name of a command; below the home directory only its end has to be certain."""
+        if word.value is None:
+            place, slash, base = word.literal.rpartition("/")
+            home = word.sources in (("HOME",), ("PWD",), ("VIRTUAL_ENV",))
+            at_start = word.prefix in ("", "~")
+            split = not word.one and word.sources != ("HOME",)
+            if not home or not at_start or not slash or not base or split:
+                raise Unclear("the name of a command is known only at the run")
+            self._outside.append(word)
+            word = known(f"./{place.lstrip('~/')}/{base}")
+        if not word.value or not _PLAIN_NAME.fullmatch(word.value):
+            raise Unclear(f"the name of a command is unusual: {word.value!r}")
+        return word
+
+    def _dispatch(self, base: str, by_path: bool, words: Sequence[Word], command: Simple) -> None:
+        general = _VERSION.sub("", base)
+        verb = words[1].value if len(words) > 1 else None
+        if base in OPAQUE or general in OPAQUE or (base in ("", ".", "..") and by_path):
+            raise Unclear(f"what {base} runs is not read")
+        if base in BUILTINS and (not by_path or base in ("test", "[", "printf")):
+            BUILTINS[base](self, words, command)
+        elif general in HANDLERS:
+            HANDLERS[general](self, words, command)
+        elif base in LAUNCHERS:
+            launch(self, LAUNCHERS[base], words, 1, command)
+        elif verb is not None and (base, verb) in VERB_LAUNCHERS:
+            launch(self, VERB_LAUNCHERS[base, verb], words, 2, command)
+        elif (base, verb) in OPAQUE_VERBS:
+            raise Unclear(f"what {base} {verb} runs is not read")
+        elif general in RUNNING_OPTIONS:
+            self._check_options(general, words)
+        if base.startswith(("ld-linux", "ld-musl", "ld.so")):
+            raise Unclear(f"what {base} runs is not read")
+        if general in PROJECT_RUNNERS:
+            self.files.run_project()
+
+    def _check_options(self, base: str, words: Sequence[Word]) -> None:
+        letters, long = RUNNING_OPTIONS[base]
+        for at, word in enumerate(words[1:], 1):
+            value = word.value
+            if value is None:
+                self.require_operand(word, base)
+            elif value == "--":
+                return
+            elif base in ("less", "more", "man") and value.startswith("+"):
+                raise Unclear(f"{base} {value} may run something")
+            elif (value.startswith("-") and len(value) > 1) or (base == "tar" and at == 1):
+                option = value.partition("=")[0]
+                short = not value.startswith("--") and any(letter in option for letter in letters)
+                if short or any(
+                    (one.startswith(option) and len(option) > 2) or option.startswith(one)
+                    for one in long
+                ):
+                    raise Unclear(f"{base} {option} may run something")
+
+    # What is checked at the end, when all values are known.
+
+    def require_operand(self, word: Word, program: str) -> None:
+        if word.value is None:
+            self._operands.append((word, program))
+
+    def require_number(self, source: str) -> None:
+        self._numbers.append(source)
+
+    @staticmethod
+    def nothing() -> Simple:
+        """A command without redirections."""
+        return Simple([])
+
+    def require_no_index(self, words: Sequence[Word], program: str) -> None:
+        self._without_index += [(word, program) for word in words]
+
+    def arithmetic(self, text: str) -> None:
+        reader = WordReader(text)
+        reader.arithmetic(text)
+        self._numbers += reader.numbers
+
+    def run_file(self, word: Word, language: str) -> None:
+        self.files.run_file(word, language)
+
+    def finish(self) -> None:
+        """Check what depends on all values and files."""
+        self.files.finish()
+        for name in self._numbers:
+            if not self.values.is_number(name):
+                raise Unclear(f"arithmetic evaluates a value that is no certain number: {name}")
+        for word, program in self._operands:
+            if not self.values.is_operand(word):
+                raise Unclear(f"{program} is given words that may be options which run something")
+        for word, program in self._without_index:
+            if not self.values.has_no_index(word):
+                raise Unclear(f"{program} is given a text that the shell may evaluate")
+        for word in self._outside:
+            if not self.values.is_outside(word):
+                raise Unclear("the name of a command is known only at the run")

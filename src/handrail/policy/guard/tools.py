@@ -1,0 +1,336 @@
+"""Common tools with words that run something: find, awk, sed, git, make, ssh, rsync, sqlite3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from handrail.policy.guard.code import awk_writes, check_sed
+from handrail.policy.guard.programs import (
+    FIND_ACTIONS,
+    GIT_CONFIG_KEYS,
+    GIT_OPAQUE,
+    GIT_OPTIONS,
+    SSH_SETTINGS,
+)
+from handrail.policy.guard.words import LISTING, Unclear, Word, known
+
+if TYPE_CHECKING:
+    from handrail.policy.guard.commands import Simple
+    from handrail.policy.guard.reading import Guard
+
+
+def _bare(command: Simple) -> Simple:
+    return replace(command, writes=[], assignments=[])
+
+
+def _find(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        word = words[at]
+        before = words[at - 1].value
+        at += 1
+        if word.value is None:
+            if (
+                before not in ("-name", "-iname", "-path", "-ipath", "-newer", "-size", "-mtime")
+                or not word.one
+            ):
+                guard.require_operand(word, "find")
+            continue
+        if word.value.startswith("-fprint") or word.value == "-fls":
+            guard.files.writes_anything()
+        if word.value not in FIND_ACTIONS:
+            continue
+        inner: list[Word] = []
+        while True:
+            if at >= len(words):
+                raise Unclear("an action of find has no end")
+            word = words[at]
+            at += 1
+            if word.value == ";" or (word.value == "+" and inner and inner[-1].value is None):
+                break
+            if word.value is None and not word.one:
+                raise Unclear("an action of find has words that only the run can tell")
+            if word.value is not None and "{}" in word.value:
+                word = Word(
+                    None, word.value.partition("{}")[0], True, (LISTING,), literal=word.value
+                )
+            inner.append(word)
+        guard.run(inner, _bare(command))
+
+
+def _awk(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        value = words[at].value
+        if value is None or not value.startswith("-") or value == "-":
+            break
+        at += 1
+        if value == "--":
+            break
+        if value in ("-F", "-v"):
+            at += 1
+        elif not re.match(r"-[Fv].|--version", value):
+            raise Unclear(f"awk has an option that is not known: {value}")
+    if at >= len(words):
+        return
+    text = words[at].value
+    if text is None:
+        raise Unclear("awk is given a program that only the run can tell")
+    if awk_writes(text):
+        guard.files.writes_anything()
+
+
+def _sed(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    texts: list[Word] = []
+    operands: list[Word] = []
+    at, options = 1, True
+    while at < len(words):
+        word = words[at]
+        at += 1
+        value = word.value
+        if not options or value is None or not value.startswith("-") or value == "-":
+            operands.append(word)
+        elif value == "--":
+            options = False
+        elif value in ("--expression", "-e") or re.fullmatch(r"-[nErszu]+e", value):
+            texts += words[at : at + 1]
+            at += 1
+        elif value.startswith("--expression="):
+            texts.append(known(value.partition("=")[2]))
+        elif value.startswith("-e"):
+            texts.append(known(value[2:]))
+        elif not re.fullmatch(
+            r"-[nErszu]*(?:i[.\w~-]*)?|--(?:quiet|silent|regexp-extended|in-place(?:=[.\w~-]*)?|null-data"
+            r"|separate|unbuffered|posix|version|help|debug|sandbox)",
+            value,
+        ):
+            raise Unclear(f"sed has an option that is not known: {value}")
+    if not texts:
+        texts, operands = operands[:1], operands[1:]
+    for word in operands:
+        guard.require_operand(word, "sed")
+    if any(re.match(r"-[a-zA-Z]*i|--in-place", word.value or "") for word in words[1:]):
+        guard.files.edited(operands)
+    for text in texts:
+        if text.value is None:
+            _sed_with_values(guard, text)
+        else:
+            check_sed(text.value)
+
+
+def _sed_with_values(guard: Guard, text: Word) -> None:
+    """``sed -n "${first},${last}p"``: numbers in an address."""
+    if not re.fullmatch(r"[\d,$+~pd; ]*", text.literal):
+        raise Unclear("sed is given a program that only the run can tell")
+    for source in text.sources:
+        guard.require_number(source)
+
+
+def _make(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        value = words[at].value
+        at += 1
+        if value is None:
+            guard.require_operand(words[at - 1], "make")
+            continue
+        name, equals, setting = value.partition("=")
+        if equals and not value.startswith("-"):
+            _make_variable(guard, name, setting)
+        elif value in ("-C", "--directory", "-o", "-W"):
+            at += 1
+        elif value in ("-f", "--file", "--makefile"):
+            guard.run_file(words[at] if at < len(words) else known("-"), "make")
+            at += 1
+        elif value in ("-j", "-l") and at < len(words) and (words[at].value or "").isdigit():
+            at += 1
+        elif value.startswith("-") and not re.fullmatch(
+            r"-[BkKsnitqwrRpde]+|-j\d*|-[ks]*j\d*|-C.+|--(?:silent|quiet|keep-going|dry-run|always-make|no-print-directory"
+            r"|jobs(?:=\d+)?|version|help|directory=.+|output-sync.*|trace|warn-undefined-variables)",
+            value,
+        ):
+            raise Unclear(f"make has an option that is not known: {value}")
+
+
+def _make_variable(guard: Guard, name: str, setting: str) -> None:
+    name = name.rstrip(":+?!")
+    if name in ("SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE") or re.search(
+        r"[$`;&|<>()\n]", setting
+    ):
+        raise Unclear(f"make is told what to run by {name}")
+    parts = setting.split()
+    if parts and not parts[0].startswith("-"):
+        guard.run([known(part) for part in parts], guard.nothing())
+
+
+def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        value = words[at].value
+        if value is None:
+            raise Unclear("the verb of git is known only at the run")
+        if not value.startswith("-"):
+            break
+        at += 1
+        if value in ("-C", "--git-dir", "--work-tree"):
+            at += 1
+        elif value == "-c":
+            _git_setting(words[at].value if at < len(words) else None)
+            at += 1
+        elif not re.fullmatch(
+            r"--no-pager|-P|-p|--paginate|--git-dir=.*|--work-tree=.*|--version|--help|--no-optional-locks"
+            r"|--literal-pathspecs|--bare|--no-replace-objects",
+            value,
+        ):
+            raise Unclear(f"git has an option that is not known: {value}")
+    verb, rest = (words[at].value if at < len(words) else None), words[at + 1 :]
+    if verb in GIT_OPAQUE:
+        raise Unclear(f"what git {verb} runs is not read")
+    if verb == "submodule" and any(word.value == "foreach" for word in rest):
+        behind = [word for word in rest if word.value not in ("foreach", "--recursive", "--quiet")]
+        guard.script(" ".join(_values(behind, "git submodule")), "sh")
+        return
+    if verb == "bisect" and rest and rest[0].value == "run":
+        guard.run(rest[1:], _bare(command))
+        return
+    if verb == "config":
+        _git_config(rest)
+        return
+    if verb in ("apply", "am") and (command.text is not None or not rest):
+        guard.files.writes_anything()
+    _git_words(guard, verb, rest)
+
+
+def _values(words: Sequence[Word], program: str) -> list[str]:
+    found = [word.value for word in words if word.value is not None]
+    if len(found) != len(words):
+        raise Unclear(f"{program} is given a text that only the run can tell")
+    return found
+
+
+def _git_words(guard: Guard, verb: str | None, rest: Sequence[Word]) -> None:
+    letters = {"rebase": "x", "grep": "O", "clone": "uc", "am": "", "init": ""}.get(verb or "", "")
+    before: str | None = None
+    for word in rest:
+        value = word.value
+        if value is None:
+            if before not in ("-m", "-F", "-b", "-B", "-n", "--message") or not word.one:
+                guard.require_operand(word, "git")
+        elif value == "--":
+            break
+        elif "ext::" in value or "fd::" in value:
+            raise Unclear("git is given a transport that runs a command")
+        elif value.startswith("--"):
+            option = value.partition("=")[0]
+            if any(one.startswith(option) for one in GIT_OPTIONS):
+                raise Unclear(f"git {verb} {option} may run something")
+        elif value.startswith("-") and set(value[1:]) & set(letters):
+            raise Unclear(f"git {verb} {value} may run something")
+        before = value
+
+
+def _git_setting(setting: str | None) -> None:
+    key, _, value = (setting or "").partition("=")
+    quiet = key.lower() in ("core.pager", "pager.log", "pager.diff", "core.editor") and value in (
+        "cat", "less", "true", ":", "",
+    )  # fmt: skip
+    if not quiet and not GIT_CONFIG_KEYS.fullmatch(key.lower()):
+        raise Unclear(f"git is told what to run by {key or 'a setting'}")
+
+
+def _git_config(rest: Sequence[Word]) -> None:
+    names = _values(rest, "git config")
+    keys = [
+        name for name in names if not name.startswith("-") and name not in ("get", "list", "set")
+    ]
+    reads = {"--get", "--get-all", "--list", "-l", "--get-regexp", "get", "list"} & set(names)
+    if not reads and len(keys) > 1:
+        _git_setting(f"{keys[0]}={keys[1]}")
+    if {"-e", "--edit", "-f", "--file", "edit", "--blob"} & set(names) and not reads:
+        raise Unclear("git config changes what git runs")
+
+
+def _ssh(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        value = words[at].value
+        if value is None:
+            guard.require_operand(words[at], "ssh")
+            break
+        if not value.startswith("-"):
+            break
+        at += 1
+        if re.fullmatch(r"-[4ACNTXnqtvx]+", value):
+            continue
+        if value == "-o" or value.startswith("-o"):
+            setting = value[2:] or (words[at].value if at < len(words) else None)
+            at += value == "-o"
+            if not SSH_SETTINGS.fullmatch(setting or ""):
+                raise Unclear(f"ssh is told what to run by {setting or 'a setting'}")
+        elif re.fullmatch(r"-[pilJLRDm]", value):
+            at += 1
+        else:
+            raise Unclear(f"ssh has an option that is not known: {value}")
+    if words[at + 1 :]:
+        guard.script(" ".join(_values(words[at + 1 :], "ssh")), "sh")
+    elif command.text is not None and command.inputs == 1:
+        guard.script(command.text, "sh")
+    elif command.inputs:
+        raise Unclear("ssh is fed a text that only the run can tell")
+
+
+def _rsync(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    at = 1
+    while at < len(words):
+        value = words[at].value
+        at += 1
+        if value is None:
+            guard.require_operand(words[at - 1], "rsync")
+        elif value in ("--rsh", "-e") or re.fullmatch(r"-[a-zA-Z]*e", value):
+            guard.script(" ".join(_values(words[at : at + 1], "rsync")), "sh")
+            at += 1
+        elif re.fullmatch(
+            r"--(?:rsh|rsync-path|daemon|config).*|-[a-zA-Z]*e.+|--r|--rs|--rsy.*", value
+        ):
+            raise Unclear(f"rsync {value} may run something")
+
+
+def _sqlite(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    texts = [word.value for word in words[1:]] + [command.text]
+    if len(words) < 3 and command.text is None:
+        raise Unclear("sqlite3 reads commands that are fed at the run")
+    for text in texts:
+        if text is not None and re.search(
+            r"(?m)^\s*\.(?!tables|schema|headers|mode|dump|indexes|quit|exit)|load_extension|edit\s*\("
+            r"|^-(?!header|csv|json|column|line|readonly|separator|noheader|list|batch)|writefile",
+            text,
+        ):
+            raise Unclear("sqlite3 is given a command that may run something")
+    for word in words[2:]:
+        if word.value is None:
+            raise Unclear("sqlite3 is given a text that only the run can tell")
+
+
+def _containers(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    for word in words[1:]:
+        if word.value in ("run", "exec", "compose", "buildx", "attach", "debug"):
+            raise Unclear(f"what {words[0].value} {word.value} runs is not read")
+        if word.value is None:
+            guard.require_operand(word, str(words[0].value))
+            return
+
+
+HANDLERS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {
+    "find": _find,
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
+    **dict.fromkeys(("sed", "gsed"), _sed),
+    **dict.fromkeys(("make", "gmake"), _make),
+    "git": _git,
+    "ssh": _ssh,
+    "rsync": _rsync,
+    "sqlite": _sqlite,
+    **dict.fromkeys(("docker", "podman", "kubectl"), _containers),
+}
