@@ -100,7 +100,7 @@ def open_part(
                     f"{shown(directory)} is not a directory of this user alone, so it cannot be"
                     " the /tmp of a sandbox; use another, of mode 700"
                 )
-            part.opened[place] = _opened(_directory(owner, inner, 0o1777), place)
+            part.opened[place] = _opened(_directory(owner, inner, 0o1700), place)
         finally:
             os.close(owner)
         for path in paths:
