@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,9 +61,12 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
+    # Never a directory that others share, which has the sticky bit.
     for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == os.geteuid() and directory != Path("/"):
-            directory.chmod(directory.stat().st_mode & ~0o022)
+        status = directory.stat()
+        if status.st_mode & stat.S_ISVTX or status.st_uid != os.geteuid():
+            break
+        directory.chmod(status.st_mode & ~0o022)
     return Place(tmp_path)
 
 
