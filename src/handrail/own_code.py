@@ -92,20 +92,42 @@ def _collect() -> dict[str, int]:
             add(path, AROUND)
             add(os.path.dirname(path), AROUND)
     libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))
+    installs: list[str] = []
     for entry in sys.path:
         installed = entry.startswith(libraries) or os.path.basename(entry) in PACKAGES
         if installed or os.path.exists(os.path.join(entry, _REQUIREMENT)):
             add(entry, CODE)
+            installs.append(os.path.join(entry, _REQUIREMENT))
             if os.path.basename(entry) in PACKAGES:
                 for target in _missing_targets(entry):
                     add(target, CODE)
         else:
             add(entry, SEARCHED)
+    for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        add(entry, SEARCHED)  # by the next start, for the libraries of the interpreter
+    if _has_other_names(package) or any(map(_has_other_names, installs)):
+        add(_uv_cache(), SEARCHED)
     site = sys.modules.get("site")
     if getattr(site, "ENABLE_USER_SITE", False):  # searched by the next start, once it is there
         add(getattr(site, "USER_SITE", None) or "", CODE)
     add(sys.pycache_prefix or "", CODE)
     return found
+
+
+def _has_other_names(package: str) -> bool:
+    """Whether an installer has made hard links instead of copies."""
+    try:
+        return os.stat(os.path.join(package, "__init__.py")).st_nlink > 1
+    except OSError:
+        return False
+
+
+def _uv_cache() -> str:
+    """Where uv keeps the other names of the files it has installed; empty if it is not there."""
+    given = os.environ.get("UV_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = given or os.path.join(home, "uv")
+    return cache if os.path.isdir(cache) else ""
 
 
 def _existing_file(path: str) -> str:

@@ -101,7 +101,8 @@ def _without_home() -> str:
 
 
 def _absolute(path: str | None) -> str | None:
-    return path if path and path.startswith("/") else None
+    """A path of the environment, without ``..``, which the kernel reads otherwise behind links."""
+    return os.path.normpath(path) if path and path.startswith("/") else None
 
 
 def _is_private(path: str) -> bool:
@@ -273,14 +274,16 @@ def _make(above: int, name: str) -> int:
         os.mkdir(name, 0o700, dir_fd=above)
     except FileExistsError:
         pass  # another process of ours was quicker; it is looked at all the same
-    made = os.open(name, _DIRECTORY, dir_fd=above)
+    made = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
     try:
         status = os.fstat(made)
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
-            os.fchmod(made, 0o700)  # the umask took something of the owner's
-        return os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
-    finally:
+            # The umask took something of the owner's.  By /proc: fchmod wants more than O_PATH.
+            os.chmod(f"/proc/self/fd/{made}", 0o700)
+    except BaseException:
         os.close(made)
+        raise
+    return made
 
 
 def open_file(directory: int, name: str, flags: int) -> int:

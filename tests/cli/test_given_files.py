@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -276,3 +277,22 @@ def test_no_other_descriptor_is_inherited(places: tuple[Path, Path]) -> None:
             pass_fds=[extra.fileno()],
         )
     assert done.stdout == "['0', '1', '2', '3']\n"  # the last is the list itself
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
+@pytest.mark.parametrize("words", [["sandbox", "--"], ["run", "--"], ["sandbox", "--json", "--"]])
+def test_a_file_of_the_hosts_tmp_is_not_the_commands(
+    words: list[str], place: str, tmp_path: Path
+) -> None:
+    """The command may write its own /tmp; the file it was given lies in another."""
+    with tempfile.NamedTemporaryFile(dir=place) as given:
+        given.write(b"precious")
+        given.flush()
+        script = "echo spoiled > /proc/self/fd/0; cat"
+        with open(given.name, "rb") as stdin:
+            done = subprocess.run(
+                [*HANDRAIL, *words, "sh", "-c", script],
+                stdin=stdin, capture_output=True, cwd=tmp_path, check=False,
+            )  # fmt: skip
+        assert b"precious" in done.stdout
+        assert Path(given.name).read_bytes() == b"precious"

@@ -56,3 +56,26 @@ def test_a_denied_directory_is_hidden_at_its_second_mount(tmp_path: Path) -> Non
         check=False,
     )
     assert done.stdout == "end\n", done.stderr
+
+
+def test_the_table_is_read_again_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = mount_aliases.MountTable()
+    first = table.text()
+    assert table.text() is first
+    assert first.splitlines() == Path("/proc/self/mountinfo").read_bytes().splitlines()
+    monkeypatch.setattr(table, "_changed", lambda: True)
+    assert table.text() == first
+    assert table.text() is not first
+    table.close()
+
+
+def test_names_that_do_not_exist() -> None:
+    text = (
+        b"1 0 8:1 / / rw - ext4 /dev/a rw\n"
+        b"2 1 8:2 / /home rw - ext4 /dev/b rw\n"
+        b"3 1 8:2 /user /work/mirror rw - ext4 /dev/b rw\n"
+    )
+    place = b"/home/user/.local/state/handrail"
+    found = mount_aliases.other_names([place], text)
+    assert found == {b"/work/mirror/.local/state/handrail": place}
+    assert mount_aliases.other_names([place], b"\n".join(text.splitlines()[:2])) == {}

@@ -80,3 +80,26 @@ def test_an_odd_one_keeps_no_command_from_running(ws: Path, make: str) -> None:
         assert held.run(writable(ws), ["/bin/sh", "-c", f"echo x > {ws}/new"]) == (0, b"")
         held.run(writable(ws), ["/bin/rm", "-rf", f"{ws}/d"])
     assert (ws / "d").exists() is ("d/.git;" in make)
+
+
+@pytest.mark.parametrize("text", ["gitdir: a\0b\n", "gitdir: \0", "gitdir:" + "x" * 9000])
+def test_a_pointer_that_is_no_path_keeps_no_command_from_running(ws: Path, text: str) -> None:
+    (ws / "d").mkdir()
+    (ws / "d" / ".git").write_text(text)
+    with holding() as held:
+        assert held.run(writable(ws), ["/bin/rm", "-r", f"{ws}/d/../gone-or-not"])[0] == 1
+        assert held.run(writable(ws), ["/bin/touch", f"{ws}/fine"])[0] == 0
+
+
+def test_a_repository_in_a_directory_that_is_read_only(ws: Path) -> None:
+    """As root the name is covered all the same; an ordinary user gets a read-only directory."""
+    (ws / "d" / ".git").mkdir(parents=True)
+    (ws / "d").chmod(0o555)
+    try:
+        with holding() as held:
+            script = f"chmod 755 {ws}/d; mkdir {ws}/d/.codex; touch {ws}/fine"
+            held.run(writable(ws), ["/bin/sh", "-c", script])
+        assert (ws / "fine").exists()
+        assert not (ws / "d" / ".codex").exists()
+    finally:
+        (ws / "d").chmod(0o755)

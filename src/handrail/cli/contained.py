@@ -50,7 +50,9 @@ def run(
     tty = terminal is not None
 
     def may_write(path: bytes) -> bool:
-        return sandbox.plan(profile).access(path) is Access.WRITE
+        plan = sandbox.plan(profile)
+        # A file of the host's /tmp is not the one that the command finds at that path.
+        return plan.access(path) is Access.WRITE and plan.shown.host_path(path) == path
 
     for tries in range(_MOST_TRIES):
         copies = copies_of(foreground.own_streams, may_write)

@@ -36,7 +36,7 @@ def for_target(name: bytes) -> bytes:
 
 
 def fresh() -> bytes:
-    """A name that is nobody's, for a target that two writers replace at once."""
+    """A name that no other file has, for a target that two writers replace at once."""
     return b".handrail-" + os.urandom(8).hex().encode()
 
 

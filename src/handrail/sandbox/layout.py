@@ -11,7 +11,7 @@ import os
 import stat
 
 from handrail import own_code
-from handrail.sandbox import private_tmp
+from handrail.sandbox import mount_aliases, private_tmp
 from handrail.sandbox.cover import Cover
 from handrail.sandbox.masks import Mask, Registry
 from handrail.sandbox.mounts import Mounts
@@ -229,7 +229,7 @@ class Layout:
                 self._keep_closed(path, Access.READ)
 
     def _protect_found(self, path: bytes, *, existing: bool) -> None:
-        """A repository that nobody named, with what is protected beside it.
+        """Protect a repository that was found, with the protected names beside it.
 
         One that leads over a link is left out: no mount can keep a link, and a command that made
         one must not keep every later command from running.
@@ -238,6 +238,10 @@ class Layout:
             self._note(path)
             return
         above = os.path.dirname(path)
+        if not existing and not os.access(above, os.W_OK):
+            # No name can be covered in it, and its owner could open it again.
+            self._keep_closed(above, Access.READ)
+            return
         self._protect(path, existing=existing)
         masked = self.nested < MOST_NESTED_MASKS
         self.nested += 1
@@ -256,9 +260,9 @@ class Layout:
         for target in git_directories(path):
             try:
                 self._open(target, self._not_writable)
-            except Crossed:
+            except (Crossed, Refused):
                 return True
-            except (Missing, Refused):
+            except Missing:
                 continue
         return False
 
@@ -330,7 +334,7 @@ class Layout:
             if not (name.startswith(below) or real.startswith(below)):
                 continue
             if name != real or self.plan.access(real) is Access.WRITE:
-                self._keep_code(name, existing=everything or kind == own_code.SEARCHED)
+                self._keep_code(name, existing=everything)
         self.plan.own_code = self.rules.keys() - before
         kept = (path for path, access in self.rules.items() if access is not Access.WRITE)
         own_code.avoid(roots, kept)
@@ -386,13 +390,11 @@ class Layout:
         self._rule(path, Access.DENY)
 
     def _mounted_twice(self) -> None:
-        """Deny what is denied at its other mounts as well."""
+        """Deny what is denied, and cover every place of ours, at its other mounts as well."""
+        self.plan.mount_table = text = self.indexes.mounts.text()
+        for alias in mount_aliases.other_names(self.profile.private, text):
+            Cover(self, alias).make()
         named = {rule.path: rule.access for rule in self.profile.rules}
-        if not self.profile.globs and Access.DENY not in named.values():
-            return
-        from handrail.sandbox import mount_aliases  # few profiles deny something
-
-        self.plan.mount_table = text = mount_aliases.table()
         denied = [path for path, access in self.rules.items() if access is Access.DENY]
         for alias in mount_aliases.aliases(denied, text):
             # One that is named itself was meant.

@@ -8,6 +8,7 @@ and the path in it that is mounted: what lies in the same part of the same devic
 from __future__ import annotations
 
 import os
+import select
 
 from handrail.sandbox.profile import within
 
@@ -16,23 +17,64 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _TABLE = "/proc/self/mountinfo"
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 #: Device, the path in it, where it is mounted.
 Mount = tuple[bytes, bytes, bytes]
 
 
-def table() -> bytes:
-    """The mounts of this process, as the kernel writes them; empty where there is no such table."""
-    try:
-        with open(_TABLE, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+class MountTable:
+    """The mounts of this process; read again only when the kernel says that they have changed.
+
+    A look without a change is one ``poll`` (4 us; reading a short table takes 100).
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._process = 0
+        self._text = b""
+
+    def text(self) -> bytes:
+        """The table as the kernel writes it; empty where there is none."""
+        # A forked process shares the descriptor, and what one of them was told the other was not.
+        if self._process != os.getpid() or self._fd < 0 or self._changed():
+            self.close()
+            self._read()
+        return self._text
+
+    def close(self) -> None:
+        if self._fd >= 0 and self._process == os.getpid():
+            os.close(self._fd)
+        self._fd = -1
+
+    def _changed(self) -> bool:
+        looked = select.poll()
+        looked.register(self._fd, select.POLLPRI)
+        return bool(looked.poll(0))
+
+    def _read(self) -> None:
+        self._process = os.getpid()
+        self._text = b""
+        try:
+            self._fd = os.open(_TABLE, _FLAGS)
+            while piece := os.read(self._fd, 1 << 16):
+                self._text += piece
+        except OSError:
+            self.close()
 
 
 def aliases(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
-    """Where else these paths, or parts of what is below them, are to be found: other -> path."""
-    mounts = [_mount(line) for line in text.splitlines()]
+    """Where else these paths, or parts of what is below them, are to be seen: other -> path."""
+    return {
+        alias: path for alias, path in other_names(paths, text).items() if _is_there(alias, path)
+    }
+
+
+def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
+    """The same, also for paths that do not exist."""
+    mounts = _mounted_several_times(text)
     found: dict[bytes, bytes] = {}
+    if not mounts:
+        return found
     for path in paths:
         around = [mount for mount in mounts if within(path, mount[2])]
         if not around:
@@ -50,8 +92,14 @@ def aliases(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
     return {
         alias: path
         for alias, path in found.items()
-        if not any(within(alias, denied) for denied in paths) and _is_there(alias, path)
+        if not any(within(alias, other) for other in paths)
     }
+
+
+def _mounted_several_times(text: bytes) -> list[Mount]:
+    """All mounts if any device is mounted more than once; most often none is."""
+    mounts = [_mount(line) for line in text.splitlines()]
+    return mounts if len({device for device, _, _ in mounts}) < len(mounts) else []
 
 
 def _is_there(alias: bytes, path: bytes) -> bool:

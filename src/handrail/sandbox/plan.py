@@ -12,6 +12,7 @@ import stat
 from handrail.sandbox.bubblewrap import Step
 from handrail.sandbox.inside import others_at_work
 from handrail.sandbox.masks import Mask, Registry
+from handrail.sandbox.mount_aliases import MountTable
 from handrail.sandbox.paths import Exchanged
 from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
@@ -50,7 +51,7 @@ class Plan:
         #: By shared directory: what of it is covered because programs of the host trust it.
         self.sockets: dict[bytes, tuple[bytes, ...]] = {}
         #: The table of mounts, if it made a difference.
-        self.mount_table: bytes | None = None
+        self.mount_table = b""
         self.arguments: list[bytes] = []
         #: Whether it was looked at just now, for the very next use (``Planner.install``).
         self.fresh = False
@@ -92,11 +93,7 @@ class Plan:
         for root, covered in self.sockets.items():
             if self._indexes.sockets(root).refresh() != covered:
                 return False
-        if self.mount_table is not None:
-            from handrail.sandbox import mount_aliases  # where something is denied
-
-            return mount_aliases.table() == self.mount_table
-        return True
+        return self._indexes.mounts.text() == self.mount_table
 
     def close(self) -> None:
         """Let go of the descriptors."""
@@ -124,6 +121,7 @@ class Indexes:
     def __init__(self) -> None:
         self._known: dict[bytes, RepositoryIndex] = {}
         self._sockets: dict[bytes, SocketIndex] = {}
+        self.mounts = MountTable()
 
     def is_large(self, root: bytes) -> bool:
         """Whether there is much to look at below a root, or it was never looked at."""
@@ -238,6 +236,7 @@ class Planner:
                 plan.close()
 
     def close(self) -> None:
+        self._indexes.mounts.close()
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()

@@ -164,7 +164,8 @@ def _line(path: bytes) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(fd, 4096).split(b"\n", 1)[0]
+        line = os.read(fd, 4096).split(b"\n", 1)[0]
+        return None if b"\0" in line else line  # no path has one
     except OSError:
         return None
     finally:
