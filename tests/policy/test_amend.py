@@ -39,14 +39,16 @@ def test_the_same_line_is_added_once(tmp_path: Path) -> None:
     ]
 
 
-def test_links_are_followed_and_kept(tmp_path: Path) -> None:
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """A command could have left it, to have another file written to."""
     target = tmp_path / "dotfiles.rules"
     target.write_text("")
     link = tmp_path / "default.rules"
     link.symlink_to(target)
-    append_rule(str(link), ["ls"])
+    with pytest.raises(PolicyError, match="symbolic link; name the file it leads to"):
+        append_rule(str(link), ["ls"])
     assert link.is_symlink()
-    assert "ls" in target.read_text()
+    assert target.read_text() == ""
 
 
 @settings(deadline=None)

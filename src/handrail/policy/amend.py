@@ -1,9 +1,9 @@
 """Adding a rule after a «yes, always»: one line at the end of a rules file.
 
 The one module here that writes.  The line goes behind the others in place, under an advisory lock
-on the file itself: a file that is replaced would lose links, ownership and the lines of another
-writer who waits for the same lock, the peer among them.  A write that does not complete is taken
-back, so a reader sees the file with the whole line or without it.
+on the file itself: a file that is replaced would lose ownership and the lines of another writer
+who waits for the same lock, the peer among them.  A write that does not complete is taken back, so
+a reader sees the file with the whole line or without it.  A symbolic link is not followed.
 
 A line that is already there is not written again.
 """
