@@ -192,7 +192,11 @@ class Files:
             known_text = (base, language) in done and self._written.get(base) is not None
             if base in self._written and not known_text:
                 raise Unclear(f"it runs {base}, which it writes itself")
-        elif self._written or not self._is_certain(word, frozenset()):
+        elif (
+            self._written
+            or not self._guard.values.is_there(word)
+            or not self._is_certain(word, frozenset())
+        ):
             raise Unclear("it runs a file whose name is known only at the run")
 
     def _is_certain(self, word: Word, seen: frozenset[str]) -> bool:

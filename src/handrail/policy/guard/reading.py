@@ -32,6 +32,7 @@ COMMAND_LIMIT = 3000
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@,\[-]+")
 #: Base names of versioned programs: ``python3.12``, ``gcc-13``.
 _VERSION = re.compile(r"(?<=[a-z+])-?\d[\d.]*$")
+_WITH_VERBS = frozenset(name for name, _ in (*VERB_LAUNCHERS, *OPAQUE_VERBS))
 #: Launchers and shells inside each other.
 _NESTING_LIMIT = 24
 
@@ -175,6 +176,8 @@ class Guard:
             launch(self, LAUNCHERS[base], words, 1, command)
         elif verb is not None and (base, verb) in VERB_LAUNCHERS:
             launch(self, VERB_LAUNCHERS[base, verb], words, 2, command)
+        elif verb is None and len(words) > 1 and base in _WITH_VERBS:
+            raise Unclear(f"the verb of {base} is known only at the run")
         elif (base, verb) in OPAQUE_VERBS:
             raise Unclear(f"what {base} {verb} runs is not read")
         elif general in RUNNING_OPTIONS:
@@ -189,6 +192,8 @@ class Guard:
         for at, word in enumerate(words[1:], 1):
             value = word.value
             if value is None:
+                if base == "tar" and at == 1:
+                    raise Unclear("tar has words that only the run can tell")
                 self.require_operand(word, base)
             elif value == "--":
                 return

@@ -123,7 +123,7 @@ def _sed(guard: Guard, words: Sequence[Word], command: Simple) -> None:
 
 def _sed_with_values(guard: Guard, text: Word) -> None:
     """``sed -n "${first},${last}p"``: numbers in an address."""
-    if not re.fullmatch(r"[\d,$+~pd; ]*", text.literal):
+    if not text.literal or not re.fullmatch(r"[\d,$+~pd; ]*", text.literal):
         raise Unclear("sed is given a program that only the run can tell")
     for source in text.sources:
         guard.require_number(source)
@@ -258,6 +258,8 @@ def _ssh(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     while at < len(words):
         value = words[at].value
         if value is None:
+            if not words[at].one:
+                raise Unclear("ssh has words that only the run can tell")
             guard.require_operand(words[at], "ssh")
             break
         if not value.startswith("-"):
@@ -320,7 +322,6 @@ def _containers(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             raise Unclear(f"what {words[0].value} {word.value} runs is not read")
         if word.value is None:
             guard.require_operand(word, str(words[0].value))
-            return
 
 
 HANDLERS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {

@@ -26,12 +26,15 @@ class Values:
             return not word.value.startswith("-")
         if word.one and word.prefix:
             return not word.prefix.startswith("-")
-        return not word.prefix.startswith("-") and self.is_quiet(word)
+        return self.is_quiet(word)
 
     def is_quiet(self, word: Word, seen: frozenset[str] = frozenset()) -> bool:
         """True if no part of the word can be an option of the script's making."""
         if word.value is not None:
             return not any(part.startswith("-") for part in word.value.split())
+        # An unknown part may be empty: ``${u}-exec`` is an option then.
+        if any(part.startswith("-") for part in word.literal.split()):
+            return False
         return all(self._is_quiet_source(source, seen) for source in word.sources)
 
     def _is_quiet_source(self, source: str, seen: frozenset[str]) -> bool:
@@ -73,6 +76,17 @@ class Values:
             if not all(self.has_no_index(one, seen | {source}) for one in inner):
                 return False
         return True
+
+    def is_there(self, word: Word) -> bool:
+        """True if the word is certainly not empty, so that it does not vanish."""
+        if word.one or word.literal:
+            return True
+        return all(
+            not source.startswith("#")
+            and bool(self.assigned.get(source))
+            and all(value.literal for value in self.assigned[source])
+            for source in word.sources
+        )
 
     def is_outside(self, word: Word) -> bool:
         """True if all that is unknown of the word is the caller's."""
