@@ -49,11 +49,12 @@ def test_streams_and_the_exit_code(sandbox: str, tmp_path: Path) -> None:
 def test_the_sandbox_holds(tmp_path: Path) -> None:
     inside = tmp_path / "repo"
     inside.mkdir()
-    script = 'echo a > in; echo b > ../out; echo c > "$TMPDIR/t"; echo "$TMPDIR"'
+    script = 'echo a > in; echo b > ../out; echo c > "$TMPDIR/t"; dirname "$TMPDIR/t"'
     done = handrail("run", "--", "sh", "-c", script, cwd=inside)
     assert (inside / "in").read_text() == "a\n"
     assert not (tmp_path / "out").exists()
-    assert not os.path.exists(done.stdout.strip())
+    assert done.stdout == "/tmp\n"
+    assert not os.path.exists("/tmp/t")
     done = handrail("run", "--sandbox", "read-only", "--", "touch", "in2", cwd=inside)
     assert done.returncode != 0
     assert not (inside / "in2").exists()

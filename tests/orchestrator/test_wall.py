@@ -47,8 +47,11 @@ class No:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace outside /tmp, with a program beside it that leaves a mark in it."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+    """A workspace with a program beside it that leaves a mark in it.
+
+    Not below /tmp or /var/tmp, which commands do not see: they have their own.
+    """
+    with tempfile.TemporaryDirectory(dir=Path.home()) as name:
         base = Path(os.path.realpath(name))
         work, bin_ = base / "work", base / "bin"
         work.mkdir()

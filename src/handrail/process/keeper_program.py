@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail import own_code
+from handrail import own_code, unnamed_file
 from handrail.errors import UsageError
 from handrail.keeper import handover, link, privacy
 from handrail.process import requirements
@@ -189,7 +189,7 @@ def start_keeper(
 
 def _in_memory(text: bytes) -> int:
     """A descriptor from which it is read, out of the way of the keeper's numbers."""
-    made = os.memfd_create("handrail-secret", os.MFD_CLOEXEC)
+    made = unnamed_file.create("handrail-secret")
     try:
         os.write(made, text)
         os.lseek(made, 0, os.SEEK_SET)

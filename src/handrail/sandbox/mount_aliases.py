@@ -8,7 +8,6 @@ and the path in it that is mounted: what lies in the same part of the same devic
 from __future__ import annotations
 
 import os
-import select
 
 from handrail.sandbox.profile import within
 
@@ -47,6 +46,8 @@ class MountTable:
         self._fd = -1
 
     def _changed(self) -> bool:
+        import select  # not for the first command
+
         looked = select.poll()
         looked.register(self._fd, select.POLLPRI)
         return bool(looked.poll(0))

@@ -104,9 +104,7 @@ def clear(path: bytes) -> None:
     no depth is too much.
     """
     try:
-        for name in os.listdir(path):
-            os.rmdir(os.path.join(path, name))
-        os.rmdir(path)  # nearly always there is nothing more in it
+        _remove_empty(path, None)  # nearly always there are mount points in it, and no more
         return
     except OSError:
         pass
@@ -120,6 +118,17 @@ def clear(path: bytes) -> None:
             return
         except FilesError:
             continue  # closed, or somebody else's: then it stays
+
+
+def _remove_empty(path: bytes | str, above: int | None) -> None:
+    """Remove a directory in which there are only directories; raises OSError for any other."""
+    here = os.open(path, _PLACE & ~os.O_PATH, dir_fd=above)
+    try:
+        for name in os.listdir(here):
+            _remove_empty(name, here)
+    finally:
+        os.close(here)
+    os.rmdir(path, dir_fd=above)
 
 
 def _open_up(path: bytes) -> None:

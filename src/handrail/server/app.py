@@ -238,10 +238,9 @@ async def serve(
     listener: WebSocketListener | None = None
     server.failed = keeper.found
     try:
-        # Before the commands of a server before us are answered: none may reach what we open.
         given = None if heir is None else heir.listener
-        sock = _tcp_socket(settings.listen, given) if settings.listen.kind == "websocket" else given
-        keeper = await _greet(server, keeper, state)
+        door = _Door(settings.listen, given)
+        keeper = await _greet(server, keeper, state, door)
         launcher.on_lost = loss.happened
         at_work(launcher.mark)
         if not launcher.alive:
@@ -250,7 +249,7 @@ async def serve(
             known = set(launcher.marks.values())
             await asyncio.to_thread(state.end_others, launcher.mark, known)
         ready = None if state is None else state.ready
-        listener = await _listen(server, auth, sock, ready, announce=heir is None)
+        listener = await _listen(server, auth, door.sock, ready, announce=heir is None)
         server.failed = False
         if state is not None and listener is not None:
             offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
@@ -288,7 +287,27 @@ async def serve(
     return server.exit_code
 
 
-async def _greet(server: Server, keeper: KeeperHandle, state: StateDir | None) -> KeeperHandle:
+class _Door:
+    """The socket to listen on, opened before calls of commands that are taken over are answered.
+
+    None of them may reach it, so it has to be known first (``handrail.listeners``).
+    """
+
+    def __init__(self, listen: Listen, given: socket.socket | None) -> None:
+        self._listen = listen
+        self.sock = given
+        self._opened = False
+
+    def open(self) -> None:
+        """Bind the address, or enter the socket that was inherited; raises UsageError."""
+        if not self._opened and self._listen.kind == "websocket":
+            self.sock = _tcp_socket(self._listen, self.sock)
+        self._opened = True
+
+
+async def _greet(
+    server: Server, keeper: KeeperHandle, state: StateDir | None, door: _Door
+) -> KeeperHandle:
     """Take the lease of a keeper and go on with what it holds; the keeper that answered.
 
     One that was found may have been killed, and only seem to be there: then another is started.
@@ -299,6 +318,7 @@ async def _greet(server: Server, keeper: KeeperHandle, state: StateDir | None) -
             with silent_keeper.reported(keeper.sock, 0 if keeper.found else keeper.pid):
                 await launcher.hello()
                 log.info("trees are ended by %s", launcher.abilities.trees)
+                door.open()
                 if keeper.found:
                     await adopt(server.sessions, launcher, server.loop)
             break
