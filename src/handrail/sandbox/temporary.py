@@ -14,6 +14,8 @@ import os
 #: How they are named, with eight hex digits after it.
 PREFIX = "handrail-tmp-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Of directories that lead to mount points.
+_MOST_LEVELS = 16
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -120,12 +122,14 @@ def clear(path: bytes) -> None:
             continue  # closed, or somebody else's: then it stays
 
 
-def _remove_empty(path: bytes | str, above: int | None) -> None:
+def _remove_empty(path: bytes | str, above: int | None, depth: int = 0) -> None:
     """Remove a directory in which there are only directories; raises OSError for any other."""
+    if depth > _MOST_LEVELS:
+        raise OSError("mount points are not that deep")
     here = os.open(path, _PLACE & ~os.O_PATH, dir_fd=above)
     try:
         for name in os.listdir(here):
-            _remove_empty(name, here)
+            _remove_empty(name, here, depth + 1)
     finally:
         os.close(here)
     os.rmdir(path, dir_fd=above)
