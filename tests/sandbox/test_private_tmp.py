@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.own_code import AROUND
 from handrail.sandbox.paths import Refused
 from handrail.sandbox.private_tmp import environment, open_part, part_name, shares
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
@@ -136,6 +137,21 @@ def test_nothing_is_left_of_the_one_of_a_command(tmp_path: Path) -> None:
         )
         assert done.stdout == "/tmp\n", done.stderr
         assert list(place.iterdir()) == []
+
+
+def test_handrails_own_code_below_it_is_shown_read_only(own: bytes, ws: Path) -> None:
+    (ws / "program").write_text("#!/bin/sh\necho ours\n")
+    (ws / "program").chmod(0o755)
+    (ws.parent / "secret").write_text("x")
+    place = os.fsencode(ws)
+    mine = profile(own)._replace(own_code=((place, place, AROUND),))
+    with holding() as held:
+        assert held.run(mine, [f"{ws}/program"]) == (0, b"ours\n")
+        code, said = held.run(mine, ["/bin/sh", "-c", f"echo x > {ws}/new; cat {ws.parent}/secret"])
+    assert code != 0
+    assert b"Read-only file system" in said
+    assert b"No such file" in said
+    assert not (ws / "new").exists()
 
 
 def test_a_directory_that_others_may_enter_is_refused(own: bytes) -> None:

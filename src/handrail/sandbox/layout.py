@@ -439,7 +439,19 @@ class Layout:
             return
         for place, name in private_tmp.places().items():
             if place not in self.rules:
+                self._show_own_code(place)
                 self._cover_tmp(directory, place, name)
+
+    def _show_own_code(self, place: bytes) -> None:
+        """Keep our own code readable where it lies below the host's directory.
+
+        Programs of ours run inside, and a caller's ``sys.executable`` is one of them as a rule.
+        """
+        for _, real, kind in self.profile.own_code:
+            if kind == own_code.SEARCHED or real == place or not within(real, place):
+                continue
+            if self._nearest(real) == b"/" and self.plan.access(real) is Access.READ:
+                self._carve(real, Access.READ, existing=True)
 
     def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
         open_rules = [path for path, access in self.rules.items() if access is not Access.DENY]
