@@ -57,8 +57,8 @@ def check(script: str) -> None:
 
 def allowed(shell: str, script: str) -> bool:
     """True if the policy lets it run without a question."""
+    from handrail.policy.context import Situation
     from handrail.policy.decide import Action, decide
-    from handrail.policy.situation import Situation
 
     argv = [shell, "-c", script]
     return decide(argv, rules(), Situation(cwd="/tmp", shell=shell)).action is Action.ALLOW

@@ -9,13 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli.user import HANDRAIL
 
 from handrail import AsyncWorkspace
-from handrail.cli import mcp, options
+from handrail.cli import options
+from handrail.cli.commands import mcp
 from handrail.credentials import is_credential, read_secret, without
 from handrail.errors import UsageError
 from handrail.process.env_policy import EnvPolicy, Inherit, build
+from tests.cli.user import HANDRAIL
 
 OURS = ("HANDRAIL_TOKEN", "HANDRAIL_MCP_TOKEN", "Handrail_Token", "HANDRAIL_NEW_SECRET")
 

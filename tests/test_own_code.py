@@ -13,7 +13,7 @@ import pytest
 
 import handrail
 from handrail import own_code
-from handrail.sandbox import examination
+from handrail.sandbox import doctor
 
 PACKAGE = Path(handrail.__file__).parent
 
@@ -145,17 +145,17 @@ def test_files_with_a_second_name_are_found(
     (place / "double.py").touch()
     name = os.fsencode(place)
     monkeypatch.setattr(own_code, "_places", ((name, name, own_code.CODE),))
-    assert examination._linked_files() == []
+    assert doctor._linked_files() == []
     (tmp_path / "elsewhere.py").hardlink_to(place / "double.py")
-    assert examination._linked_files() == [str(place / "double.py")]
+    assert doctor._linked_files() == [str(place / "double.py")]
 
 
 #: Programs of ours, and a module that each imports.
 HELPERS = {
     "keeper/__main__.py": "keeper/main.py",
-    "sandbox/helper.py": "sandbox/landlock.py",
-    "sandbox/rehearsal.py": "keeper/fork.py",
-    "filesystem/confined.py": "filesystem/service.py",
+    "sandbox/landlock/program.py": "sandbox/landlock/ruleset.py",
+    "sandbox/syscalls/self_test.py": "keeper/fork.py",
+    "sandboxed_files/program.py": "sandboxed_files/service.py",
 }
 FUTURE = "from __future__ import annotations\n"
 

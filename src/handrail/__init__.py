@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from handrail.process.spec import ExitInfo, ExitKind, Usage
     from handrail.version import __version__
     from handrail.workspace.asynchronous import AsyncWorkspace
+    from handrail.workspace.detached_store import WorkspaceBusy
     from handrail.workspace.files import AsyncFiles
-    from handrail.workspace.one_shot import run
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
-    from handrail.workspace.records import WorkspaceBusy
     from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
+    from handrail.workspace.run import run
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
 
@@ -107,8 +107,8 @@ _HOMES = {
         "Result",
         "Waited",
     ),
-    "handrail.workspace.one_shot": ("run",),
-    "handrail.workspace.records": ("WorkspaceBusy",),
+    "handrail.workspace.run": ("run",),
+    "handrail.workspace.detached_store": ("WorkspaceBusy",),
     "handrail.workspace.synchronous": ("Workspace",),
     "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
 }

@@ -2,8 +2,8 @@
 
 A listener enters this registry by being opened: its port stands here before the kernel lets the
 first connection in.  The sandbox asks it, so that no command reaches a listener of the process
-that runs it (``sandbox/own_door.py``).  Unix sockets need no entry: a sandboxed command reaches
-only those that were made in its own sandbox.
+that runs it (``sandbox/syscalls/server_ports.py``).  Unix sockets need no entry: a sandboxed
+command reaches only those that were made in its own sandbox.
 
 Written by the event loop, read by the threads that answer for sandboxes.
 """

@@ -2,10 +2,10 @@
 
 ``places`` lists it: the package, the interpreter and the directories around it, and the directories
 that modules are searched in.  A sandbox makes those below its writable roots read-only
-(``sandbox/layout.py``).  What cannot be read-only, because it is a writable root or lies above one,
-is not searched any more from the first sandbox on (``avoid``): a program of ours drops it from
-``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder keeps our
-imports away from it (``safe_finder.py``).
+(``sandbox/plan/resolve.py``).  What cannot be read-only, because it is a writable root or lies
+above one, is not searched any more from the first sandbox on (``avoid``): a program of ours drops
+it from ``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder
+keeps our imports away from it (``safe_finder.py``).
 """
 
 from __future__ import annotations

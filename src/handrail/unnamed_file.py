@@ -12,7 +12,7 @@ import os
 #: Errors that say nothing about the call itself: ENFILE, EMFILE, ENOMEM.
 _SCARCE = (23, 24, 12)
 _DIRECTORIES = ("/dev/shm", "/run/shm", "/tmp", "/var/tmp")  # noqa: S108 (it gets no name there)
-#: Input of a process has its records beyond this position (``process/stdin_log.py``).
+#: Input of a process has its records beyond this position (``process/stdin/log.py``).
 _LARGEST = (1 << 44) + (1 << 20)
 
 

@@ -16,15 +16,15 @@ import pytest
 
 from handrail import AsyncWorkspace, Profile, Workspace
 from handrail.agent.shell import AgentShell
-from handrail.agent.where import from_profile
+from handrail.agent.target import from_profile
 from handrail.errors import UsageError
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice, Trail
-from handrail.orchestrator.course import SIDE_EFFECTS, TurnAborted
+from handrail.orchestrator.call_flow import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
+from handrail.policy.context import Approval
 from handrail.policy.load import load_files
-from handrail.policy.situation import Approval
 from handrail.unified_exec.events import Begin, End, Event
 from handrail.unified_exec.tools import ToolFailed
 

@@ -13,7 +13,7 @@ import pytest
 import handrail
 
 RUN = "import sys; from handrail.__main__ import main; main()"
-MODULE = "handrail/cli/quick.py"
+MODULE = "handrail/cli/run_fast.py"
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.process_kit import nothing_left
 
-from .user import HANDRAIL
+from tests.cli.user import HANDRAIL
+from tests.server.process_kit import nothing_left
 
 NOBODY = "ws://127.0.0.1:1"
 PATCH = "*** Begin Patch\n*** Delete File: missing\n*** End Patch"
@@ -75,7 +75,8 @@ def test_a_failure(name: str, tmp_path: Path) -> None:
 def test_a_sandbox_that_cannot_be_had(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from handrail.sandbox import landlock, probe\n"
+        "from handrail.sandbox.landlock import ruleset\n"
+        "from handrail.sandbox import probe\n"
         "probe.BWRAP_PLACES = ()\n"
         "from handrail.cli.app import program\n"
         "sys.exit(program())\n"
@@ -98,7 +99,7 @@ def test_a_sandbox_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    from server.server_kit import server_process
+    from tests.server.server_kit import server_process
 
     state = tmp_path / "state"
     state.mkdir(mode=0o700)

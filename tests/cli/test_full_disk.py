@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
-from server.server_kit import server_process
 
-from .user import HANDRAIL
+from tests.cli.user import HANDRAIL
+from tests.server.process_kit import nothing_left
+from tests.server.server_kit import server_process
 
 #: Each writes something to stdout.
 WRITERS = {

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
 
-from handrail.sandbox import landlock
-
-from .user import HANDRAIL
+from handrail.sandbox.landlock import ruleset
+from tests.cli.user import HANDRAIL
+from tests.server.process_kit import nothing_left
 
 READ_ONLY = ["sandbox", "--profile", "read-only", "--"]
 WAYS = {
@@ -115,7 +114,7 @@ def test_a_log_can_be_appended_to_and_nothing_else(number: int, places: tuple[Pa
 
 
 @pytest.mark.skipif(
-    landlock.abi_version() < landlock.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
+    ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
 )
 def test_landlock_copies_as_well(places: tuple[Path, Path]) -> None:
     workspace, outside = places
@@ -125,7 +124,7 @@ def test_landlock_copies_as_well(places: tuple[Path, Path]) -> None:
         "import sys\n"
         "from handrail.sandbox import probe\n"
         "probe.BWRAP_PLACES = ()\n"
-        "from handrail.cli.sandbox import main\n"
+        "from handrail.cli.commands.sandbox import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     script = (
@@ -250,7 +249,7 @@ def test_a_directory_is_no_stream(places: tuple[Path, Path]) -> None:
     code = (
         "import os, sys\n"
         "os.dup2(os.open(sys.argv[1], os.O_RDONLY), 0)\n"
-        "from handrail.cli.sandbox import main\n"
+        "from handrail.cli.commands.sandbox import main\n"
         "sys.exit(main(sys.argv[2:]))\n"
     )
     done = subprocess.run(

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.server_kit import server_process
 
-from handrail.cli.completion import render
+from handrail.cli.commands.completion import render
 from handrail.cli.terminal import read_key
-
-from .user import HANDRAIL, Terminal
+from tests.cli.user import HANDRAIL, Terminal
+from tests.server.server_kit import server_process
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -231,7 +230,8 @@ def test_a_line_of_progress_stays_a_line(url: str, env: dict[str, str], tmp_path
     name = "a\n\x1b[2J" + "b" * 150
     (tmp_path / name).write_bytes(bytes(3 << 20))
     # Not before half a second has gone by, so a copy that is slow has to be had.
-    patient = "import sys; from handrail.cli import copy, app; copy._PATIENCE_SECONDS = 0\n"
+    patient = "import sys\nfrom handrail.cli import app\n"
+    patient += "from handrail.cli.commands import cp\ncp._PATIENCE_SECONDS = 0\n"
     patient += "sys.exit(app._ordinary(sys.argv[1:]))"
     words = ["cp", "--at", url, str(tmp_path / name), f":{tmp_path}/copy"]
     with Terminal(sys.executable, "-c", patient, *words, env=env) as terminal:

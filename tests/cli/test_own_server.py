@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor.sshd import end_all
-from server.process_kit import WAIT, nothing_left
+
+from tests.executor.sshd import end_all
+from tests.server.process_kit import WAIT, nothing_left
 
 HANDRAIL = [sys.executable, "-m", "handrail"]
 

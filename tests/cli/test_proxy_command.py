@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor.sshd import end_all
-from keeper.watching import bearing, eventually
-from server.process_kit import nothing_left
 
 from handrail.executor.base import SpawnRequest
 from handrail.executor.remote import RemoteExecutor
+from tests.executor.sshd import end_all
+from tests.keeper.watching import bearing, eventually
+from tests.server.process_kit import nothing_left
 
 PROXY = [sys.executable, "-m", "handrail", "proxy"]
 REQUEST = SpawnRequest("p", ("/bin/sh", "-c", "echo $0"), "/", {"PATH": "/usr/bin:/bin"})

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.places import codex_server, why_not
-from server.process_kit import nothing_left
-from server.server_kit import server_process
 
-from cli.user import HANDRAIL
-from handrail.sandbox.temporary import Temporary
+from handrail.sandbox.temp_dirs import TempDir
+from tests.cli.user import HANDRAIL
+from tests.executor.places import codex_server, why_not
+from tests.server.process_kit import nothing_left
+from tests.server.server_kit import server_process
 
 OFF = ["--sandbox", "off"]
 #: A descendant that never stops to write, and the command's own last words.
@@ -196,7 +196,7 @@ def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
     others = [tmp_path / "handrail-tmp-mine", tmp_path / "handrail-tmp-0123abcd9"]
     for other in others:
         other.mkdir()
-    alive = Temporary("feedbeef", place=os.fsencode(tmp_path))
+    alive = TempDir("feedbeef", place=os.fsencode(tmp_path))
     script = f"while [ -e {dead} ]; do sleep 0.01; done"
     assert handrail("run", "--", "sh", "-c", script, env=env, cwd=tmp_path).returncode == 0
     assert sorted(os.listdir(tmp_path)) == sorted(

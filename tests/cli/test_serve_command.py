@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from server.process_kit import WAIT, alive, children, nothing_left
-from server.server_kit import SERVE, server_process
 
 from handrail.cli.app import main
 from handrail.version import __version__
+from tests.server.process_kit import WAIT, alive, children, nothing_left
+from tests.server.server_kit import SERVE, server_process
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
-from server.server_kit import ServerProcess
 
-from .user import HANDRAIL
+from tests.cli.user import HANDRAIL
+from tests.server.process_kit import nothing_left
+from tests.server.server_kit import ServerProcess
 
 MIB = 1 << 20
 #: Writes so many pieces of 64 KiB, and tells a file how far it is.

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
 
-from cli.user import HANDRAIL, Terminal
+from tests.cli.user import HANDRAIL, Terminal
+from tests.server.process_kit import nothing_left
 
 WAYS = {
     "run": ("run", "--"),

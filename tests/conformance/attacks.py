@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.comparison import NotRunError
+from tests.conformance.comparison import NotRunError
 
 #: Not under /tmp, which profiles may make writable.
 BASE = "/var/tmp"

@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from conformance.comparison import difference
-from handrail.agent.answers import ToolAnswer
 from handrail.agent.shell import AgentShell
+from handrail.agent.tool_answer import ToolAnswer
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Event, Outcome, RunEnded
 from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode
@@ -23,6 +22,7 @@ from handrail.policy.load import parse_rules
 from handrail.policy.rules import Sandbox
 from handrail.sandbox.denial import likely_denied
 from handrail.unified_exec import settings as unified
+from tests.conformance.comparison import difference
 
 #: Where the rule says something else than a case, on purpose: id -> why.
 DEVIATIONS: dict[str, str] = {}

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from conformance.comparison import difference
 from handrail.errors import HandrailError
 from handrail.executor.local import LocalExecutor
 from handrail.patch import report
@@ -19,6 +18,7 @@ from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.manager import UnifiedExec
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.tools import ExecCommandArgs, ToolFailed
+from tests.conformance.comparison import difference
 
 
 def _bytes(value: str) -> bytes:

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from conformance.comparison import difference
 from handrail.policy import check, danger, is_known_safe, plain_commands
+from tests.conformance.comparison import difference
 
 
 def execpolicy_check(case: dict[str, Any]) -> str | None:

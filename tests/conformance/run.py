@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-if str(HERE.parent) not in sys.path:
-    sys.path.insert(0, str(HERE.parent))
+if str(HERE.parents[1]) not in sys.path:
+    sys.path.insert(0, str(HERE.parents[1]))
 
-from conformance.comparison import NotRunError  # noqa: E402 (needs the path above)
+from tests.conformance.comparison import NotRunError  # noqa: E402 (needs the path above)
 
 Case = dict[str, Any]
 #: None if a case holds, else what does not.
@@ -78,7 +78,7 @@ def _case(line: bytes) -> Case:
 
 def checker(name: str) -> Check:
     """The function that runs cases of this family."""
-    module = importlib.import_module(f"conformance.{MODULES[name]}")
+    module = importlib.import_module(f"tests.conformance.{MODULES[name]}")
     check: Check = getattr(module, name.replace("-", "_"))
     return check
 

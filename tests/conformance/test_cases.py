@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from wire.replay import load_cases, replay
-from wire.runner import Target
 
-from conformance.run import HERE, MODULES, Case, checker, family, load, main, outcome
+from tests.conformance.run import HERE, MODULES, Case, checker, family, load, main, outcome
+from tests.wire.replay import load_cases, replay
+from tests.wire.runner import Target
 
 CASES = HERE / "cases"
 #: The conversations on the wire are replayed by tests/wire.

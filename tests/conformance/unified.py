@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.comparison import difference
+from handrail.unified_exec.answer_text import response_text
 from handrail.unified_exec.events import emit_boundary
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.prune import Entry, pick
-from handrail.unified_exec.response import response_text
 from handrail.unified_exec.truncate import (
     Budget,
     Unit,
@@ -18,6 +17,7 @@ from handrail.unified_exec.truncate import (
     truncate,
 )
 from handrail.unified_exec.wait import exec_yield, poll_yield, write_yield
+from tests.conformance.comparison import difference
 
 
 def _budget(policy: dict[str, Any]) -> Budget:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server.process_kit import nothing_left
+from tests.server.process_kit import nothing_left
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
+
+from tests.server.process_kit import nothing_left
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

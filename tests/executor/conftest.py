@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
 
 from handrail.testing.fixtures import fake_executor
-
-from .places import KINDS, Main, run_in
+from tests.executor.places import KINDS, Main, run_in
+from tests.server.process_kit import nothing_left
 
 __all__ = ["fake_executor"]
 

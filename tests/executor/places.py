@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 import uvloop
-from interop.codex import cache_dir, installed
-from server.server_kit import ServerProcess
 
 from handrail.executor.base import ExecSession, Executor, OutputKind, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.executor.remote import RemoteExecutor
-
-from .sshd import no_sshd, sshd
+from tests.executor.sshd import no_sshd, sshd
+from tests.interop.codex import cache_dir, installed
+from tests.server.server_kit import ServerProcess
 
 #: Long enough for a busy machine; nothing is measured by it.
 LIMIT = 30.0

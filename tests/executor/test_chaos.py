@@ -15,16 +15,14 @@ from typing import Any
 
 import pytest
 import uvloop
-from keeper.watching import eventually_so
 
 from handrail.errors import ExecutorTransportFailed, TerminateFailed
 from handrail.executor.base import OutputKind, SpawnRequest, WaitReason
-from handrail.executor.client import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
+from handrail.executor.session_client import ExecServerClient
 from handrail.process.spec import ExitKind
-
-from .chaos import ChaosProxy, Mood, chaos
-from .places import (
+from tests.executor.chaos import ChaosProxy, Mood, chaos
+from tests.executor.places import (
     ENV,
     LIMIT,
     Room,
@@ -35,6 +33,7 @@ from .places import (
     said,
     serving,
 )
+from tests.keeper.watching import eventually_so
 
 SECONDS = float(os.environ.get("HANDRAIL_CHAOS_SECONDS", "4"))
 SEED = int(os.environ.get("HANDRAIL_CHAOS_SEED", "20"))

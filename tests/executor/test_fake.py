@@ -11,8 +11,7 @@ from handrail.errors import ExecutorSpawnFailed, FilesError, ProcessUnknown, Wri
 from handrail.executor.base import Executor, SandboxKind, SpawnRequest, WaitReason
 from handrail.process.spec import ExitKind
 from handrail.testing import Exit, Expect, FakeExecutor, Pause, Say
-
-from .places import collect
+from tests.executor.places import collect
 
 
 def run(main: Callable[[FakeExecutor], Awaitable[None]], fake: FakeExecutor) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from keeper.watching import children, descriptors, eventually_so, kilobytes
 
 from handrail.errors import ExecutorSpawnFailed
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process.spec import ExitKind
-
-from .places import ENV, Main, Room, collect, run_in, said
+from tests.executor.places import ENV, Main, Room, collect, run_in, said
+from tests.keeper.watching import children, descriptors, eventually_so, kilobytes
 
 Near = Callable[[Main], None]
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from keeper.watching import eventually_so
 
 from handrail.errors import ConnectionLost, LocalProtocolError, RpcError
 from handrail.executor.rpc import MOST_CALLS, CallTimedOut, RpcConnection
 from handrail.transport.base import Transport
 from handrail.transport.memory import memory_pair
+from tests.keeper.watching import eventually_so
 
 
 class Peer:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from server.server_kit import ServerProcess
 
 from handrail.executor.remote import RemoteExecutor
-
-from .places import Room
-from .sshd import free_port
-from .test_chaos import DEADLINE, SECONDS, SEED, SLACK, Load
+from tests.executor.places import Room
+from tests.executor.sshd import free_port
+from tests.executor.test_chaos import DEADLINE, SECONDS, SEED, SLACK, Load
+from tests.server.server_kit import ServerProcess
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("handrail.server.adoption") is None,
+    importlib.util.find_spec("handrail.server.recovery.adopt") is None,
     reason="this server does not take over what one before it has left",
 )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.filesystem import kernel, replacement
+from handrail.filesystem import replacement, syscalls
 
 
 def _descriptors() -> dict[str, str]:
@@ -27,7 +27,7 @@ def _descriptors() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_descriptor_left() -> Iterator[None]:
-    kernel.supports(kernel.RESOLVE_NO_SYMLINKS)
+    syscalls.supports(syscalls.RESOLVE_NO_SYMLINKS)
     before = _descriptors()
     yield
     left = _descriptors().items() - before.items()
@@ -41,8 +41,8 @@ def no_descriptor_left() -> Iterator[None]:
 def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of opening without links."""
     if request.param == "walk":
-        monkeypatch.setattr(kernel, "supports", lambda _resolve: False)
-    elif not kernel.supports(kernel.RESOLVE_NO_SYMLINKS):
+        monkeypatch.setattr(syscalls, "supports", lambda _resolve: False)
+    elif not syscalls.supports(syscalls.RESOLVE_NO_SYMLINKS):
         pytest.skip("this kernel has no openat2")
     return str(request.param)
 

@@ -10,8 +10,7 @@ import pytest
 
 from handrail.filesystem import transfer as transfer_module
 from handrail.filesystem.copying import copy
-
-from .expect import failing
+from tests.filesystem.expect import failing
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> Path:

@@ -13,8 +13,7 @@ import pytest
 
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.filesystem.replacement import Replacement
-
-from .expect import failing
+from tests.filesystem.expect import failing
 
 MIB = 1024 * 1024
 

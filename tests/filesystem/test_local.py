@@ -19,8 +19,7 @@ from handrail.filesystem.local import (
     remove,
     write_file,
 )
-
-from .expect import failing
+from tests.filesystem.expect import failing
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.filesystem import kernel
+from handrail.filesystem import syscalls
 from handrail.filesystem.no_follow import open_no_follow, open_parent, resolve_cached_open
-
-from .expect import failing
+from tests.filesystem.expect import failing
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_nul_is_refused(resolver: str) -> None:
 
 
 def test_cached_open_opens_or_says_it_would_block(tree: Path) -> None:
-    if not kernel.supports(kernel.RESOLVE_CACHED):
+    if not syscalls.supports(syscalls.RESOLVE_CACHED):
         pytest.skip("this kernel has no RESOLVE_CACHED")
     path = str(tree / "to-file")
     os.stat(path)  # warms the cache
@@ -109,6 +108,6 @@ def test_cached_open_opens_or_says_it_would_block(tree: Path) -> None:
 
 
 def test_cached_open_falls_back_to_would_block(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "supports", lambda _resolve: False)
+    monkeypatch.setattr(syscalls, "supports", lambda _resolve: False)
     with pytest.raises(BlockingIOError):
         resolve_cached_open(str(tree / "dir/file"), os.O_RDONLY)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.filesystem import kernel, local, own_processes
+from handrail.filesystem import local, own_processes, syscalls
 from handrail.filesystem.handles import HandleTable
 from handrail.filesystem.walk import WalkOptions, walk
 
@@ -21,7 +21,7 @@ OPTIONS = WalkOptions(max_depth=2, max_directories=100, max_entries=1000)
 @pytest.fixture(params=["openat2", "by steps"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "by steps":
-        monkeypatch.setattr(kernel, "supports", lambda rules: False)
+        monkeypatch.setattr(syscalls, "supports", lambda rules: False)
 
 
 @pytest.fixture

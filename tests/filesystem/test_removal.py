@@ -12,8 +12,7 @@ import pytest
 from handrail.errors import FilesError
 from handrail.filesystem import removal
 from handrail.filesystem.removal import remove
-
-from .expect import as_nobody, failing
+from tests.filesystem.expect import as_nobody, failing
 
 
 @pytest.fixture

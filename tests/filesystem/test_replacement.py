@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.filesystem import kernel
+from handrail.filesystem import syscalls
 from handrail.filesystem.local import write_file
 from handrail.filesystem.replacement import Replacement
-
-from .expect import as_nobody, failing
+from tests.filesystem.expect import as_nobody, failing
 
 
 def names(place: Path) -> list[str]:
@@ -202,7 +201,7 @@ def test_a_failed_reservation_changes_nothing(
     def full(_fd: int, _length: int) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(kernel, "reserve", full)
+    monkeypatch.setattr(syscalls, "reserve", full)
     with failing("other"):
         write_file(str(path), b"new content")
     assert path.read_bytes() == b"old"

@@ -16,7 +16,7 @@ from handrail.filesystem.replacement import Replacement
 
 KILLED = """
 import sys
-from handrail import faults
+from handrail import fault_points as faults
 from handrail.filesystem import local, stage_names
 import os
 if sys.argv[2]:

@@ -11,8 +11,7 @@ import pytest
 
 from handrail.filesystem import walk as walk_module
 from handrail.filesystem.walk import WalkOptions, WalkResult, walk
-
-from .expect import as_nobody, failing
+from tests.filesystem.expect import as_nobody, failing
 
 WIDE = WalkOptions(max_depth=5, max_directories=100, max_entries=100)
 FOLLOW = replace(WIDE, follow_directory_symlinks=True)

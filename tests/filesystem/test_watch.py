@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from handrail.filesystem import kernel
+from handrail.filesystem import syscalls
 from handrail.filesystem import watch as watch_module
 from handrail.filesystem.watch import MAX_PATHS, MissingWatch, WatchSlot
-
-from .expect import as_nobody
+from tests.filesystem.expect import as_nobody
 
 
 def arm(*paths: Path) -> MissingWatch:
@@ -124,7 +123,7 @@ def test_no_inotify_means_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def none_left() -> int:
         raise OSError(24, "too many")
 
-    monkeypatch.setattr(kernel, "inotify_init", none_left)
+    monkeypatch.setattr(syscalls, "inotify_init", none_left)
     assert MissingWatch.arm([str(tmp_path / "a")]) is None
 
 
@@ -135,7 +134,7 @@ def test_a_closed_directory_cannot_be_watched(open_place: Path) -> None:
 
 def test_too_many_events_count_as_a_change(tmp_path: Path) -> None:
     watch = arm(tmp_path / "a")
-    assert watch._matters(-1, kernel.IN_Q_OVERFLOW, b"")
+    assert watch._matters(-1, syscalls.IN_Q_OVERFLOW, b"")
     watch.close()
 
 

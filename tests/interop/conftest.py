@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from . import tool_server
-from .codex import NoCodex, cache_dir, find_codex
-from .kinds import Servers
-from .stage import Stage
+from tests.interop import tool_server
+from tests.interop.codex import NoCodex, cache_dir, find_codex
+from tests.interop.kinds import Servers
+from tests.interop.stage import Stage
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from wire.servers import WebSocketServer
-
-from .codex import toml_list
-from .recorder import Cut, Recorder
-from .recording import Recording, load
-from .tasks import FILES, HTTP, SANDBOX
+from tests.interop.codex import toml_list
+from tests.interop.recorder import Cut, Recorder
+from tests.interop.recording import Recording, load
+from tests.interop.tasks import FILES, HTTP, SANDBOX
+from tests.wire.servers import WebSocketServer
 
 PEER_WANTED = os.environ.get("HANDRAIL_INTEROP_PEER") == "1"
 #: What each server can do beyond running commands.  Whoever adds it to ours adds it here.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .script import Item, Script, ScriptError
+from tests.interop.script import Item, Script, ScriptError
 
 _USAGE = {
     "input_tokens": 1,

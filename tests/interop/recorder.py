@@ -20,7 +20,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Request, Response, Server, ServerConnection, serve
 
-from .recording import Frame, Recording, answers
+from tests.interop.recording import Frame, Recording, answers
 
 #: How long the proxy may take to start and to stop.
 LIMIT = 10.0

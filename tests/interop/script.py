@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .answers import Answer, text_of
+from tests.interop.answers import Answer, text_of
 
 Item = dict[str, Any]
 #: A call: its step, and which of the calls of that step.

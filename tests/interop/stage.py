@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wire.servers import MARK, Household
-
-from .codex import MODEL, Turn, run_turn, write_config
-from .model import Model
-from .script import LAST_WORD, Script, Step
+from tests.interop.codex import MODEL, Turn, run_turn, write_config
+from tests.interop.model import Model
+from tests.interop.script import LAST_WORD, Script, Step
+from tests.wire.servers import MARK, Household
 
 
 @dataclass(frozen=True)

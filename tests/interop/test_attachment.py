@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from wire.servers import WebSocketServer
 
-from .codex import INSTALL_LIMIT, toml_list
-from .script import Run
-from .stage import Stage
+from tests.interop.codex import INSTALL_LIMIT, toml_list
+from tests.interop.script import Run
+from tests.interop.stage import Stage
+from tests.wire.servers import WebSocketServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(INSTALL_LIMIT + 60)]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from .codex import INSTALL_LIMIT
-from .kinds import KINDS, Attachment, Kind, Servers, over_stdio, over_websocket
-from .stage import Stage
-from .tasks import ALL, TOOL_URL, Outcome, Task
-from .wire_order import check_order
+from tests.interop.codex import INSTALL_LIMIT
+from tests.interop.kinds import KINDS, Attachment, Kind, Servers, over_stdio, over_websocket
+from tests.interop.stage import Stage
+from tests.interop.tasks import ALL, TOOL_URL, Outcome, Task
+from tests.interop.wire_order import check_order
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(INSTALL_LIMIT + 60)]
 

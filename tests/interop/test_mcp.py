@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from .codex import INSTALL_LIMIT, Turn, toml_list
-from .model import Model
-from .script import Use
-from .stage import Stage
+from tests.interop.codex import INSTALL_LIMIT, Turn, toml_list
+from tests.interop.model import Model
+from tests.interop.script import Use
+from tests.interop.stage import Stage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(INSTALL_LIMIT + 60)]
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from .answers import Answer
-from .recorder import Cut
-from .recording import Frame, Recording, load
-from .script import LAST_WORD, Poll, Run, Script, ScriptError, Together, Write
-from .wire_order import check_order
+from tests.interop.answers import Answer
+from tests.interop.recorder import Cut
+from tests.interop.recording import Frame, Recording, load
+from tests.interop.script import LAST_WORD, Poll, Run, Script, ScriptError, Together, Write
+from tests.interop.wire_order import check_order
 
 RUNNING = "Chunk ID: 0a1b2c\nProcess running with session ID 77\nOutput:\n"
 ENDED = "Chunk ID: 0a1b2c\nProcess exited with code 3\nOriginal token count: 1\nOutput:\nhi\n"

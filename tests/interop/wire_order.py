@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from .recording import Recording
+from tests.interop.recording import Recording
 
 OUTPUT, EXITED, CLOSED = "process/output", "process/exited", "process/closed"
 #: What a number stands for: a chunk with its stream, or one of the two last events.

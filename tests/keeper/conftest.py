@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from .peer import Peer, embedded
-from .watching import nothing_left
+from tests.keeper.peer import Peer, embedded
+from tests.keeper.watching import nothing_left
 
 
 @pytest.fixture(autouse=True)

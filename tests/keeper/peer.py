@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from handrail.keeper import link
-from handrail.process.keeper_program import KeeperHandle, start_keeper
-
-from .watching import LIMIT, descriptors, eventually, reaped
+from handrail.keeper import messages
+from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from tests.keeper.watching import LIMIT, descriptors, eventually, reaped
 
 PYTHON = sys.executable
 #: For children whose program is looked up by nobody.
@@ -85,26 +84,26 @@ class Peer:
     def say(self, op: int, *fields: bytes, fds: tuple[int, ...] = ()) -> int:
         """Send without waiting; the serial number."""
         self._serial += 1
-        link.send(self.sock, op, self._serial, fields, fds)
+        messages.send(self.sock, op, self._serial, fields, fds)
         return self._serial
 
-    def take(self) -> link.Message | None:
+    def take(self) -> messages.Message | None:
         """The next message that is not an exit; None when the keeper is gone."""
         while True:
             try:
-                message = link.receive(self.sock)
+                message = messages.receive(self.sock)
             except ConnectionResetError:  # gone, and something of ours was not read
                 return None
             if message is None:
                 return None
             self._fds += message.fds
-            if message.op != link.EXITED:
+            if message.op != messages.EXITED:
                 return message
             child, *numbers = message.fields
             assert child not in self.exits, "an exit came twice"
             self.exits[child] = Exit(*map(int, numbers))
 
-    def ask(self, op: int, *fields: bytes, fds: tuple[int, ...] = ()) -> link.Message:
+    def ask(self, op: int, *fields: bytes, fds: tuple[int, ...] = ()) -> messages.Message:
         serial = self.say(op, *fields, fds=fds)
         message = self.take()
         assert message is not None, "the keeper went away"
@@ -113,19 +112,19 @@ class Peer:
 
     # --- what a server does ----------------------------------------------------------------------
 
-    def hello(self, version: int = link.VERSION) -> Peer:
-        answer = self.ask(link.HELLO, b"%d" % version, b"%d" % os.getpid())
-        if answer.op == link.REFUSED:
+    def hello(self, version: int = messages.VERSION) -> Peer:
+        answer = self.ask(messages.HELLO, b"%d" % version, b"%d" % os.getpid())
+        if answer.op == messages.REFUSED:
             raise Refused(answer.fields[0].decode())
-        assert answer.op == link.WELCOME
-        assert answer.fields[:2] == [b"%d" % link.VERSION, b"%d" % self.keeper]
+        assert answer.op == messages.WELCOME
+        assert answer.fields[:2] == [b"%d" % messages.VERSION, b"%d" % self.keeper]
         return self
 
     def say_spawn(
         self,
         argv: list[str | bytes],
         *,
-        mode: bytes = link.MODE_PIPES,
+        mode: bytes = messages.MODE_PIPES,
         env: dict[str, str] | None = None,
         cwd: str = "/",
         size: tuple[int, int] = (24, 80),
@@ -143,7 +142,7 @@ class Peer:
         head = [name, mode, rows, cols, numbers, words[0], b"%d" % len(words)]
         directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY)
         try:
-            self.say(link.SPAWN, *head, *words, *pairs, fds=(directory, *passed.values()))
+            self.say(messages.SPAWN, *head, *words, *pairs, fds=(directory, *passed.values()))
         finally:
             os.close(directory)
         return name
@@ -152,9 +151,9 @@ class Peer:
         """The answer to the oldest spawn."""
         answer = self.take()
         assert answer is not None
-        if answer.op == link.FAILED:
+        if answer.op == messages.FAILED:
             raise Failed(int(answer.fields[0]))
-        assert answer.op == link.SPAWNED
+        assert answer.op == messages.SPAWNED
         *fds, pidfd = answer.fds
         return Held(answer.fields[0], int(answer.fields[1]), pidfd, fds)
 
@@ -169,24 +168,24 @@ class Peer:
         return self.spawn([PYTHON, "-I", "-S", "-c", script, *words], **how)
 
     def signal(self, child: Held, number: int, scope: bytes) -> int:
-        return int(self.ask(link.SIGNAL, child.name, b"%d" % number, scope).fields[0])
+        return int(self.ask(messages.SIGNAL, child.name, b"%d" % number, scope).fields[0])
 
     def orphans(self) -> dict[bytes, int]:
-        fields = self.ask(link.ORPHANS).fields
+        fields = self.ask(messages.ORPHANS).fields
         return dict(zip(fields[::2], map(int, fields[1::2]), strict=True))
 
     def listing(self) -> dict[bytes, tuple[int, bytes, dict[bytes, int]]]:
         """What LIST tells: pid, status and descriptors by name, of each child."""
-        self.say(link.LIST)
+        self.say(messages.LIST)
         found = {}
-        while (message := self.take()) and message.op in (link.NOTED, link.CHILD):
-            if message.op == link.NOTED:
+        while (message := self.take()) and message.op in (messages.NOTED, messages.CHILD):
+            if message.op == messages.NOTED:
                 continue
             child, pid, status, _, _, _, *names = message.fields
             fds = dict(zip(names, message.fds, strict=True))
             found[child] = (int(pid), status, fds)
         assert message is not None
-        assert message.op == link.DONE
+        assert message.op == messages.DONE
         assert int(message.fields[0]) == len(found)
         return found
 
@@ -194,9 +193,9 @@ class Peer:
         """Wait for the exit of one child."""
         while child.name not in self.exits:
             # Anything else that comes is not an answer anybody waits for.
-            message = link.receive(self.sock)
+            message = messages.receive(self.sock)
             assert message is not None, "the keeper went away"
-            assert message.op == link.EXITED, "an answer nobody asked for"
+            assert message.op == messages.EXITED, "an answer nobody asked for"
             name, *numbers = message.fields
             assert name not in self.exits, "an exit came twice"
             self.exits[name] = Exit(*map(int, numbers))
@@ -204,7 +203,7 @@ class Peer:
 
     def settle(self) -> None:
         """Everything that was said is done."""
-        self.ask(link.SIGNAL, b"nobody", b"0", link.SCOPE_LEADER)
+        self.ask(messages.SIGNAL, b"nobody", b"0", messages.SCOPE_LEADER)
 
     def held_open(self) -> dict[int, str]:
         """The keeper's descriptors, when it has nothing in hand."""

@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handrail.keeper import handover, link
-from handrail.process.keeper_program import PROGRAM, check_keeper
-
-from .peer import Lodge, Peer, lodge, read_all
-from .watching import alive, descriptors, eventually
+from handrail.keeper import messages, reexec_save
+from handrail.process.keeper_client.start import PROGRAM, check_keeper
+from tests.keeper.peer import Lodge, Peer, lodge, read_all
+from tests.keeper.watching import alive, descriptors, eventually
 
 #: A server of its own process: takes the lease, tells so, and answers questions or not.
 _HOLDER = """
 import os, socket, sys
 sys.path[:0] = sys.argv[2].split(":")
-from handrail.keeper import link
+from handrail.keeper import messages as link
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[1])
 link.send(sock, link.HELLO, 1, [b"%d" % link.VERSION, b"%d" % os.getpid()])
@@ -40,23 +39,23 @@ def holder(keeper: Lodge, how: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            assert int(server.stdout.readline()) == link.WELCOME
+            assert int(server.stdout.readline()) == messages.WELCOME
             yield server
         finally:
             server.kill()
 
 
-def claim(keeper: Lodge) -> tuple[Peer, link.Message]:
+def claim(keeper: Lodge) -> tuple[Peer, messages.Message]:
     peer = keeper.connect()
-    return peer, peer.ask(link.HELLO, b"%d" % link.VERSION, b"%d" % os.getpid(), b"claim")
+    return peer, peer.ask(messages.HELLO, b"%d" % messages.VERSION, b"%d" % os.getpid(), b"claim")
 
 
 def test_a_holder_that_answers_keeps_it(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
         peer, answer = claim(keeper)
-        assert answer.op == link.REFUSED
+        assert answer.op == messages.REFUSED
         assert b"%d" % server.pid in answer.fields[0]
-        assert peer.ask(link.WHO).fields == [b"%d" % server.pid]
+        assert peer.ask(messages.WHO).fields == [b"%d" % server.pid]
         assert server.poll() is None
         peer.close()
 
@@ -65,16 +64,16 @@ def test_a_holder_that_is_stopped_is_ended_first(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
         server.send_signal(signal.SIGSTOP)
         peer, answer = claim(keeper)
-        assert answer.op == link.WELCOME
+        assert answer.op == messages.WELCOME
         assert server.wait(10) == -signal.SIGKILL
-        assert peer.ask(link.WHO).fields == [b"%d" % os.getpid()]
+        assert peer.ask(messages.WHO).fields == [b"%d" % os.getpid()]
         peer.close()
 
 
 def test_a_holder_that_does_not_answer_is_ended_after_a_while(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper, holder(keeper, "is deaf") as server:
         peer, answer = claim(keeper)
-        assert answer.op == link.WELCOME
+        assert answer.op == messages.WELCOME
         assert server.wait(10) == -signal.SIGKILL
         peer.close()
 
@@ -83,10 +82,10 @@ def test_who_asks_and_leaves_disturbs_nobody(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
         for _ in range(3):
             peer = keeper.connect()
-            peer.say(link.HELLO, b"%d" % link.VERSION, b"1", b"claim")
+            peer.say(messages.HELLO, b"%d" % messages.VERSION, b"1", b"claim")
             peer.close()
         peer, answer = claim(keeper)
-        assert answer.op == link.REFUSED
+        assert answer.op == messages.REFUSED
         assert server.poll() is None
         peer.close()
 
@@ -94,21 +93,21 @@ def test_who_asks_and_leaves_disturbs_nobody(tmp_path: Path) -> None:
 def test_notes_are_kept_for_the_next(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper:
         first = keeper.first.hello()
-        first.say(link.NOTE, b"a", b"1")
-        first.say(link.NOTE, b"b", b"2")
-        first.say(link.NOTE, b"a", b"3")
-        first.say(link.NOTE, b"b")
+        first.say(messages.NOTE, b"a", b"1")
+        first.say(messages.NOTE, b"b", b"2")
+        first.say(messages.NOTE, b"a", b"3")
+        first.say(messages.NOTE, b"b")
         first.close()
         second = keeper.connect()
-        eventually(lambda: second.ask(link.WHO).fields == [b"0"], "the lease is free")
+        eventually(lambda: second.ask(messages.WHO).fields == [b"0"], "the lease is free")
         second.hello()
-        second.say(link.LIST)
+        second.say(messages.LIST)
         noted = second.take()
         assert noted is not None
-        assert (noted.op, noted.fields) == (link.NOTED, [b"a", b"3"])
+        assert (noted.op, noted.fields) == (messages.NOTED, [b"a", b"3"])
         done = second.take()
         assert done is not None
-        assert done.op == link.DONE
+        assert done.op == messages.DONE
         second.close()
 
 
@@ -124,21 +123,21 @@ def test_the_check_before_a_handover() -> None:
 def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper:
         peer = keeper.first.hello()
-        asks = peer.sh("cat", mode=link.MODE_STDIN, name=b"asks")
-        terminal = peer.sh("cat", mode=link.MODE_PTY, name=b"terminal")
+        asks = peer.sh("cat", mode=messages.MODE_STDIN, name=b"asks")
+        terminal = peer.sh("cat", mode=messages.MODE_PTY, name=b"terminal")
         ended = peer.sh("exit 7", name=b"ended")
         peer.exit(ended)
-        peer.say(link.NOTE, b"session", b"note")
+        peer.say(messages.NOTE, b"session", b"note")
         peer.settle()
         before = descriptors(keeper.keeper)
         visitor = keeper.connect()
         for _ in range(2):
-            answer = peer.ask(link.REEXEC, *(word.encode() for word in PROGRAM))
-            assert (answer.op, answer.fields) == (link.DONE, [b"%d" % keeper.keeper])
+            answer = peer.ask(messages.REEXEC, *(word.encode() for word in PROGRAM))
+            assert (answer.op, answer.fields) == (messages.DONE, [b"%d" % keeper.keeper])
         command = Path(f"/proc/{keeper.keeper}/cmdline").read_bytes()
         assert b"--state" in command
         assert alive(asks.pid)
-        peer.say(link.LIST)
+        peer.say(messages.LIST)
         noted = peer.take()
         assert noted is not None
         assert noted.fields == [b"session", b"note"]
@@ -148,7 +147,7 @@ def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
         assert (noted.fields[0], words[::7]) == (b"families", [b"asks", b"terminal", b"ended"])
         assert [int(word) > 0 for word in words[2::7]] == [False, False, True]
         found = {}
-        while (message := peer.take()) and message.op == link.CHILD:
+        while (message := peer.take()) and message.op == messages.CHILD:
             found[message.fields[0]] = message.fields[1:3]
             message.close()
         assert found[b"ended"] == [b"%d" % ended.pid, b"%d" % (7 << 8)]
@@ -158,7 +157,7 @@ def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
         new = peer.sh("exec ls /proc/self/fd", name=b"new")
         assert read_all(new.out).split() == [b"0", b"1", b"2", b"3"]  # the last is ls's own
         peer.exit(new)
-        assert int(peer.ask(link.SIGNAL, b"asks", b"15", link.SCOPE_LEADER).fields[0]) == 1
+        assert int(peer.ask(messages.SIGNAL, b"asks", b"15", messages.SCOPE_LEADER).fields[0]) == 1
         peer.exit(asks)
         visitor.close()
         assert len(before) + 8 > len(descriptors(keeper.keeper))
@@ -171,8 +170,8 @@ def _children(pid: int) -> list[str]:
 def test_a_program_that_is_not_there_changes_nothing(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper:
         peer = keeper.first.hello()
-        answer = peer.ask(link.REEXEC, b"/nonexistent/python", b"/nonexistent/program")
-        assert answer.op == link.REFUSED
+        answer = peer.ask(messages.REEXEC, b"/nonexistent/python", b"/nonexistent/program")
+        assert answer.op == messages.REFUSED
         assert b"cannot be executed" in answer.fields[0]
         new = peer.sh("exec ls /proc/self/fd", name=b"new")
         assert read_all(new.out).split() == [b"0", b"1", b"2", b"3"]  # the last is ls's own
@@ -183,13 +182,13 @@ def test_who_has_not_the_lease_cannot_replace_the_keeper(tmp_path: Path) -> None
     with lodge(tmp_path) as keeper:
         keeper.first.hello()
         visitor = keeper.connect()
-        answer = visitor.ask(link.REEXEC, *(word.encode() for word in PROGRAM))
-        assert answer.op == link.REFUSED
+        answer = visitor.ask(messages.REEXEC, *(word.encode() for word in PROGRAM))
+        assert answer.op == messages.REFUSED
         visitor.close()
 
 
 def test_every_line_of_a_handover_is_read_as_it_was_written() -> None:
     state = os.memfd_create("test", os.MFD_CLOEXEC)
-    lines = [handover._line(b"note", b"key\n", b""), handover._line(b"link", b"7")]
+    lines = [reexec_save._line(b"note", b"key\n", b""), reexec_save._line(b"link", b"7")]
     os.write(state, b"\n".join(lines))
-    assert handover.read(state) == [(b"note", [b"key\n", b""]), (b"link", [b"7"])]
+    assert reexec_save.read(state) == [(b"note", [b"key\n", b""]), (b"link", [b"7"])]

@@ -13,11 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import link
-from handrail.process.keeper_program import start_keeper
-
-from .peer import PYTHON, Lodge, Peer, Refused, embedded, held_by, lodge, read_all, read_line
-from .watching import alive, bearing, children, descriptors, eventually, exists, reaped
+from handrail.keeper import messages
+from handrail.process.keeper_client.start import start_keeper
+from tests.keeper.peer import (
+    PYTHON,
+    Lodge,
+    Peer,
+    Refused,
+    embedded,
+    held_by,
+    lodge,
+    read_all,
+    read_line,
+)
+from tests.keeper.watching import alive, bearing, children, descriptors, eventually, exists, reaped
 
 SLEEP = ["/bin/sleep", "1000"]
 ESCAPE = "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait"
@@ -28,17 +37,17 @@ ESCAPE = "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait"
 
 def test_nobody_is_obeyed_before_hello() -> None:
     with embedded(hello=False) as peer:
-        for op in (link.SPAWN, link.SIGNAL, link.LIST, link.STOP, link.ORPHANS):
+        for op in (messages.SPAWN, messages.SIGNAL, messages.LIST, messages.STOP, messages.ORPHANS):
             answer = peer.ask(op, b"1")
-            assert (answer.op, answer.fields) == (link.REFUSED, [b"say hello first"])
+            assert (answer.op, answer.fields) == (messages.REFUSED, [b"say hello first"])
         peer.hello()
         peer.exit(peer.sh("true"))
 
 
 def test_another_version_is_refused_and_may_try_again() -> None:
     with embedded(hello=False) as peer:
-        with pytest.raises(Refused, match=f"version {link.VERSION}"):
-            peer.hello(version=link.VERSION + 1)
+        with pytest.raises(Refused, match=f"version {messages.VERSION}"):
+            peer.hello(version=messages.VERSION + 1)
         peer.hello()
 
 
@@ -49,8 +58,8 @@ def test_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> Non
         second = keeper.connect()
         with pytest.raises(Refused, match=f"in use by process {os.getpid()}"):
             second.hello()
-        for op in (link.SPAWN, link.SIGNAL, link.STOP):
-            assert second.ask(op, child.name, b"9", link.SCOPE_TREE).op == link.REFUSED
+        for op in (messages.SPAWN, messages.SIGNAL, messages.STOP):
+            assert second.ask(op, child.name, b"9", messages.SCOPE_TREE).op == messages.REFUSED
         first.settle()  # and the first one is still obeyed
         first.close()
         eventually(lambda: _welcome(second), "the lease is free")
@@ -113,7 +122,7 @@ def test_another_user_is_not_let_in() -> None:
         b"\x01",  # no whole head
         b"\x82\0\0\0\0",  # a big body without its memfd
         b"\x01\0\0\0\0nonsense",  # HELLO without numbers
-        b"\x01\0\0\0\0" + b"%d" % link.VERSION,  # HELLO with too little
+        b"\x01\0\0\0\0" + b"%d" % messages.VERSION,  # HELLO with too little
     ],
 )
 def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, packet: bytes) -> None:
@@ -130,17 +139,20 @@ def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, pack
 @pytest.mark.parametrize(
     ("op", "fields"),
     [
-        (link.SPAWN, (b"1",)),
-        (link.SPAWN, (b"1", link.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"many", b"true")),
+        (messages.SPAWN, (b"1",)),
         (
-            link.SPAWN,
-            (b"1", link.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"1", b"true"),
+            messages.SPAWN,
+            (b"1", messages.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"many", b"true"),
+        ),
+        (
+            messages.SPAWN,
+            (b"1", messages.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"1", b"true"),
         ),  # no cwd
-        (link.SIGNAL, (b"1", b"kill", link.SCOPE_TREE)),
-        (link.SIGNAL, ()),
-        (link.KEEP, ()),
-        (link.HELLO, (b"%d" % link.VERSION,)),
-        (link.DROP, (b"child",)),
+        (messages.SIGNAL, (b"1", b"kill", messages.SCOPE_TREE)),
+        (messages.SIGNAL, ()),
+        (messages.KEEP, ()),
+        (messages.HELLO, (b"%d" % messages.VERSION,)),
+        (messages.DROP, (b"child",)),
     ],
 )
 def test_nonsense_of_the_holder_costs_it_the_lease_and_no_child(
@@ -161,13 +173,13 @@ def test_what_means_nothing_does_nothing(server: Peer) -> None:
     before = server.held_open()
     null = os.open("/dev/null", os.O_RDONLY)
     server.say(99, b"unknown", fds=(null,))
-    server.say(link.KEEP, child.name, b"nothing")
-    server.say(link.KEEP, b"stranger", b"spool", fds=(null, null))
-    server.say(link.KEEP, child.name, b"one of two", fds=(null, null))
-    server.say(link.DROP, child.name, b"unknown")
-    server.say(link.DROP, child.name, b"one of two")
-    server.say(link.RELEASE, b"stranger")
-    server.say(link.FORGET, b"stranger")
+    server.say(messages.KEEP, child.name, b"nothing")
+    server.say(messages.KEEP, b"stranger", b"spool", fds=(null, null))
+    server.say(messages.KEEP, child.name, b"one of two", fds=(null, null))
+    server.say(messages.DROP, child.name, b"unknown")
+    server.say(messages.DROP, child.name, b"one of two")
+    server.say(messages.RELEASE, b"stranger")
+    server.say(messages.FORGET, b"stranger")
     os.close(null)
     assert server.held_open() == before
 
@@ -180,7 +192,7 @@ def test_embedded_keeper_ends_with_its_link_and_takes_the_children_along() -> No
     peer = Peer(handle.sock, handle.pid).hello()
     escaped = peer.sh(ESCAPE)
     pids = [int(read_line(escaped.out)) for _ in range(2)]
-    terminal = peer.spawn(SLEEP, mode=link.MODE_PTY)
+    terminal = peer.spawn(SLEEP, mode=messages.MODE_PTY)
     peer.close()
     eventually(lambda: reaped(handle.pid), "the keeper ends")
     for pid in (*pids, terminal.pid):
@@ -196,7 +208,7 @@ def test_embedded_keeper_ends_with_an_owner_that_never_spoke() -> None:
 OWNER = """
 import os, signal, sys
 sys.path[:0] = sys.argv[2].split(":")
-from keeper.peer import Peer, start_keeper, read_line
+from tests.keeper.peer import Peer, start_keeper, read_line
 handle = start_keeper()
 peer = Peer(handle.sock, handle.pid).hello()
 child = peer.sh(sys.argv[1])
@@ -255,7 +267,7 @@ def test_children_and_their_output_outlive_a_killed_server(tmp_path: Path) -> No
         # The names of the first server are still taken; those of the second are its own.
         child = second.sh("true", name=b"new")
         second.exit(child)
-        second.ask(link.STOP)
+        second.ask(messages.STOP)
         second.close()
 
 
@@ -268,8 +280,8 @@ _SERVER = """
 import os, signal, sys
 sys.path[:0] = sys.argv[2].split(":")
 import socket
-from handrail.keeper import link
-from keeper.peer import Peer, Refused
+from handrail.keeper import messages as link
+from tests.keeper.peer import Peer, Refused
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[1])
 peer = Peer(sock, int(sys.argv[3]))
@@ -358,7 +370,7 @@ def test_everything_ends(tmp_path: Path, how: str, with_listener: bool) -> None:
         pids = [int(read_line(escaped.out)) for _ in range(2)]
         many = [peer.spawn(SLEEP) for _ in range(40)]
         if how == "stop":
-            assert peer.ask(link.STOP).op == link.DONE
+            assert peer.ask(messages.STOP).op == messages.DONE
         else:
             os.kill(handle.pid, signal.SIGTERM)
         while peer.take() is not None:
@@ -392,7 +404,7 @@ def test_nothing_is_lost_on_a_server_that_does_not_read(tmp_path: Path) -> None:
         assert [child.name for child in held] == names
         assert all(server.exit(child).status == 0 for child in held)
         for at in range(0, count, 100):
-            server.say(link.FORGET, *names[at : at + 100])
+            server.say(messages.FORGET, *names[at : at + 100])
         server.let_go()
         server.settle()
         assert len(descriptors(keeper.keeper)) == len(before)
@@ -411,7 +423,7 @@ def test_a_server_that_is_gone_with_answers_unread_leaves_no_descriptor(tmp_path
         names = list(second.listing())
         second.let_go()
         for at in range(0, len(names), 100):
-            second.say(link.FORGET, *names[at : at + 100])
+            second.say(messages.FORGET, *names[at : at + 100])
         second.settle()
         assert len(descriptors(keeper.keeper)) == before
         second.close()
@@ -438,7 +450,7 @@ _SLEEPER = """
 import os, signal, sys
 sys.path[:0] = sys.argv[2].split(":")
 import socket
-from keeper.peer import Peer, Refused
+from tests.keeper.peer import Peer, Refused
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[1])
 peer = Peer(sock, int(sys.argv[3]))

@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import link
+from handrail.keeper import messages
+from tests.keeper.peer import Failed, Peer, embedded, read_all, read_line
+from tests.keeper.watching import (
+    alive,
+    children,
+    descriptors,
+    eventually,
+    exists,
+    kilobytes,
+    stat,
+    status,
+)
 
-from .peer import Failed, Peer, embedded, read_all, read_line
-from .watching import alive, children, descriptors, eventually, exists, kilobytes, stat, status
-
-ALL_MODES = [link.MODE_PIPES, link.MODE_STDIN, link.MODE_PTY]
+ALL_MODES = [messages.MODE_PIPES, messages.MODE_STDIN, messages.MODE_PTY]
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -31,19 +39,19 @@ def test_pipes_are_apart_and_stdin_is_the_null_device(server: Peer) -> None:
 
 
 def test_stdin_is_a_pipe_that_ends_when_both_copies_are_closed(server: Peer) -> None:
-    child = server.sh("cat; echo end", mode=link.MODE_STDIN)
+    child = server.sh("cat; echo end", mode=messages.MODE_STDIN)
     os.write(child.inp, b"hello\n")
     assert read_line(child.out) == b"hello"
     os.close(child.inp)
     server.settle()
     assert alive(child.pid)  # it still waits: the keeper has a copy
-    server.say(link.DROP, child.name, b"stdin")
+    server.say(messages.DROP, child.name, b"stdin")
     assert read_all(child.out) == b"end\n"
     server.exit(child)
 
 
 def test_our_ends_do_not_block_and_the_childs_do(server: Peer) -> None:
-    child = server.sh("cat", mode=link.MODE_STDIN)
+    child = server.sh("cat", mode=messages.MODE_STDIN)
     for fd in child.fds:
         assert not os.get_blocking(fd)
     for fd in range(3):
@@ -53,7 +61,7 @@ def test_our_ends_do_not_block_and_the_childs_do(server: Peer) -> None:
 
 
 def test_terminal_is_the_controlling_one(server: Peer) -> None:
-    child = server.sh("tty; echo to-tty >/dev/tty; sleep 1000", mode=link.MODE_PTY)
+    child = server.sh("tty; echo to-tty >/dev/tty; sleep 1000", mode=messages.MODE_PTY)
     path = read_line(child.out)
     assert path.startswith(b"/dev/pts/")
     assert read_line(child.out) == b"to-tty"
@@ -66,7 +74,7 @@ def test_terminal_is_the_controlling_one(server: Peer) -> None:
 
 @pytest.mark.parametrize("size", [(24, 80), (1, 1), (333, 1000), (65535, 65535)])
 def test_window_size(server: Peer, size: tuple[int, int]) -> None:
-    child = server.sh("stty size", mode=link.MODE_PTY, size=size)
+    child = server.sh("stty size", mode=messages.MODE_PTY, size=size)
     assert read_line(child.out) == b"%d %d" % size
     server.exit(child)
 
@@ -75,14 +83,14 @@ def test_window_size(server: Peer, size: tuple[int, int]) -> None:
 def test_a_size_no_terminal_has_fails_the_spawn_alone(server: Peer, size: tuple[int, int]) -> None:
     before = server.held_open()
     with pytest.raises(Failed) as caught:
-        server.sh("true", mode=link.MODE_PTY, size=size)
+        server.sh("true", mode=messages.MODE_PTY, size=size)
     assert caught.value.errno == errno.EINVAL
     assert server.held_open() == before
     server.exit(server.sh("true"))
 
 
 def test_terminal_is_cooked_and_echoes(server: Peer) -> None:
-    child = server.spawn(["/bin/cat"], mode=link.MODE_PTY)
+    child = server.spawn(["/bin/cat"], mode=messages.MODE_PTY)
     os.write(child.out, b"abd\x7fc\n")
     assert read_line(child.out) == b"abd\b \bc"  # the echo
     assert read_line(child.out) == b"abc"  # the line, as edited
@@ -91,7 +99,7 @@ def test_terminal_is_cooked_and_echoes(server: Peer) -> None:
 
 
 def test_interrupt_key_reaches_the_foreground_job(server: Peer) -> None:
-    child = server.spawn(["/bin/sleep", "1000"], mode=link.MODE_PTY)
+    child = server.spawn(["/bin/sleep", "1000"], mode=messages.MODE_PTY)
     os.write(child.out, b"\x03")
     assert os.waitstatus_to_exitcode(server.exit(child).status) == -signal.SIGINT
 
@@ -104,7 +112,7 @@ def test_session_and_group_of_its_own(server: Peer, mode: bytes) -> None:
     child = server.spawn(["/bin/sleep", "1000"], mode=mode)
     found = stat(child.pid)
     assert (found["ppid"], found["pgrp"], found["session"]) == (server.keeper, child.pid, child.pid)
-    assert bool(found["tty_nr"]) == (mode == link.MODE_PTY)
+    assert bool(found["tty_nr"]) == (mode == messages.MODE_PTY)
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -115,7 +123,7 @@ def test_exactly_three_descriptors(mode: bytes) -> None:
     try:
         with embedded() as server:
             others = [server.spawn(["/bin/sleep", "1000"], mode=m) for m in ALL_MODES]
-            child = server.spawn(["/bin/cat"], mode=link.MODE_STDIN)
+            child = server.spawn(["/bin/cat"], mode=messages.MODE_STDIN)
             assert len(others) == 3
             probe = server.spawn(["/bin/sleep", "1000"], mode=mode)
             for pid in (child.pid, probe.pid):
@@ -206,7 +214,7 @@ def test_argument_list_of_a_megabyte_arrives_exactly(server: Peer) -> None:
 def test_first_argument_may_differ_from_the_program(server: Peer) -> None:
     fields = [
         b"x",
-        link.MODE_PIPES,
+        messages.MODE_PIPES,
         b"24",
         b"80",
         b"",
@@ -217,7 +225,7 @@ def test_first_argument_may_differ_from_the_program(server: Peer) -> None:
         b'echo "$0"',
     ]
     home = os.open("/", os.O_PATH)
-    server.say(link.SPAWN, *fields, fds=(home,))
+    server.say(messages.SPAWN, *fields, fds=(home,))
     os.close(home)
     child = server.spawned()
     assert read_all(child.out) == b"-odd\n"
@@ -270,7 +278,9 @@ def test_failing_spawn_leaves_nothing(
     with pytest.raises(Failed) as caught:
         if case == "no argv":
             home = os.open("/", os.O_PATH)
-            server.say(link.SPAWN, b"1", mode, b"24", b"80", b"", b"/bin/true", b"0", fds=(home,))
+            server.say(
+                messages.SPAWN, b"1", mode, b"24", b"80", b"", b"/bin/true", b"0", fds=(home,)
+            )
             os.close(home)
             server.spawned()
         else:
@@ -289,7 +299,7 @@ def test_a_name_that_is_taken_is_refused_and_the_child_kept(server: Peer) -> Non
         server.spawn(["/bin/sleep", "1000"], name=b"same")
     assert caught.value.errno == errno.EEXIST
     assert children(server.keeper) == {child.pid}
-    assert server.signal(child, signal.SIGKILL, link.SCOPE_LEADER) == 1
+    assert server.signal(child, signal.SIGKILL, messages.SCOPE_LEADER) == 1
     server.exit(child)
 
 
@@ -329,15 +339,15 @@ def test_no_descriptor_free_in_the_keeper_fails_spawns_and_nothing_else(
     eventually(lambda: children(server.keeper) == running, "no child that nobody knows")
     eventually(lambda: not children(first.pid), "the one between the two is reaped")
     assert server.orphans() == {first.name: 1}
-    assert server.signal(first, signal.SIGKILL, link.SCOPE_TREE) == 2
+    assert server.signal(first, signal.SIGKILL, messages.SCOPE_TREE) == 2
     server.exit(first)
     eventually(lambda: not exists(escaped), "the daemon is found as well")
     for child in held[1:]:
-        assert server.signal(child, signal.SIGKILL, link.SCOPE_TREE) == 1
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
         server.exit(child)
-    server.say(link.FORGET, *(child.name for child in held))
+    server.say(messages.FORGET, *(child.name for child in held))
     resource.prlimit(server.keeper, resource.RLIMIT_NOFILE, (top + 8, hard))
-    server.exit(server.sh("true", mode=link.MODE_STDIN))  # and there is room again
+    server.exit(server.sh("true", mode=messages.MODE_STDIN))  # and there is room again
 
 
 # --- ends ----------------------------------------------------------------------------------------
@@ -376,15 +386,17 @@ def test_release_and_forget_close_what_is_held(server: Peer) -> None:
         server.exit(child)
     spool = os.memfd_create("spool")
     for child in held:
-        server.say(link.KEEP, child.name, b"spool.stdout", fds=(spool,))
-        server.say(link.KEEP, child.name, b"spool.stdout", fds=(spool,))  # in place of the first
+        server.say(messages.KEEP, child.name, b"spool.stdout", fds=(spool,))
+        server.say(
+            messages.KEEP, child.name, b"spool.stdout", fds=(spool,)
+        )  # in place of the first
     os.close(spool)
     assert len(server.held_open()) == len(before) + 2 + 3 + 1 + 3
-    server.say(link.RELEASE, *(child.name for child in held))
+    server.say(messages.RELEASE, *(child.name for child in held))
     assert {name: list(fds) for name, (_, _, fds) in server.listing().items()} == {
         child.name: [b"spool.stdout"] for child in held
     }
-    server.say(link.FORGET, *(child.name for child in held))
+    server.say(messages.FORGET, *(child.name for child in held))
     assert server.listing() == {}
     assert server.held_open() == before
 
@@ -396,10 +408,10 @@ def test_keeper_stays_small_with_five_hundred_children(server: Peer) -> None:
     assert len(children(server.keeper)) == 500
     assert kilobytes(server.keeper, "VmRSS") <= 16 * 1024
     for child in held:
-        assert server.signal(child, signal.SIGKILL, link.SCOPE_LEADER) == 1
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_LEADER) == 1
     for child in held:
         server.exit(child)
-    server.say(link.FORGET, *(child.name for child in held))
+    server.say(messages.FORGET, *(child.name for child in held))
     server.settle()
     assert kilobytes(server.keeper, "VmRSS") <= 16 * 1024
     assert children(server.keeper) == set()

@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import link, tree
-from handrail.process.keeper_program import PROGRAM
-
-from .peer import Held, Peer, lodge, read_line
-from .watching import alive, bearing, children, eventually, exists, stat, status, zombies
+from handrail.keeper import messages, tree
+from handrail.process.keeper_client.start import PROGRAM
+from tests.keeper.peer import Held, Peer, lodge, read_line
+from tests.keeper.watching import (
+    alive,
+    bearing,
+    children,
+    eventually,
+    exists,
+    stat,
+    status,
+    zombies,
+)
 
 #: Starts one of each kind, tells their pids, and then waits or leaves.
 FAMILY = """
@@ -94,7 +102,7 @@ def _all_gone(server: Peer, pids: dict[str, int]) -> None:
 
 def test_kill_reaches_every_descendant(server: Peer) -> None:
     leader, pids, token = _family(server, "stay")
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_TREE) == len(pids)
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE) == len(pids)
     assert os.waitstatus_to_exitcode(server.exit(leader).status) == -signal.SIGKILL
     _all_gone(server, pids)
     assert bearing(token) == set()
@@ -104,9 +112,9 @@ def test_kill_after_the_leaders_exit_ends_those_it_left(server: Peer) -> None:
     leader, pids, token = _family(server, "leave")
     assert server.exit(leader).status == 0
     eventually(lambda: server.orphans() == {leader.name: len(pids)}, "all are orphans")
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_GROUP) == 0
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_LEADER) == 0
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_TREE) == len(pids)
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_GROUP) == 0
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_LEADER) == 0
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE) == len(pids)
     _all_gone(server, pids)
     assert server.orphans() == {}
     assert bearing(token) == set()
@@ -117,19 +125,19 @@ def test_another_family_is_left_alone(server: Peer) -> None:
     two, second, _ = _family(server, "stay")
     server.exit(one)
     eventually(lambda: server.orphans() == {one.name: len(first), two.name: 1}, "two families")
-    server.signal(two, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(two, signal.SIGKILL, messages.SCOPE_TREE)
     server.exit(two)
     for pid in second.values():
         eventually(lambda pid=pid: not exists(pid), "the second family is gone")
     assert all(alive(pid) for pid in first.values())
     assert server.orphans() == {one.name: len(first)}
-    server.signal(one, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(one, signal.SIGKILL, messages.SCOPE_TREE)
     _all_gone(server, first)
 
 
 def test_a_signal_to_the_tree_reaches_each_once(server: Peer) -> None:
     leader, pids, _ = _family(server, "stay")
-    assert server.signal(leader, signal.SIGTERM, link.SCOPE_TREE) == len(pids)
+    assert server.signal(leader, signal.SIGTERM, messages.SCOPE_TREE) == len(pids)
     for name in pids.keys() - {"deaf", "stopped"}:
         eventually(lambda name=name: not exists(pids[name]), f"{name} took it")
     assert alive(pids["deaf"])
@@ -137,30 +145,32 @@ def test_a_signal_to_the_tree_reaches_each_once(server: Peer) -> None:
     eventually(lambda: not exists(pids["stopped"]), "the stopped one took it")
     server.exit(leader)
     assert server.orphans() == {leader.name: 1}
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_TREE) == 1
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE) == 1
     _all_gone(server, pids)
 
 
 def test_group_and_leader_are_what_they_say(server: Peer) -> None:
     leader, pids, _ = _family(server, "stay")
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_GROUP) == 1
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_GROUP) == 1
     for name in ("leader", "plain", "deaf", "stopped"):
         eventually(lambda name=name: not exists(pids[name]), f"{name} was in the group")
     assert all(alive(pids[name]) for name in ("session", "grandchild", "daemon"))
     server.exit(leader)
-    server.signal(leader, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE)
     _all_gone(server, pids)
 
     alone = server.sh("sleep 1000 & echo $!; wait")
     other = int(read_line(alone.out))
-    assert server.signal(alone, signal.SIGKILL, link.SCOPE_LEADER) == 1
+    assert server.signal(alone, signal.SIGKILL, messages.SCOPE_LEADER) == 1
     server.exit(alone)
     assert alive(other)
-    server.signal(alone, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(alone, signal.SIGKILL, messages.SCOPE_TREE)
     eventually(lambda: not exists(other), "what the leader left")
 
 
-@pytest.mark.parametrize("scope", [link.SCOPE_LEADER, link.SCOPE_GROUP, link.SCOPE_TREE])
+@pytest.mark.parametrize(
+    "scope", [messages.SCOPE_LEADER, messages.SCOPE_GROUP, messages.SCOPE_TREE]
+)
 def test_signals_that_reach_nobody(server: Peer, scope: bytes) -> None:
     child = server.sh("true")
     server.exit(child)
@@ -199,7 +209,7 @@ signal.pause()
 """
     leader = server.python(program)
     pids = [int(read_line(leader.out)) for _ in range(3)]
-    assert server.signal(leader, signal.SIGKILL, link.SCOPE_TREE) == 4
+    assert server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE) == 4
     server.exit(leader)
     for pid in pids:
         eventually(lambda pid=pid: not exists(pid), "a child of the thread")
@@ -235,7 +245,7 @@ while True:
     leader = server.python(program)
     orphan = int(read_line(leader.out))
     eventually(lambda: stat(orphan)["ppid"] == leader.pid, "it came to the leader, not to us")
-    server.signal(leader, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE)
     server.exit(leader)
     eventually(lambda: not exists(orphan), "found below the leader")
 
@@ -243,9 +253,9 @@ while True:
 def test_a_family_that_was_forgotten_ends_with_the_keeper(server: Peer) -> None:
     leader, pids, _ = _family(server, "leave")
     server.exit(leader)
-    server.say(link.FORGET, leader.name)
+    server.say(messages.FORGET, leader.name)
     assert server.orphans() == {}
-    assert server.ask(link.STOP).op == link.DONE
+    assert server.ask(messages.STOP).op == messages.DONE
     assert server.take() is None
     for pid in pids.values():
         eventually(lambda pid=pid: not exists(pid), "ended by STOP")
@@ -305,7 +315,7 @@ def test_nobody_outruns_a_kill(server: Peer, storm: str) -> None:
     if storm == "comet":
         server.exit(leader)
     eventually(lambda: len(bearing(token)) > 0, "it runs")
-    server.signal(leader, signal.SIGKILL, link.SCOPE_TREE)
+    server.signal(leader, signal.SIGKILL, messages.SCOPE_TREE)
     if storm != "comet":
         assert os.waitstatus_to_exitcode(server.exit(leader).status) == -signal.SIGKILL
     eventually(lambda: not bearing(token), "all of the storm is gone", limit=3)
@@ -347,16 +357,19 @@ def test_an_adopted_family_is_found_by_its_mark(tmp_path: Path) -> None:
                 b"",
                 b"lone",
             ]
-            server.say(link.ADOPT, *words, fds=(lone,))
-            assert server.ask(link.REEXEC, *(word.encode() for word in PROGRAM)).op == link.DONE
+            server.say(messages.ADOPT, *words, fds=(lone,))
+            assert (
+                server.ask(messages.REEXEC, *(word.encode() for word in PROGRAM)).op
+                == messages.DONE
+            )
             assert server.orphans() == {b"far": 1}
             far = Held(b"far", leader.pid, -1, [])
-            assert server.signal(far, signal.SIGCONT, link.SCOPE_LEADER) == 1
-            assert server.signal(far, signal.SIGTERM, link.SCOPE_TREE) == 2
+            assert server.signal(far, signal.SIGCONT, messages.SCOPE_LEADER) == 1
+            assert server.signal(far, signal.SIGTERM, messages.SCOPE_TREE) == 2
             assert leader.wait() == orphan.wait() == -signal.SIGTERM
             assert server.orphans() == {}
-            assert server.signal(far, signal.SIGKILL, link.SCOPE_TREE) == 0
-            assert server.signal(far, signal.SIGKILL, link.SCOPE_GROUP) == 0
+            assert server.signal(far, signal.SIGKILL, messages.SCOPE_TREE) == 0
+            assert server.signal(far, signal.SIGKILL, messages.SCOPE_GROUP) == 0
             assert other.poll() is None
         finally:
             os.close(lone)

@@ -11,8 +11,7 @@ import httpx2
 import pytest
 
 from handrail.mcp_server.http import TokenGuard
-
-from .hosts import LIMIT, PROGRAM, TOKEN, environment, http_server
+from tests.mcp_server.hosts import LIMIT, PROGRAM, TOKEN, environment, http_server
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

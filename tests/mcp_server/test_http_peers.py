@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from .hosts import LIMIT, http_server, played, text
+from tests.mcp_server.hosts import LIMIT, http_server, played, text
 
 #: As another user: the status of an answer, or the kind of the error.
 _VISIT = """

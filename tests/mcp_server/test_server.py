@@ -13,7 +13,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from .hosts import Host, played, text
+from tests.mcp_server.hosts import Host, played, text
 
 FREE = ("--sandbox", "danger-full-access")
 NAMES = {

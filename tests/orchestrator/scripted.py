@@ -15,7 +15,7 @@ from handrail.executor.base import Denied, ExecSession, SandboxKind, SpawnReques
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.orchestrator.audit import Trail
-from handrail.orchestrator.calls import Call
+from handrail.orchestrator.call import Call
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Settings
 

@@ -20,9 +20,8 @@ from handrail.orchestrator.backends import (
 from handrail.orchestrator.one_shot import Command
 from handrail.orchestrator.result import ModelError
 from handrail.orchestrator.settings import SandboxMode, Settings, Table
-from handrail.policy.situation import Approval
-
-from .scripted import PATH, Room, played, sh
+from handrail.policy.context import Approval
+from tests.orchestrator.scripted import PATH, Room, played, sh
 
 ADD = "*** Begin Patch\n*** Add File: a\n+{}\n*** End Patch\n"
 COMMAND = Command(sh("echo hi"), PATH, on_output=lambda kind, data: None)

@@ -10,10 +10,9 @@ from handrail.orchestrator.approvals import Answer, Choice
 from handrail.orchestrator.network import Connection, Hosts
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
+from handrail.policy.context import Approval
 from handrail.policy.load import load_files
-from handrail.policy.situation import Approval
-
-from .scripted import Scribe
+from tests.orchestrator.scripted import Scribe
 
 
 def to(host: str = "Example.org", call_id: str = "c") -> Connection:

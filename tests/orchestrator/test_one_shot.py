@@ -13,9 +13,8 @@ from handrail.orchestrator.audit import Outcome, RunEnded
 from handrail.orchestrator.one_shot import KEEP, Command, run_command
 from handrail.orchestrator.result import CommandTimedOut, KilledBySignal, normalise
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
-from handrail.policy.situation import Approval
-
-from .scripted import PATH, Room, played, sh
+from handrail.policy.context import Approval
+from tests.orchestrator.scripted import PATH, Room, played, sh
 
 FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.FULL_ACCESS))
 

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden, PatchError
+from handrail.orchestrator.approval_cache import Extent, FileKey
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Reviewers
-from handrail.orchestrator.memory import Extent, FileKey
 from handrail.orchestrator.patches import admit_patch
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings, permissions
 from handrail.patch.apply import apply_async, verifying
 from handrail.patch.grammar import parse
+from handrail.patch.io_steps import run
 from handrail.patch.local import LocalFiles
-from handrail.patch.steps import run
-from handrail.policy.situation import Approval
-
-from .scripted import Room, played
+from handrail.policy.context import Approval
+from tests.orchestrator.scripted import Room, played
 
 
 class Plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handrail.orchestrator.calls import Request
+from handrail.orchestrator.call import Request
 from handrail.orchestrator.requirement import (
     OUTSIDE,
     READ_ONLY,
@@ -13,11 +13,10 @@ from handrail.orchestrator.requirement import (
     patch_requirement,
 )
 from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table
+from handrail.policy.context import Approval, Granular
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Sandbox
-from handrail.policy.situation import Approval, Granular
-
-from .scripted import sh
+from tests.orchestrator.scripted import sh
 
 U, F, R, N = Approval.UNTRUSTED, Approval.ON_FAILURE, Approval.ON_REQUEST, Approval.NEVER
 RO, WW, FULL, EXT = Mode.READ_ONLY, Mode.WORKSPACE_WRITE, Mode.FULL_ACCESS, Mode.EXTERNAL

@@ -9,6 +9,7 @@ import pytest
 
 from handrail.errors import ApprovalRejected, Forbidden
 from handrail.executor.base import SandboxKind
+from handrail.orchestrator.approval_cache import ApprovalCache
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import (
     Notice,
@@ -17,23 +18,21 @@ from handrail.orchestrator.audit import (
     RunEnded,
     ToolDecision,
 )
-from handrail.orchestrator.calls import Call, Request
-from handrail.orchestrator.course import (
+from handrail.orchestrator.call import Call, Request
+from handrail.orchestrator.call_flow import (
     RETRY_NOTICE,
     RETRY_REASON,
     SIDE_EFFECTS,
     RetryRejected,
     TurnAborted,
 )
-from handrail.orchestrator.memory import Memory
 from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.result import ExecOutput
 from handrail.orchestrator.settings import Grants, Mode, SandboxMode, Settings, Table
+from handrail.policy.context import Approval, Granular
 from handrail.policy.load import load_files, parse_rules
 from handrail.policy.rules import Sandbox
-from handrail.policy.situation import Approval, Granular
-
-from .scripted import PATH, Room, played, sh
+from tests.orchestrator.scripted import PATH, Room, played, sh
 
 GUARDED = "true guarded && echo done"
 
@@ -256,7 +255,7 @@ def test_a_rule_from_a_retry_takes_the_command_out_of_the_sandbox(tmp_path: Path
 
 
 def test_a_session_yes_to_the_sandboxed_run_is_none_to_the_one_outside() -> None:
-    memory = Memory()
+    memory = ApprovalCache()
     answers = (Choice.APPROVE_FOR_SESSION, Choice.DENY)
     for expected in ([False, True], [True]):
         room = Room(workspace(Approval.UNTRUSTED), *answers[-len(expected) :], memory=memory)

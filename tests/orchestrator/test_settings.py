@@ -18,7 +18,7 @@ from handrail.orchestrator.settings import (
     read_mode,
     writable_roots,
 )
-from handrail.policy.situation import Approval, Granular
+from handrail.policy.context import Approval, Granular
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from handrail.patch.apply import Mode, apply, apply_async, applying, preparing
 from handrail.patch.commit import PartlyAppliedError, committing
 from handrail.patch.grammar import parse
 from handrail.patch.hunks import Patch
-from handrail.patch.steps import run
-
-from .memory import AwaitedFiles, MemoryFiles
+from handrail.patch.io_steps import run
+from tests.patch.memory import AwaitedFiles, MemoryFiles
 
 BEFORE = {"/w/f": b"a\n", "/w/g": b"x\n", "/w/h": b"y\n"}
 EVERYTHING = (

@@ -10,8 +10,7 @@ import pytest
 
 from handrail.patch.apply import Mode
 from handrail.patch.command import run
-
-from .memory import MemoryFiles
+from tests.patch.memory import MemoryFiles
 
 PATCH = "*** Begin Patch\n*** Add File: f\n+é\n*** End Patch\n"
 USAGE = "Usage: apply_patch 'PATCH'\n       echo 'PATCH' | apply_patch\n"

@@ -14,9 +14,9 @@ from handrail.patch import report
 from handrail.patch.apply import Mode, applying, verifying
 from handrail.patch.grammar import parse
 from handrail.patch.intercept import BarePatch, recognise
+from handrail.patch.io_steps import run
 from handrail.patch.local import LocalFiles
 from handrail.patch.plan import resolve
-from handrail.patch.steps import run
 
 pytest.importorskip("tree_sitter_bash")
 

@@ -8,8 +8,7 @@ from handrail.errors import PatchError
 from handrail.patch.grammar import PatchSyntaxError, parse
 from handrail.patch.plan import Change, ChangeKind, plan, plan_hunk, resolve, touched, verify
 from handrail.patch.seek import Level
-
-from .memory import MemoryFiles
+from tests.patch.memory import MemoryFiles
 
 FILES = {"/w/f": b"a\nb\n", "/w/g": b"x\n"}
 

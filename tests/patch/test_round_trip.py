@@ -11,8 +11,7 @@ from handrail.errors import PatchError
 from handrail.patch.apply import Mode, apply
 from handrail.patch.grammar import parse
 from handrail.patch.hunks import AddFile, Chunk, DeleteFile, Hunk, Line, LineKind, Patch, UpdateFile
-
-from .memory import MemoryFiles
+from tests.patch.memory import MemoryFiles
 
 _WORDS = st.text(st.sampled_from("ab -+@*#\u2013é"), max_size=4)
 _LINES = st.lists(_WORDS, max_size=10)

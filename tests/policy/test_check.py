@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from handrail.policy.check import check
-from handrail.policy.situation import Approval, Situation
-
-from . import cases
+from handrail.policy.context import Approval, Situation
+from tests.policy import cases
 
 
 def rules_files(folder: Path, texts: list[str]) -> list[str]:

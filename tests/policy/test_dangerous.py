@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from handrail.policy.dangerous import Danger, Effect, danger, effects
-
-from . import cases
+from tests.policy import cases
 
 
 @pytest.mark.parametrize("case", cases("dangerous_commands.jsonl"))

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.bash_syntax import SCRIPT_LIMIT
+from handrail.policy.context import Approval, Granular, Situation
 from handrail.policy.dangerous import Effect
 from handrail.policy.decide import Action, Cause, Verdict, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Decision, Policy, Sandbox
-from handrail.policy.situation import Approval, Granular, Situation
-
-from . import cases
+from tests.policy import cases
 
 FREE = Situation(cwd="/w", restricted=False, writable_roots=("/w", "/tmp"))
 UNTRUSTED = replace(FREE, approval=Approval.UNTRUSTED)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from handrail.policy.context import Approval, Situation
 from handrail.policy.decide import Action, Cause, decide
 from handrail.policy.load import parse_rules
-from handrail.policy.situation import Approval, Situation
 
 TABLE = {
     "redirection": [

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from handrail.policy.known_safe import is_known_safe
-
-from . import cases
+from tests.policy import cases
 
 
 @pytest.mark.parametrize("case", cases("safe_commands.jsonl"))

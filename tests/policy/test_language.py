@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from handrail.policy.examples import split_words
 from handrail.policy.language import RulesFileError, read_statements
 from handrail.policy.load import parse_rules
+from handrail.policy.rule_statements import RuleError, normal_host
 from handrail.policy.rules import Decision, Policy, Sandbox
-from handrail.policy.statements import RuleError, normal_host
 
 
 def test_every_rule_knows_its_line() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from handrail.policy.context import Lookup, Situation
 from handrail.policy.decide import Action, Verdict, decide
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Sandbox
-from handrail.policy.situation import Lookup, Situation
 
 SYSTEM = "/usr/bin:/bin"
 TOOL = "#!/bin/sh\nexit 0\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from keeper.watching import nothing_left
 
-from .workshop import Run, run_in
+from tests.keeper.watching import nothing_left
+from tests.process.workshop import Run, run_in
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,11 @@ import asyncio
 import os
 
 import pytest
-from keeper.watching import LIMIT
 
 from handrail.errors import StdinClosed
 from handrail.process.child import Child
-
-from .workshop import Run, Workshop, sh, spec
+from tests.keeper.watching import LIMIT
+from tests.process.workshop import Run, Workshop, sh, spec
 
 
 def _put(child: Child, data: bytes) -> asyncio.Future[None] | None:

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from keeper.watching import LIMIT, alive, children, descriptors, exists, zombies
 
 from handrail.errors import KeeperLost, ProcessExists, SandboxUnavailable, SpawnFailed
 from handrail.process.child import Child
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
-
-from .workshop import Recorder, Run, Workshop, sh, spec
+from tests.keeper.watching import LIMIT, alive, children, descriptors, exists, zombies
+from tests.process.workshop import Recorder, Run, Workshop, sh, spec
 
 SLEEP = spec("/bin/sleep", "1000")
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvloop
-from keeper.watching import LIMIT, descriptors, eventually_so
 
 from handrail.process.child import Child
-from handrail.process.keeper_program import KeeperHandle, start_keeper
-from handrail.process.launcher import Launcher
-from handrail.process.output_log import Chunk
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.output.output_log import Chunk
+from handrail.process.output.stream import STREAM_NAMES
 from handrail.process.spec import ProcessSpec
-from handrail.process.stream import STREAM_NAMES
 from handrail.process.table import ProcessTable
+from tests.keeper.watching import LIMIT, descriptors, eventually_so
 
 #: The first loop of a process opens a pipe that stays.
 uvloop.new_event_loop().close()

@@ -9,15 +9,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from handrail.keeper import announce, fork
+from handrail.keeper import fork, seccomp_spawn
+from handrail.sandbox.bwrap.command import Wrapped, wrap_command
+from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.denial import Denial
-from handrail.sandbox.masks import Registry
-from handrail.sandbox.plan import Planner
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
+from handrail.sandbox.plan.plan import Planner
 from handrail.sandbox.probe import bubblewrap
 from handrail.sandbox.profile import Profile
-from handrail.sandbox.upkeep import Upkeep
-from handrail.sandbox.watcher import watch_plan
-from handrail.sandbox.wrap import Wrapped, wrap_command
+from handrail.sandbox.syscalls.denial_recorder import watch_plan
 
 ENV = {b"PATH": b"/usr/bin:/bin", b"LANG": b"C.UTF-8"}
 
@@ -26,10 +26,10 @@ class Held:
     """A planner with a registry of its own."""
 
     def __init__(self, directory: str) -> None:
-        self.registry = Registry(directory)
+        self.registry = PlaceholderRegistry(directory)
         self.bwrap = bubblewrap()
         self.planner = Planner(self.registry, fresh_proc=self.bwrap.fresh_proc)
-        self.upkeep = Upkeep()
+        self.upkeep = Instances()
         self.denials: list[Denial] = []
 
     def wrap(
@@ -64,7 +64,7 @@ class Held:
 def spawn(held: Wrapped, output: int) -> int:
     """Start it with somebody who answers its calls; the pid."""
     passed = dict(held.passed)
-    code = passed.pop(announce.PROGRAM, -1)
+    code = passed.pop(seccomp_spawn.PROGRAM, -1)
     copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 400) for number, fd in passed.items()}
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),

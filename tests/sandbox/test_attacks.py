@@ -10,7 +10,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from .arena import ORDINARY_UID, Case, Room, Wire, load, python_for, run_by_command_line, serving
+from tests.sandbox.arena import (
+    ORDINARY_UID,
+    Case,
+    Room,
+    Wire,
+    load,
+    python_for,
+    run_by_command_line,
+    serving,
+)
 
 pytestmark = pytest.mark.system
 

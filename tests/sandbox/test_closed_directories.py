@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox.paths import Refused
+from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry
-
-from .runs import Held
-from .test_layout import entry, held, sh, writable, ws
+from tests.sandbox.runs import Held
+from tests.sandbox.test_layout import entry, held, sh, writable, ws
 
 __all__ = ["held", "ws"]
 pytestmark = pytest.mark.system
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.system
 _ORDINARY = """
 import ctypes, os, sys
 from pathlib import Path
-from handrail.sandbox import globs, layout
+from handrail.sandbox.plan import globs as globs, resolve as layout
 from handrail.sandbox.profile import Access, Entry
 from tests.sandbox.runs import holding
 from tests.sandbox.test_layout import entry, sh, writable

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox.beforehand import possible
-from handrail.sandbox.inside import others_at_work
-from handrail.sandbox.paths import Refused
+from handrail.sandbox.bwrap.instance import others_at_work
+from handrail.sandbox.bwrap.premount import possible
+from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-
-from .runs import Held, holding, spawn
+from tests.sandbox.runs import Held, holding, spawn
 
 EXCHANGE = """
 import ctypes, os, sys

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox import mounts
+from handrail.sandbox.plan import mounts
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-
-from .runs import Held, holding
+from tests.sandbox.runs import Held, holding
 
 #: prctl(PR_SET_PDEATHSIG, 0); tell bwrap outside that the command exited with 0; then, thirty
 #: times every 20 ms: go to the directory whose name follows, make .git, .git/hooks, a hook in it

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handrail.sandbox.paths import Refused
+from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
-
-from .runs import Held, holding
+from tests.sandbox.runs import Held, holding
 
 pytestmark = pytest.mark.system
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.profile import Access, Profile, Rule
-from handrail.sandbox.repositories import RepositoryIndex
-
-from .runs import holding
+from tests.sandbox.runs import holding
 
 pytestmark = pytest.mark.system
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from handrail.sandbox import fallback
-from handrail.sandbox.landlock import Refusal, Rules
+from handrail.sandbox.landlock import backend
+from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.probe import this_machine
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-
-from .installed import OPTIONAL, PLANT, REWRITE, SYSTEM_PYTHON, VERSION, Installed, run
+from tests.sandbox.installed import OPTIONAL, PLANT, REWRITE, SYSTEM_PYTHON, VERSION, Installed, run
 
 pytestmark = pytest.mark.system
 
@@ -153,7 +152,7 @@ def test_what_the_next_start_searches_in_the_home_is_covered(ws: Path) -> None:
     base = getattr(sys, "_base_executable", sys.executable)
     place = f".local/lib/{VERSION}/site-packages"
     script = f"mkdir -p {place}; echo x > {place}/usercustomize.py; touch fine"
-    path = os.pathsep.join((str(Path(fallback.__file__).parents[2]), *sys.path[-1:]))
+    path = os.pathsep.join((str(Path(backend.__file__).parents[3]), *sys.path[-1:]))
     argv = [base, "-P", "-m", "handrail", "sandbox", "--", "sh", "-c", script]
     run(*argv, cwd=ws, HOME=str(ws), PYTHONPATH=path)
     assert (ws / "fine").exists()
@@ -192,7 +191,7 @@ with Workspace(".") as ws:
     from handrail import AgentShell
     import handrail.server.app, handrail.executor.remote, handrail.mcp_server
     import subprocess, sqlite3, zipfile, xml.dom.minidom
-    from handrail.server import http_client
+    from handrail.server.http_out import client as http_client
     http_client._load()
     import mine
     importlib.import_module("extra")
@@ -263,12 +262,12 @@ def profile(root: Path, machine: Machine) -> Profile:
 
 
 def test_landlock_refuses_what_it_cannot_keep_read_only(ws: Path) -> None:
-    package = Path(fallback.__file__).parents[1]
+    package = Path(backend.__file__).parents[2]
     for root in (package.parent, package, package / "sandbox"):
-        found = fallback.rules_of(profile(root, this_machine()))
+        found = backend.rules_of(profile(root, this_machine()))
         assert isinstance(found, Refusal)
         assert "handrail itself runs" in found.reason
-    assert isinstance(fallback.rules_of(profile(ws, this_machine())), Rules)
+    assert isinstance(backend.rules_of(profile(ws, this_machine())), Rules)
 
 
 def test_files_that_are_not_restricted_have_no_such_rules() -> None:

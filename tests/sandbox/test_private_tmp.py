@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from handrail.own_code import AROUND
-from handrail.sandbox.paths import Refused
+from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.private_tmp import environment, open_part, part_name, shares
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-
-from .runs import holding
+from tests.sandbox.runs import holding
 
 pytestmark = pytest.mark.system
 

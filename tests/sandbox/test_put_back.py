@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from handrail.sandbox.plan.git_index import UNSETTLED_NS
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from handrail.sandbox.repositories import UNSETTLED_NS
-
-from .runs import Held, holding
+from tests.sandbox.runs import Held, holding
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import pytest
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import fallback, landlock
+from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, Rule, resolve
-
-from .runs import ENV, Held, holding
+from tests.sandbox.runs import ENV, Held, holding
 
 #: Every way to a mode, each of which says what the kernel said.
 ATTEMPTS = """
@@ -99,14 +98,14 @@ def test_ordinary_modes_are_set_as_ever(held: Held, tmp_path: Path, watch: bool)
 
 
 @pytest.mark.skipif(
-    landlock.abi_version() < landlock.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
+    ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
 )
 def test_the_same_holds_under_landlock(tmp_path: Path) -> None:
     rules = (Rule(b"/", Access.READ), Rule(os.fsencode(tmp_path), Access.WRITE))
     command = (os.fsencode(sys.executable), b"-I", b"-c", ATTEMPTS.encode())
     spec = ProcessSpec(command, os.fsencode(tmp_path), ENV)
     why = SandboxUnavailable("no user namespaces here")
-    wrapped, fd = fallback.contain(spec, Profile(rules=rules, protected=()), why)
+    wrapped, fd = backend.contain(spec, Profile(rules=rules, protected=()), why)
     try:
         argv = [*wrapped.argv[:-1], b"%d" % fd]
         done = subprocess.run(argv, pass_fds=[fd], capture_output=True, timeout=30, check=False)

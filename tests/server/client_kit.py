@@ -16,8 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from handrail.transport.base import Transport
-
-from .process_kit import PATH, WAIT
+from tests.server.process_kit import PATH, WAIT
 
 
 def b64(data: bytes) -> str:

@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from handrail.config import Listen, ServerSettings
-from handrail.process.keeper_program import start_keeper
-from handrail.process.launcher import Launcher
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.start import start_keeper
 from handrail.server.app import Server
 from handrail.server.auth import AuthSettings
 from handrail.server.connection import Connection
 from handrail.telemetry import prometheus
 from handrail.transport.memory import memory_pair
-
-from .client_kit import MemoryClient
-from .process_kit import WAIT, children, descriptors, nothing_left, spin
+from tests.server.client_kit import MemoryClient
+from tests.server.process_kit import WAIT, children, descriptors, nothing_left, spin
 
 SERVE = [sys.executable, "-m", "handrail", "serve"]
 

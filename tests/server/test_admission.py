@@ -13,10 +13,9 @@ from websockets.exceptions import InvalidStatus
 
 from handrail.server import connection
 from handrail.server.auth import Throttle
-
-from .client_kit import MemoryClient
-from .process_kit import WAIT
-from .server_kit import server_process, serving
+from tests.server.client_kit import MemoryClient
+from tests.server.process_kit import WAIT
+from tests.server.server_kit import server_process, serving
 
 
 async def lose(client: MemoryClient) -> str:

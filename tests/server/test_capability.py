@@ -16,8 +16,8 @@ from handrail.filesystem import walk
 from handrail.filesystem.pool import FilePool
 from handrail.protocol import codec
 from handrail.protocol.capability import DiscoverRootsParams
-from handrail.server import capability_handlers
-from handrail.server.capability_handlers import discover_roots
+from handrail.server.methods import capabilities
+from handrail.server.methods.capabilities import discover_roots
 
 MANIFEST = ".codex-plugin/plugin.json"
 Tree = Mapping[str, str | bytes]
@@ -262,7 +262,7 @@ async def test_wide_trees_are_cut_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bounds = walk.WalkOptions(6, 3, 100, follow_directory_symlinks=True)
-    monkeypatch.setattr(capability_handlers, "BOUNDS", bounds)
+    monkeypatch.setattr(capabilities, "BOUNDS", bounds)
     uri = grow(tmp_path, {f"{n}/SKILL.md": "s" for n in range(4)})
     found = await discover(uri)
     assert skills(uri, found) == ["0/SKILL.md", "1/SKILL.md"]
@@ -307,8 +307,8 @@ async def test_what_cannot_be_read_is_a_warning(
 async def test_large_files_and_large_bundles_are_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capability_handlers, "FILE_LIMIT", 10)
-    monkeypatch.setattr(capability_handlers, "BUNDLE_LIMIT", 24)
+    monkeypatch.setattr(capabilities, "FILE_LIMIT", 10)
+    monkeypatch.setattr(capabilities, "BUNDLE_LIMIT", 24)
     sizes = (10, 11, 10, 5, 4, 1)
     uri = grow(tmp_path, {f"{n}/SKILL.md": "x" * size for n, size in enumerate(sizes)})
     found = await discover(uri)
@@ -324,7 +324,7 @@ async def test_large_files_and_large_bundles_are_cut(
 async def test_all_roots_together_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capability_handlers, "ANSWER_LIMIT", 3)
+    monkeypatch.setattr(capabilities, "ANSWER_LIMIT", 3)
     uri = grow(tmp_path, {"SKILL.md": "xx"})
     found = await discover_all({"id": "1", "path": uri}, {"id": "2", "path": uri})
     assert [len(root["skills"]) for root in found] == [1, 0]

@@ -18,8 +18,8 @@ from handrail.filesystem.pool import FilePool
 from handrail.protocol import codec
 from handrail.protocol.configuration import ConfigLayer, ConfigReadParams, ConfigReadResult
 from handrail.protocol.toml_text import document
-from handrail.server import configuration_layers
-from handrail.server.configuration_handlers import read_config
+from handrail.server import codex_config
+from handrail.server.methods.config import read_config
 
 PATHS = [["model"], ["foo", "bar"]]
 
@@ -86,8 +86,8 @@ class Machine:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(tmp_path)
     system = os.fsencode(found.system)
-    load = functools.partial(configuration_layers.load, system=system)
-    monkeypatch.setattr(configuration_layers, "load", load)
+    load = functools.partial(codex_config.load, system=system)
+    monkeypatch.setattr(codex_config, "load", load)
     return found
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from handrail.server.file_helpers import MOST_HELPERS
-
-from .client_kit import Client, b64, dialled
-from .process_kit import children, spin, until_ended
-from .server_kit import Served, server_process, serving
+from handrail.server.sandboxed_files_pool import MOST_HELPERS
+from tests.server.client_kit import Client, b64, dialled
+from tests.server.process_kit import children, spin, until_ended
+from tests.server.server_kit import Served, server_process, serving
 
 READ_ONLY = (-32603, "Read-only file system (os error 30)")
 

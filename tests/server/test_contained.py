@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from .client_kit import MemoryClient
-from .server_kit import serving
+from tests.server.client_kit import MemoryClient
+from tests.server.server_kit import serving
 
 pytestmark = pytest.mark.system
 
@@ -265,7 +265,7 @@ async def test_bad_entries_are_refused(ws: Path, entry: dict[str, Any]) -> None:
 async def test_a_sandbox_is_set_up_again_when_a_place_vanished(
     ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from handrail.process.launcher import Launcher
+    from handrail.process.keeper_client.launcher import Launcher
 
     place = ws / "place"
     place.mkdir()

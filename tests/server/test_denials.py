@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox import landlock, probe
-
-from .client_kit import MemoryClient
-from .server_kit import serving
+from handrail.sandbox import probe
+from handrail.sandbox.landlock import ruleset
+from tests.server.client_kit import MemoryClient
+from tests.server.server_kit import serving
 
 needs_landlock = pytest.mark.skipif(
-    landlock.abi_version() < landlock.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
+    ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
 )
 
 

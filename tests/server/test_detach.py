@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .client_kit import chunks_of
-from .process_kit import alive, spin, until_ended
-from .server_kit import serving
+from tests.server.client_kit import chunks_of
+from tests.server.process_kit import alive, spin, until_ended
+from tests.server.server_kit import serving
 
 
 async def test_a_detached_process_outlives_its_session() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from .client_kit import MemoryClient
-from .process_kit import alive, gate, until_ended
-from .server_kit import serving
+from tests.server.client_kit import MemoryClient
+from tests.server.process_kit import alive, gate, until_ended
+from tests.server.server_kit import serving
 
 #: Leaves the group and the session, says its pid, and lives on without an environment.
 ESCAPER = "setsid sh -c 'echo {} $$; exec env -i sleep 600' &"

@@ -18,9 +18,10 @@ import pytest
 from handrail.errors import ConnectionLost, RpcError
 from handrail.protocol import codec, http_url
 from handrail.protocol.http import HttpRequestParams
-from handrail.server import http_handlers, http_proxy
-from handrail.server.http_client import HttpClient
-from handrail.server.http_handlers import ConnectionHttp, http_request
+from handrail.server.http_out import proxy_env
+from handrail.server.http_out.client import HttpClient
+from handrail.server.methods import http
+from handrail.server.methods.http import ConnectionHttp, http_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -302,7 +303,7 @@ async def test_large_bodies_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content)
     async with site(big=reply) as web, connection() as conn:
         assert body(await conn.call(f"{web.url}/big")) == content
-        monkeypatch.setattr(http_handlers, "LARGEST_BODY", len(content) - 1)
+        monkeypatch.setattr(http, "LARGEST_BODY", len(content) - 1)
         error = await conn.refused(f"{web.url}/big")
         assert error.code == -32603
         assert "streamResponse" in str(error)
@@ -507,7 +508,7 @@ async def test_a_body_that_breaks_off_is_an_error() -> None:
 
 
 async def test_the_answer_comes_before_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_handlers, "LARGEST_DELTA", 4)
+    monkeypatch.setattr(http, "LARGEST_DELTA", 4)
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
     async with site(a=reply) as web, connection() as conn:
         await conn.call(f"{web.url}/a", streamResponse=True)
@@ -564,7 +565,7 @@ async def test_a_request_id_serves_one_stream_at_a_time() -> None:
 
 
 async def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_handlers, "MOST_STREAMS", 1)
+    monkeypatch.setattr(http, "MOST_STREAMS", 1)
     async with site(endless=endless) as web, connection() as conn:
         conn.gate = asyncio.Event()
         await conn.call(f"{web.url}/endless", streamResponse=True)
@@ -646,7 +647,7 @@ def test_the_environment_names_the_proxy(
     environment: dict[str, str], url: str, proxy: str | None
 ) -> None:
     parsed = http_url.parse(url)
-    proxies = http_proxy.from_environment(environment)
+    proxies = proxy_env.from_environment(environment)
     assert proxies.choose(parsed.scheme, parsed.host) == proxy
 
 
@@ -742,6 +743,6 @@ def test_locations_are_relative_to_where_they_came_from(reference: str, url: str
 
 
 def test_the_library_is_not_loaded_before_it_is_needed() -> None:
-    script = "import sys, handrail.server.http_handlers; print('httpx2' in sys.modules)"
+    script = "import sys, handrail.server.methods.http; print('httpx2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     assert done.stdout == b"False\n"

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from handrail import private_places, proof
-from handrail.keeper import link
-from handrail.process.keeper_program import find_keeper
-from handrail.server.state_dir import StateDir, claim
-
-from .process_kit import WAIT, ended, nothing_left
+from handrail.keeper import messages
+from handrail.process.keeper_client.start import find_keeper
+from handrail.server.recovery.state_dir import StateDir, claim
+from tests.server.process_kit import WAIT, ended, nothing_left
 
 
 @contextmanager
@@ -32,9 +31,9 @@ def claimed(path: Path) -> Iterator[StateDir]:
 
 
 @contextmanager
-def listening(path: Path) -> Iterator[list[link.Message]]:
+def listening(path: Path) -> Iterator[list[messages.Message]]:
     """What listens like a keeper of another version; what it was told."""
-    heard: list[link.Message] = []
+    heard: list[messages.Message] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path / "keeper.sock"))
         listener.listen()
@@ -44,12 +43,12 @@ def listening(path: Path) -> Iterator[list[link.Message]]:
             sock, _ = listener.accept()
             with sock:
                 sock.settimeout(WAIT)
-                while (message := link.receive(sock)) is not None:
+                while (message := messages.receive(sock)) is not None:
                     heard.append(message)
-                    if message.op == link.WHO:
-                        link.send(sock, link.DONE, message.serial, [b"0"])
+                    if message.op == messages.WHO:
+                        messages.send(sock, messages.DONE, message.serial, [b"0"])
                     else:
-                        link.send(sock, link.REFUSED, message.serial, [b"say hello first"])
+                        messages.send(sock, messages.REFUSED, message.serial, [b"say hello first"])
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -76,7 +75,7 @@ def test_what_does_not_know_the_secret_is_left_alone(
             assert not handle.found  # another was started
             handle.sock.close()
             end(handle.pid)
-        assert [message.op for message in heard] == [link.PROVE]
+        assert [message.op for message in heard] == [messages.PROVE]
         assert "does not prove" in caplog.text
 
 
@@ -86,7 +85,7 @@ def test_one_of_an_earlier_version_is_known_by_its_process(tmp_path: Path) -> No
         found = taken._find()
         assert found is not None
         found.sock.close()
-    assert {message.op for message in heard} == {link.WHO}
+    assert {message.op for message in heard} == {messages.WHO}
 
 
 _INSIDE = """
@@ -121,30 +120,30 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
         handle = taken.keeper(600.0)
         secret = private_places.read_secret(taken.fd)
         assert secret == taken.secret != b""
-        hello = [b"%d" % link.VERSION, b"%d" % os.getpid()]
+        hello = [b"%d" % messages.VERSION, b"%d" % os.getpid()]
         asked = proof.nonce()
         for first, last in (
-            ((link.HELLO, hello), link.REFUSED),
-            ((link.WHO, []), link.REFUSED),
-            ((link.REEXEC, [b"/bin/true", b"x"]), link.REFUSED),
-            ((link.PROVE, [asked]), link.PROOF),
+            ((messages.HELLO, hello), messages.REFUSED),
+            ((messages.WHO, []), messages.REFUSED),
+            ((messages.REEXEC, [b"/bin/true", b"x"]), messages.REFUSED),
+            ((messages.PROVE, [asked]), messages.PROOF),
         ):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
                 sock.settimeout(WAIT)
                 sock.connect(str(tmp_path / "state" / "keeper.sock"))
-                link.send(sock, first[0], 1, first[1])
-                answer = link.receive(sock)
+                messages.send(sock, first[0], 1, first[1])
+                answer = messages.receive(sock)
                 assert answer is not None
                 assert answer.op == last
-                if last == link.PROOF:  # a wrong answer is the end of it
-                    link.send(sock, link.PROVE, 2, [b"0" * 64])
-                    assert link.receive(sock) is None
+                if last == messages.PROOF:  # a wrong answer is the end of it
+                    messages.send(sock, messages.PROVE, 2, [b"0" * 64])
+                    assert messages.receive(sock) is None
         again = find_keeper(str(tmp_path / "state" / "keeper.sock"), secret)
         assert again is not None
-        link.send(again.sock, link.WHO, 1, [])
-        answer = link.receive(again.sock)
+        messages.send(again.sock, messages.WHO, 1, [])
+        answer = messages.receive(again.sock)
         assert answer is not None
-        assert answer.op == link.DONE
+        assert answer.op == messages.DONE
         again.sock.close()
         handle.sock.close()
         end(handle.pid)

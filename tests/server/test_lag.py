@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from handrail.process.output_log import RETENTION_BYTES
-
-from .client_kit import MemoryClient, chunks_of
-from .process_kit import Gate, gate, spin
-from .server_kit import Served, serving
+from handrail.process.output.output_log import RETENTION_BYTES
+from tests.server.client_kit import MemoryClient, chunks_of
+from tests.server.process_kit import Gate, gate, spin
+from tests.server.server_kit import Served, serving
 
 
 def numbers(last: int) -> bytes:

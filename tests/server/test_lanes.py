@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from handrail.server import calls
+from handrail.server import request_queue
 from handrail.server.connection import Connection
-
-from .client_kit import MemoryClient, b64, chunks_of
-from .process_kit import alive, gate, spin
-from .server_kit import Served, serving
+from tests.server.client_kit import MemoryClient, b64, chunks_of
+from tests.server.process_kit import alive, gate, spin
+from tests.server.server_kit import Served, serving
 
 LONG = 3_600_000
 STRICT_ONE = {"concurrent_requests": 1, "strict_lanes": True}
@@ -196,7 +195,7 @@ async def test_answers_that_are_not_read_stop_the_reading() -> None:
         for _ in range(100):  # nothing more is taken
             await asyncio.sleep(0)
         one = len(json.dumps(client.messages[0]))
-        assert side.transport.buffered < calls.MOST_UNREAD + 2 * one
+        assert side.transport.buffered < request_queue.MOST_UNREAD + 2 * one
         assert side.calls._unanswered == 0
         client.transport.resume_reading()
         await asyncio.wait_for(asyncio.gather(*sent), 30)
@@ -209,7 +208,7 @@ async def test_unanswered_requests_stop_the_reading(tmp_path: Path) -> None:
             side = served.connection(client)
             polls = []
             # A few at a time, so that each finds a free permit and gives it back.
-            for count in range(0, calls.MOST_REQUESTS + 1000, 50):
+            for count in range(0, request_queue.MOST_REQUESTS + 1000, 50):
                 polls += [
                     client.post("process/read", processId="p", waitMs=LONG) for _ in range(50)
                 ]
@@ -218,7 +217,7 @@ async def test_unanswered_requests_stop_the_reading(tmp_path: Path) -> None:
             await spin(lambda: side.calls._held)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert side.calls._unanswered == calls.MOST_REQUESTS + 1
+            assert side.calls._unanswered == request_queue.MOST_REQUESTS + 1
             assert not last.done()
             held.open()
             await asyncio.wait_for(asyncio.gather(*polls), 30)
@@ -230,7 +229,7 @@ async def test_unanswered_requests_stop_the_reading(tmp_path: Path) -> None:
 async def test_unanswered_requests_are_bounded_in_bytes_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_REQUEST_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr(request_queue, "MOST_REQUEST_BYTES", 2 * 1024 * 1024)
     chunk = b64(bytes(600_000))
     async with serving() as served:
         client = await served.client()
@@ -244,7 +243,7 @@ async def test_unanswered_requests_are_bounded_in_bytes_too(
         # Some are in the pipe and the queue; of the rest only a few wait with us.
         await spin(lambda: side.calls._held and writes[10].done())
         assert not writes[-1].done()
-        assert side.calls._unanswered <= calls.MOST_REQUEST_BYTES // len(chunk) + 1
+        assert side.calls._unanswered <= request_queue.MOST_REQUEST_BYTES // len(chunk) + 1
         assert not last.done()
         (session,) = served.server.sessions._sessions.values()
         await served.server.sessions.close(session)
@@ -267,7 +266,7 @@ async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: P
             await spin(lambda: child.log.bytes_total == 65536)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert side.transport.buffered < calls.MOST_UNREAD + 2 * 87_500
+            assert side.transport.buffered < request_queue.MOST_UNREAD + 2 * 87_500
             client.transport.resume_reading()
             pages = await asyncio.wait_for(asyncio.gather(*polls), 30)
             assert all(chunks_of(page) for page in pages)

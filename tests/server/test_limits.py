@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from handrail.config import Quota
-from handrail.process import grace
-from handrail.process.launcher import Abilities
+from handrail.process import graceful_end
+from handrail.process.keeper_client.launcher import Abilities
 from handrail.server import quota
-
-from .client_kit import MemoryClient
-from .process_kit import gate, until_ended
-from .server_kit import Served, serving
+from tests.server.client_kit import MemoryClient
+from tests.server.process_kit import gate, until_ended
+from tests.server.server_kit import Served, serving
 
 READY = "echo ready; while :; do sleep 0.01; done"
 
@@ -55,7 +54,7 @@ async def test_a_timeout_ends_the_tree_with_grace(tty: bool) -> None:
 
 
 async def test_one_that_is_deaf_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grace, "TIMEOUT_GRACE", 0.05)
+    monkeypatch.setattr(graceful_end, "TIMEOUT_GRACE", 0.05)
     async with serving() as served:
         client = await client_of(served)
         await client.shell("p", f"trap '' TERM; {READY}", timeoutMs=50)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import unix_connect
 
-from .client_kit import Client, Refused, SocketClient
-from .process_kit import WAIT, alive, nothing_left, until_ended
-from .server_kit import SERVE, ServerProcess, server_process
+from tests.server.client_kit import Client, Refused, SocketClient
+from tests.server.process_kit import WAIT, alive, nothing_left, until_ended
+from tests.server.server_kit import SERVE, ServerProcess, server_process
 
 pytestmark = pytest.mark.system
 

@@ -9,10 +9,9 @@ import pytest
 
 from handrail.config import Listen
 from handrail.server import sessions
-
-from .client_kit import MemoryClient, Refused, b64, chunks_of
-from .process_kit import children, gate, spin, until_ended
-from .server_kit import Served, serving
+from tests.server.client_kit import MemoryClient, Refused, b64, chunks_of
+from tests.server.process_kit import children, gate, spin, until_ended
+from tests.server.server_kit import Served, serving
 
 LONG = 3_600_000
 

@@ -12,10 +12,9 @@ import pytest
 
 from handrail.process.child import Child
 from handrail.process.table import Starting
-
-from .client_kit import MemoryClient, Refused, chunks_of
-from .process_kit import PATH, spin
-from .server_kit import serving
+from tests.server.client_kit import MemoryClient, Refused, chunks_of
+from tests.server.process_kit import PATH, spin
+from tests.server.server_kit import serving
 
 
 async def ends_with(client: MemoryClient, process_id: str) -> tuple[int, bytes]:

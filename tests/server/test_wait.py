@@ -13,12 +13,11 @@ import uvloop
 
 from handrail.errors import RpcError
 from handrail.executor.base import SpawnRequest
-from handrail.executor.client import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
 from handrail.executor.remote_session import RemoteSession
+from handrail.executor.session_client import ExecServerClient
 from handrail.testing import memory_executor
-
-from .process_kit import nothing_left
+from tests.server.process_kit import nothing_left
 
 
 def run(main: Callable[[RemoteExecutor], Awaitable[None]]) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from handrail.process.stdin_pump import QUEUE_BYTES
-
-from .client_kit import MemoryClient, b64
-from .process_kit import gate, spin
-from .server_kit import serving
+from handrail.process.stdin.pump import QUEUE_BYTES
+from tests.server.client_kit import MemoryClient, b64
+from tests.server.process_kit import gate, spin
+from tests.server.server_kit import serving
 
 FAILED = (-32603, "failed to write to process stdin")
 

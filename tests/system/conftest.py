@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from server.conftest import pytest_pyfunc_call
+
+from tests.server.conftest import pytest_pyfunc_call
 
 __all__ = ["pytest_pyfunc_call"]
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from server.process_kit import WAIT
+from tests.server.process_kit import WAIT
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 _UPGRADE = (

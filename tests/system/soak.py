@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from keeper.watching import descriptors
-from server.process_kit import children, ended, nothing_left
 from websockets.exceptions import ConnectionClosed
 
-from system.permissions import sandbox
-from system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
+from tests.keeper.watching import descriptors
+from tests.server.process_kit import children, ended, nothing_left
+from tests.system.permissions import sandbox
+from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
 
 MIB = 1024 * 1024
 FAULTS = ("kill", "kill", "kill", "trouble", "stop", "upgrade", "keeper")

@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from server.client_kit import Refused, dialled
-from server.process_kit import ended, spin
-from server.server_kit import ServerProcess, server_process
 
-from .test_session_faults import resume, server
+from tests.server.client_kit import Refused, dialled
+from tests.server.process_kit import ended, spin
+from tests.server.server_kit import ServerProcess, server_process
+from tests.system.test_session_faults import resume, server
 
 __all__ = ["server"]  # the fixture
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.process_kit import reaping
 from websockets.exceptions import ConnectionClosed
 
-from .permissions import sandbox
-from .survival import LIMIT, Followed, Rig
-from .test_server_rows import keeper_of
-from .test_survival import come_back, rigged
+from tests.server.process_kit import reaping
+from tests.system.permissions import sandbox
+from tests.system.survival import LIMIT, Followed, Rig
+from tests.system.test_server_rows import keeper_of
+from tests.system.test_survival import come_back, rigged
 
 #: Somebody inside who answers, and somebody who connects to it again and again, by all kinds of
 #: sockets; an address that leads nowhere in between.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from .survival import LIMIT, Rig
-from .test_contained_crash import Said, contained, follow, orphaned
-from .test_server_rows import keeper_of, upgrade
-from .test_survival import rigged
+from tests.system.survival import LIMIT, Rig
+from tests.system.test_contained_crash import Said, contained, follow, orphaned
+from tests.system.test_server_rows import keeper_of, upgrade
+from tests.system.test_survival import rigged
 
 pytestmark = pytest.mark.system
 

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from keeper.watching import kilobytes
-from process.workshop import Workshop, run_in, spec
 
-from .test_server_rows import keeper_of, listed, rigged
+from tests.keeper.watching import kilobytes
+from tests.process.workshop import Workshop, run_in, spec
+from tests.system.test_server_rows import keeper_of, listed, rigged
 
 MANY = 500
 

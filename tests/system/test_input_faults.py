@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.client_kit import dialled
-from server.process_kit import WAIT
-from server.server_kit import ServerProcess, server_process
 
-from .raw_socket import BINARY, TEXT, RawSocket, frame, header, raw_socket
+from tests.server.client_kit import dialled
+from tests.server.process_kit import WAIT
+from tests.server.server_kit import ServerProcess, server_process
+from tests.system.raw_socket import BINARY, TEXT, RawSocket, frame, header, raw_socket
 
 MIB = 1024 * 1024
 #: What one hostile message may leave behind; the heap of an allocator is not exact.

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from handrail.server.keeper_loss import BUDGET
-
-from .users import ordinary
+from handrail.server.recovery.restart_keeper import BUDGET
+from tests.system.users import ordinary
 
 pytestmark = pytest.mark.system
 

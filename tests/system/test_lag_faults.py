@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from server.client_kit import Refused, SocketClient, chunks_of, dialled
-from server.process_kit import WAIT
-from server.server_kit import ServerProcess, server_process
+
+from tests.server.client_kit import Refused, SocketClient, chunks_of, dialled
+from tests.server.process_kit import WAIT
+from tests.server.server_kit import ServerProcess, server_process
 
 MIB = 1024 * 1024
 

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from server.client_kit import Refused, dialled
-from server.server_kit import server_process
+
+from tests.server.client_kit import Refused, dialled
+from tests.server.server_kit import server_process
 
 
 async def test_a_full_log_pipe_does_not_stop_the_server(tmp_path: Path) -> None:

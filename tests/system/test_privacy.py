@@ -6,11 +6,10 @@ import os
 import secrets
 from pathlib import Path
 
-from keeper.watching import descriptors, eventually
-from server.client_kit import dialled
-from server.server_kit import server_process
-
-from .users import ordinary
+from tests.keeper.watching import descriptors, eventually
+from tests.server.client_kit import dialled
+from tests.server.server_kit import server_process
+from tests.system.users import ordinary
 
 
 def shown(pid: int) -> bytes:

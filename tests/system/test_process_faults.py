@@ -8,9 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from server.client_kit import Refused, dialled
-from server.process_kit import WAIT, alive, children, ended, until_ended
-from server.server_kit import server_process
+
+from tests.server.client_kit import Refused, dialled
+from tests.server.process_kit import WAIT, alive, children, ended, until_ended
+from tests.server.server_kit import server_process
 
 READY = "echo ready $$; while :; do sleep 0.01; done"
 

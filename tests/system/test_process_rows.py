@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeper.watching import alive, eventually, zombies
-from server.client_kit import SocketClient, dialled
-from server.process_kit import WAIT, until_ended
-from server.server_kit import ServerProcess, server_process
+
+from tests.keeper.watching import alive, eventually, zombies
+from tests.server.client_kit import SocketClient, dialled
+from tests.server.process_kit import WAIT, until_ended
+from tests.server.server_kit import ServerProcess, server_process
 
 READY = "echo ready; while :; do sleep 0.01; done"
 

@@ -16,14 +16,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from keeper.watching import bearing, eventually
-from server.process_kit import WAIT, nothing_left
-from server.server_kit import SERVE, ServerProcess
 from websockets.sync.client import connect
 
-from . import refusal
-from .test_keeper_faults import Client
-from .users import ordinary
+from tests.keeper.watching import bearing, eventually
+from tests.server.process_kit import WAIT, nothing_left
+from tests.server.server_kit import SERVE, ServerProcess
+from tests.system import refusal
+from tests.system.test_keeper_faults import Client
+from tests.system.users import ordinary
 
 pytestmark = pytest.mark.system
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.process_kit import alive, children, ended, gate, nothing_left
 from websockets.exceptions import ConnectionClosed
 
-from .survival import ECHO, LIMIT, WRITER, Followed, Rig
+from tests.server.process_kit import alive, children, ended, gate, nothing_left
+from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig
 
 MIB = 1024 * 1024
 SERVE = [sys.executable, "-m", "handrail", "serve"]

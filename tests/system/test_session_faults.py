@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from server.client_kit import Client, Refused, SocketClient, dialled
-from server.process_kit import WAIT, alive, gate
-from server.server_kit import ServerProcess, server_process
+
+from tests.server.client_kit import Client, Refused, SocketClient, dialled
+from tests.server.process_kit import WAIT, alive, gate
+from tests.server.server_kit import ServerProcess, server_process
 
 MIB = 1024 * 1024
 

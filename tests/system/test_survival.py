@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
 from websockets.exceptions import ConnectionClosed
 
-from .survival import ECHO, LIMIT, WRITER, Followed, Rig, expected, flood, typing
+from tests.server.process_kit import nothing_left
+from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig, expected, flood, typing
 
 MIB = 1024 * 1024
 

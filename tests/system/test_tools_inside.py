@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_work_inside import inside, needs, workspace  # noqa: F401 (a fixture)
+from tests.system.test_work_inside import inside, needs, workspace  # noqa: F401 (a fixture)
 
 pytestmark = needs("bwrap")
 

@@ -17,13 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from keeper.watching import bearing, eventually
-from server.client_kit import SocketClient, dialled
-from server.server_kit import server_process
 
-from handrail.keeper.groups import Groups
-
-from .users import ordinary
+from handrail.keeper.cgroups import Cgroups
+from tests.keeper.watching import bearing, eventually
+from tests.server.client_kit import SocketClient, dialled
+from tests.server.server_kit import server_process
+from tests.system.users import ordinary
 
 TREE = """
 for i in 1 2 3; do setsid sleep 1000.$0 & done
@@ -44,7 +43,7 @@ while True:
 
 
 def cgroups() -> bool:
-    groups = Groups()
+    groups = Cgroups()
     try:
         return groups.kills is not None
     finally:
@@ -190,7 +189,7 @@ async def test_no_group_is_left_behind(tmp_path: Path) -> None:
 
 
 def _groups(keeper: int) -> list[Path]:
-    groups = Groups()
+    groups = Cgroups()
     try:
         homes = {Path(place.base).parent for place in groups._places()}
     finally:

@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
-from keeper.watching import bearing, eventually
-from server.process_kit import children, ended, nothing_left
-from server.server_kit import ServerProcess
 from websockets.sync.client import ClientConnection, connect
 
-from .test_keeper_faults import Client
-from .users import ordinary
+from tests.keeper.watching import bearing, eventually
+from tests.server.process_kit import children, ended, nothing_left
+from tests.server.server_kit import ServerProcess
+from tests.system.test_keeper_faults import Client
+from tests.system.users import ordinary
 
 pytestmark = pytest.mark.system
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.client_kit import MemoryClient
-from server.server_kit import serving
+
+from tests.server.client_kit import MemoryClient
+from tests.server.server_kit import serving
 
 SECONDS = 50.0
 GIT = {

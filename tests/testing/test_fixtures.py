@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
 
 from handrail.executor.base import SpawnRequest
 from handrail.executor.remote import RemoteExecutor
 from handrail.testing import FakeExecutor
 from handrail.testing.fixtures import fake_executor, handrail_server
+from tests.server.process_kit import nothing_left
 
 __all__ = ["fake_executor", "handrail_server"]
 

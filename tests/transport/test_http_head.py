@@ -18,7 +18,7 @@ from handrail.transport.http_head import (
     parse_request,
     parse_response,
 )
-from handrail.transport.upgrade import (
+from handrail.transport.websocket_upgrade import (
     accept_head,
     accept_value,
     make_key,

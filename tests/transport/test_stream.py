@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from transport_kit import Recorder, Run
 
-from handrail.transport.lines import LineConnection
+from handrail.transport.line_framing import LineConnection
 
 
 class HandTransport(asyncio.Transport):

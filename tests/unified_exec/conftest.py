@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from keeper.watching import nothing_left
+
+from tests.keeper.watching import nothing_left
 
 
 @pytest.fixture(autouse=True)

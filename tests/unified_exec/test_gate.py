@@ -13,8 +13,7 @@ from handrail.executor.local import LocalExecutor
 from handrail.unified_exec.events import Begin, End, PatchBegin, PatchEnd
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.tools import ToolFailed, UnknownProcess
-
-from .agent import Agent, with_agent
+from tests.unified_exec.agent import Agent, with_agent
 
 PATCH = "apply_patch <<'E'\n*** Begin Patch\n*** Add File: {}\n+1\n*** End Patch\nE"
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from handrail.unified_exec.processes import Background
+from handrail.unified_exec.process_lifecycle import Background
 from handrail.unified_exec.tools import Size, ToolFailed, UnknownProcess
-
-from .agent import Agent, Latch, eventually, with_agent
+from tests.unified_exec.agent import Agent, Latch, eventually, with_agent
 
 TEXT = re.compile(
     r"Chunk ID: [0-9a-f]{6}\n"

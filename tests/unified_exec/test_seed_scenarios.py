@@ -9,8 +9,7 @@ import pytest
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.tools import UnknownProcess
 from handrail.unified_exec.wait import MAX_YIELD_MS, exec_yield, poll_yield, write_yield
-
-from .agent import Agent, Latch, with_agent
+from tests.unified_exec.agent import Agent, Latch, with_agent
 
 
 def test_1_buffer_keeps_a_stable_prefix_and_the_newest_suffix() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .matching import match, subset
-from .recording import NO_ID, Recording, is_note, is_response, joined, readable
+from tests.wire.matching import match, subset
+from tests.wire.recording import NO_ID, Recording, is_note, is_response, joined, readable
 
 Expectation = dict[str, Any]
 #: How long a process may take to be gone.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import websockets
 
-from .recording import Recording
+from tests.wire.recording import Recording
 
 #: Longest line of a server on stdio.
 LINE_LIMIT = 1 << 28

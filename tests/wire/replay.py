@@ -20,9 +20,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from .fixture_http import fixture_http
-from .runner import TIMEOUT, Case, Target, run_case
-from .servers import ServerFailed, WebSocketServer
+from tests.wire.fixture_http import fixture_http
+from tests.wire.runner import TIMEOUT, Case, Target, run_case
+from tests.wire.servers import ServerFailed, WebSocketServer
 
 CASES = Path(__file__).resolve().parent.parent / "cases" / "exec-server-transcripts.jsonl"
 

@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from .checks import Evidence, check
-from .connections import Connection, StdioConnection, WebSocketConnection
-from .matching import substitute
-from .recording import is_response
-from .servers import Household, WebSocketServer
+from tests.wire.checks import Evidence, check
+from tests.wire.connections import Connection, StdioConnection, WebSocketConnection
+from tests.wire.matching import substitute
+from tests.wire.recording import is_response
+from tests.wire.servers import Household, WebSocketServer
 
 Case = dict[str, Any]
 Step = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from .checks import Evidence, check
-from .recording import Message, Recording
+from tests.wire.checks import Evidence, check
+from tests.wire.recording import Message, Recording
 
 
 def note(kind: str, seq: int, **params: Any) -> Message:

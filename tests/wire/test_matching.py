@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .matching import match, substitute
+from tests.wire.matching import match, substitute
 
 UUID = "0123abcd-0123-4567-89ab-0123456789ab"
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from .fixture_http import fixture_http
-from .replay import CASES, load_cases
-from .runner import Case, Target, run_case
-from .servers import WebSocketServer
+from tests.wire.fixture_http import fixture_http
+from tests.wire.replay import CASES, load_cases
+from tests.wire.runner import Case, Target, run_case
+from tests.wire.servers import WebSocketServer
 
 pytestmark = pytest.mark.system
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.process_kit import nothing_left
 
 from handrail import Workspace
-from handrail.workspace import bridge
+from handrail.workspace import loop_thread
+from tests.server.process_kit import nothing_left
 
 
 @pytest.fixture(autouse=True)
 def _tidy() -> Iterator[None]:
-    bridge.bridge()  # its thread and its descriptors stay, by design
+    loop_thread.bridge()  # its thread and its descriptors stay, by design
     with nothing_left():
         yield
 

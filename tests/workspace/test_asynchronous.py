@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import uvloop
-from keeper.watching import eventually_so
-from server.process_kit import alive, children, until_ended
 
 from handrail import (
     AsyncWorkspace,
@@ -26,6 +24,8 @@ from handrail import (
 from handrail.executor.base import Executor
 from handrail.executor.local import LocalExecutor
 from handrail.testing import memory_executor
+from tests.keeper.watching import eventually_so
+from tests.server.process_kit import alive, children, until_ended
 
 
 def open_at(root: Path) -> AsyncWorkspace:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.places import KINDS, Room, run_in
-from keeper.watching import alive, eventually_so
 
 from handrail import AsyncWorkspace, ExitKind, FilesError, UsageError
+from tests.executor.places import KINDS, Room, run_in
+from tests.keeper.watching import alive, eventually_so
 
 Main = Callable[[AsyncWorkspace, Room], Awaitable[None]]
 Everywhere = Callable[[Main], None]

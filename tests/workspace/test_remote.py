@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from executor.places import codex_server, why_not
-from keeper.watching import alive, eventually
-from server.server_kit import server_process
 
 from handrail import (
     AsyncWorkspace,
@@ -24,7 +21,10 @@ from handrail import (
     Workspace,
     WorkspaceBusy,
 )
-from handrail.workspace import records
+from handrail.workspace import detached_store
+from tests.executor.places import codex_server, why_not
+from tests.keeper.watching import alive, eventually
+from tests.server.server_kit import server_process
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_variables_come_back_too(url: str, root: Path) -> None:
         script = 'printf "%s %s %s" "$A" "$B" "${PATH-none}"'
         before = ws.run(script, text=False).stdout
         left = ws.detach()
-    (record,) = (tmp for tmp in records.known() if tmp.id == left)
+    (record,) = (tmp for tmp in detached_store.known() if tmp.id == left)
     assert "\udcff" not in repr(record)
     with Workspace.attach(left) as back:
         assert back.run(script, text=False).stdout == before

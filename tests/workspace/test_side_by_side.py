@@ -14,15 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from keeper.watching import descriptors, eventually_so
 
 from handrail import AsyncProcess, AsyncWorkspace, ExecutorSpawnFailed, run
 from handrail.executor.local import LocalExecutor
 from handrail.executor.local_sandbox import LocalSandbox
-from handrail.process import reserve
+from handrail.process import fd_reserve
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox.inside import Inside
+from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.workspace import profile
+from tests.keeper.watching import descriptors, eventually_so
 
 SANDBOXES = ["workspace-write", "off"]
 SHORT = 30.0
@@ -103,7 +103,7 @@ async def test_an_executor_is_closed_on_its_own_loop(tmp_path: Path) -> None:
 
 async def test_another_thread_that_looks_for_room_takes_none(tmp_path: Path) -> None:
     """A number that somebody else has for a moment does not mean that all are taken."""
-    taken = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, reserve.limit() - 5)
+    taken = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, fd_reserve.limit() - 5)
     try:
         async with AsyncWorkspace(tmp_path, sandbox="off") as ws:
             assert (await ws.run("echo x")).stdout == "x\n"
@@ -191,7 +191,7 @@ def test_a_forked_child_holds_nothing_of_a_sandbox(tmp_path: Path) -> None:
     spec = ProcessSpec((b"/bin/true",), os.fsencode(tmp_path), {})
     wanted = profile.intent(profile.Profile(), str(tmp_path), None)
     inside = sandbox.contain(spec, wanted).containment
-    assert isinstance(inside, Inside)
+    assert isinstance(inside, RunningSandbox)
     assert inside._lease is not None
     held = [*inside._closing, inside._info, inside._ready, inside._lease.fd]
     assert all(map(is_open, held))

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.chaos import ChaosProxy, chaos
-from executor.places import serving
 
 from handrail import AsyncWorkspace, ExecutorError, WaitReason
 from handrail.executor.remote import RemoteExecutor
 from handrail.workspace.process import AsyncProcess
+from tests.executor.chaos import ChaosProxy, chaos
+from tests.executor.places import serving
 
 #: Much less than the transport itself waits until it takes a line for dead.
 SECONDS = 1.0

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeper.watching import alive, eventually
-from server.process_kit import children, descriptors
 
 import handrail
 from handrail import CommandFailed, Output, UsageError, Workspace
 from handrail.testing import Exit, Expect, FakeExecutor, Say
-from handrail.workspace import bridge
+from handrail.workspace import loop_thread
+from tests.keeper.watching import alive, eventually
+from tests.server.process_kit import children, descriptors
 
 
 def test_a_scripted_executor_stands_in() -> None:
@@ -79,7 +79,7 @@ def test_a_thousand_runs_leak_nothing(ws: Workspace) -> None:
     async def tasks() -> int:
         return len(asyncio.all_tasks())
 
-    assert bridge.call(tasks()) <= 2  # this one, and perhaps one that forgets the last of them
+    assert loop_thread.call(tasks()) <= 2  # this one, and perhaps one that forgets the last of them
     assert ws.processes == []
 
 
@@ -263,7 +263,7 @@ def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> 
     async def collect() -> None:
         box.clear()  # as the garbage collector might
 
-    bridge.call(collect())
+    loop_thread.call(collect())
     eventually(lambda: not held._history._paced)
 
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from server.process_kit import nothing_left
-from server.server_kit import ServerProcess
 
 from handrail import Workspace
+from tests.server.process_kit import nothing_left
+from tests.server.server_kit import ServerProcess
 
 CLIENT = """
 import sys

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.sshd import no_sshd, sshd
-from server.server_kit import server_process
 
 from handrail import ExitKind, Output, WaitReason, Workspace
+from tests.executor.sshd import no_sshd, sshd
+from tests.server.server_kit import server_process
 
 Way = Callable[[Path, pytest.MonkeyPatch], Any]
 

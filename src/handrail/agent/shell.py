@@ -16,27 +16,27 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail import private_places
-from handrail.agent.answers import ToolAnswer, range_text, with_note
 from handrail.agent.arguments import check_arguments
-from handrail.agent.gate import OrchestratorGate
-from handrail.agent.hiding import HidingExecutor
+from handrail.agent.deny_read import DenyReadExecutor
+from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
-from handrail.agent.where import Hands, Where, exists_on, take
+from handrail.agent.target import Target, Where, exists_on, take
+from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
 from handrail.orchestrator.audit import nobody
-from handrail.orchestrator.course import TurnAborted
+from handrail.orchestrator.call_flow import TurnAborted
 from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
+from handrail.policy.context import Approval
 from handrail.policy.rules import Policy, normal_path
-from handrail.policy.situation import Approval
 from handrail.unified_exec import settings as unified
 from handrail.unified_exec.events import Event, Listener
 from handrail.unified_exec.manager import Background, UnifiedExec
-from handrail.unified_exec.patching import intercepted
+from handrail.unified_exec.patch_command import intercepted
 from handrail.unified_exec.tools import (
     ExecAnswer,
     OutputRange,
@@ -104,7 +104,7 @@ class AgentShell:
                 exists=None if hands.local else exists_on(hands.executor),
                 local=hands.local,
             )
-            executor = HidingExecutor(hands.executor, orchestrator, local=hands.local)
+            executor = DenyReadExecutor(hands.executor, orchestrator, local=hands.local)
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
@@ -272,7 +272,7 @@ class AgentShell:
                 raise
             raise ToolFailed(str(error)) from error
 
-    def _settings(self, hands: Hands, shell: str) -> orchestration.Settings:
+    def _settings(self, hands: Target, shell: str) -> orchestration.Settings:
         if isinstance(self._policy, orchestration.Settings):
             return self._policy
         if isinstance(self._policy, Approval):
@@ -295,7 +295,7 @@ class AgentShell:
 
 
 async def _with_private_tmp(
-    settings: orchestration.Settings, hands: Hands
+    settings: orchestration.Settings, hands: Target
 ) -> orchestration.Settings:
     mode = settings.sandbox
     wanted = mode.restricted and not (mode.exclude_slash_tmp and mode.exclude_tmpdir)
@@ -306,8 +306,8 @@ async def _with_private_tmp(
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    hands: Hands
-    executor: HidingExecutor
+    hands: Target
+    executor: DenyReadExecutor
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 #: Name -> module with ``add_parser``, in the order of the help.
 COMMANDS = {
-    "run": "handrail.cli.run",
-    "ps": "handrail.cli.list",
-    "attach": "handrail.cli.attach",
-    "logs": "handrail.cli.logs",
-    "kill": "handrail.cli.kill",
-    "cp": "handrail.cli.copy",
-    "sandbox": "handrail.cli.sandbox",
-    "doctor": "handrail.cli.doctor",
-    "serve": "handrail.cli.serve",
-    "upgrade": "handrail.cli.upgrade",
-    "mcp": "handrail.cli.mcp",
-    "policy": "handrail.cli.policy",
-    "apply-patch": "handrail.cli.patch",
-    "proxy": "handrail.cli.proxy",
-    "completion": "handrail.cli.completion",
+    "run": "handrail.cli.commands.run",
+    "ps": "handrail.cli.commands.ps",
+    "attach": "handrail.cli.commands.attach",
+    "logs": "handrail.cli.commands.logs",
+    "kill": "handrail.cli.commands.kill",
+    "cp": "handrail.cli.commands.cp",
+    "sandbox": "handrail.cli.commands.sandbox",
+    "doctor": "handrail.cli.commands.doctor",
+    "serve": "handrail.cli.commands.serve",
+    "upgrade": "handrail.cli.commands.upgrade",
+    "mcp": "handrail.cli.commands.mcp",
+    "policy": "handrail.cli.commands.policy",
+    "apply-patch": "handrail.cli.commands.apply_patch",
+    "proxy": "handrail.cli.commands.proxy",
+    "completion": "handrail.cli.commands.completion",
 }
 
 #: As a shell says it of those whom Ctrl-C has ended.
@@ -46,13 +46,13 @@ def program() -> int:
     if words[:1] in (["sandbox"], ["run"]):
         gc.disable()  # nothing of what is imported before the command starts is garbage
     if words[:1] == ["sandbox"]:  # around argparse: its start is what people wait for
-        from handrail.cli import sandbox
+        from handrail.cli.commands import sandbox
 
         return sandbox.main(words[1:])
     if words[:1] == ["run"]:
-        from handrail.cli import quick
+        from handrail.cli import run_fast
 
-        code = quick.run(words[1:])
+        code = run_fast.run(words[1:])
         if code is not None:
             compiled.make()
             # Nothing is left to be done, and taking an interpreter down takes a while.
@@ -62,31 +62,31 @@ def program() -> int:
 
 
 def _ordinary(words: list[str]) -> int:
-    from handrail.cli import failure, streams
+    from handrail.cli import error_output, stdio
 
-    streams.take_over()
+    stdio.take_over()
     try:
         code = main(words)
     except SystemExit as end:  # argparse, which has said why
         code = end.code if isinstance(end.code, int) else 1
-    except streams.OutputFailed as error:
-        code = streams.failed(error)
+    except stdio.OutputFailed as error:
+        code = stdio.failed(error)
     except OSError as error:  # the machine's own: no room, no permission, nothing there
-        code = failure.tell(error, streams.OWN_FAILURE)
+        code = error_output.tell(error, stdio.OWN_FAILURE)
     except KeyboardInterrupt:
         code = INTERRUPTED
-        if failure.wanted_as_json():
-            failure.tell(failure.Interrupted(code - 128), code)
-    return streams.settle(code)
+        if error_output.wanted_as_json():
+            error_output.tell(error_output.Interrupted(code - 128), code)
+    return stdio.settle(code)
 
 
 def main(words: list[str]) -> int:
     """Run one command by argparse; its exit code.  Raises SystemExit(2) for a usage error."""
-    from handrail.cli import failure
+    from handrail.cli import error_output
 
-    failure.use_json(failure.asks_for_json(words))
+    error_output.use_json(error_output.asks_for_json(words))
     args = build_parser(words[0] if words else None).parse_args(words)
-    failure.use_json(getattr(args, "json", False))
+    error_output.use_json(getattr(args, "json", False))
     code: int = args.run(args)
     return code
 
@@ -95,7 +95,7 @@ def build_parser(wanted: str | None = None) -> ArgumentParser:
     """The parser of everything, or of one command if that is all that is wanted."""
     from importlib import import_module
 
-    from handrail.cli.failure import Parser
+    from handrail.cli.error_output import Parser
     from handrail.version import __version__
 
     parser = Parser(

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import failure
-from handrail.cli.streams import say
+from handrail.cli import error_output
+from handrail.cli.stdio import say
 from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed
 from handrail.process.spec import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
-    from handrail.cli.writing import Writer
+    from handrail.cli.output_thread import Writer
     from handrail.workspace.result import Output
 
 #: When the failure is ours and not the command's.
@@ -67,9 +67,9 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(main)
     except HandrailError as error:
-        return failure.tell(error, spawn_code(error))
-    except failure.Interrupted as error:
-        return failure.tell(error, 128 + error.signal)
+        return error_output.tell(error, spawn_code(error))
+    except error_output.Interrupted as error:
+        return error_output.tell(error, 128 + error.signal)
 
 
 def spawn_code(error: HandrailError) -> int:

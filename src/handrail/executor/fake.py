@@ -20,8 +20,7 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import waiting
-from handrail.executor.arguments import check_grace, check_size, fits_terminal
+from handrail.executor import wait_for as waiting
 from handrail.executor.base import (
     Denied,
     OutputKind,
@@ -31,7 +30,8 @@ from handrail.executor.base import (
     WaitOutcome,
 )
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
-from handrail.executor.history import Follower, History
+from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.validate import check_grace, check_size, fits_terminal
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
 
 
@@ -91,7 +91,7 @@ class FakeSession:
 
     def __post_init__(self) -> None:
         self.process_id = self.request.process_id
-        self._history = History()
+        self._history = OutputBuffer()
         self._exit: ExitInfo | None = None
         self._resumed = asyncio.Semaphore(0)
         self._seq = 0

@@ -27,11 +27,12 @@ from handrail.errors import (
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
-from handrail.process import custody, env_policy, family
+from handrail.process import env_policy
 from handrail.process.child import Child
-from handrail.process.closing import DRAIN_SECONDS
-from handrail.process.keeper_program import start_keeper
-from handrail.process.launcher import Launcher
+from handrail.process.exit_and_close import DRAIN_SECONDS
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.start import start_keeper
+from handrail.process.recovery import release, tag_kill
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
 
@@ -239,12 +240,12 @@ class LocalExecutor:
         table, launcher, self._table, self._launcher = self._table, self._launcher, None, None
         children = list(table or ())
         self._lost = [table for table in (*self._lost, table) if table]
-        custody.kill(*children)
+        release.kill(*children)
         if launcher is not None:
             launcher.close()
-            family.end_all_of([launcher.mark])  # started, and nobody was told
+            tag_kill.end_all_of([launcher.mark])  # started, and nobody was told
         for child in children:
-            custody.give_up(child)
+            release.give_up(child)
 
     def _unwanted(self, table: ProcessTable, process_id: str) -> None:
         """Whoever asked for it has gone before it was there."""

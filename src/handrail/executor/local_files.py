@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.filesystem import local
-from handrail.filesystem.failure import os_text
+from handrail.filesystem.errors import os_text
 from handrail.filesystem.pool import FilePool
 
 T = TypeVar("T")

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from handrail.errors import ExecutorSpawnFailed, SandboxError, SpawnFailed
-from handrail.process import lookup
+from handrail.process import find_program
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
+from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.intent import read_intent
 from handrail.sandbox.profile import Profile
-from handrail.sandbox.request import read_intent
-from handrail.sandbox.select import Sandbox
-from handrail.sandbox.upkeep import Upkeep
+from handrail.sandbox.sandbox import Sandbox
 from handrail.sandbox.verdict import judge
 
 
@@ -66,7 +66,7 @@ def _check(spec: ProcessSpec) -> None:
             f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
         )
     try:
-        lookup.check(spec.argv[0], spec.env, spec.cwd)
+        find_program.check(spec.argv[0], spec.env, spec.cwd)
     except SpawnFailed as error:
         raise ExecutorSpawnFailed(str(error)) from error
 
@@ -76,14 +76,14 @@ class _Forks:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._known: dict[int, weakref.ref[Upkeep]] = {}
+        self._known: dict[int, weakref.ref[Instances]] = {}
         #: Of forks under way: which thread, and what it has stopped.
-        self._forking: list[tuple[int, list[Upkeep]]] = []
+        self._forking: list[tuple[int, list[Instances]]] = []
         os.register_at_fork(
             before=self._before, after_in_parent=self._after, after_in_child=self._in_child
         )
 
-    def take_in(self, upkeep: Upkeep) -> None:
+    def take_in(self, upkeep: Instances) -> None:
         """From now on it is thought of."""
         key = id(upkeep)
         with self._lock:

@@ -13,15 +13,15 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import waiting
-from handrail.executor.arguments import check_grace, check_size
+from handrail.executor import wait_for as waiting
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.history import Follower, History
-from handrail.executor.terminal_line import UnfinishedLine
+from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.pty_eof import UnfinishedLine
+from handrail.executor.validate import check_grace, check_size
 from handrail.process.child import Child
-from handrail.process.output_log import Chunk
+from handrail.process.output.output_log import Chunk
+from handrail.process.output.stream import STDERR
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
-from handrail.process.stream import STDERR
 
 #: How long ``terminate`` waits for the news after the KILL.
 _KILL_SECONDS = 5.0
@@ -32,7 +32,7 @@ class LocalSession:
 
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
-        self._history = History(gate=self._hold)
+        self._history = OutputBuffer(gate=self._hold)
         #: As a sink: whether output is wanted.  It is, but for a reader that paces it.
         self.ready = True
         self._waits = False

@@ -17,12 +17,12 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
-from handrail.executor.arguments import fits_terminal
 from handrail.executor.base import Place, SandboxKind, SpawnRequest
-from handrail.executor.client import ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
-from handrail.protocol import path_uri, words
+from handrail.executor.session_client import ExecServerClient
+from handrail.executor.validate import fits_terminal
+from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INVALID_REQUEST
 
 OnLag = Literal["auto", "block", "drop"]
@@ -322,7 +322,7 @@ def _word(word: str | bytes) -> str:
 
 
 def _percent(word: str | bytes) -> str:
-    return words.encode(os.fsencode(word))
+    return percent_words.encode(os.fsencode(word))
 
 
 def _native(uri: object) -> str | None:

@@ -21,9 +21,9 @@ from handrail.errors import (
     RpcError,
     TransportError,
 )
-from handrail.executor.client import ExecServerClient
 from handrail.executor.files import FileEntry, FileMetadata, Progress
-from handrail.filesystem.failure import kind_of
+from handrail.executor.session_client import ExecServerClient
+from handrail.filesystem.errors import kind_of
 from handrail.protocol import codec, filesystem, path_uri
 from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
 

@@ -24,15 +24,15 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor.arguments import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.client import ExecServerClient
-from handrail.executor.event_order import Closed, Event, EventOrder, Exited, Output
-from handrail.executor.history import Follower, History
-from handrail.executor.remote_waiting import wait_far
+from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.pty_eof import UnfinishedLine
+from handrail.executor.remote_wait import wait_far
+from handrail.executor.reorder import Closed, Event, EventOrder, Exited, Output
 from handrail.executor.rpc import CallTimedOut, RpcConnection
-from handrail.executor.terminal_line import UnfinishedLine
-from handrail.executor.waiting import Looking, Patience
+from handrail.executor.session_client import ExecServerClient
+from handrail.executor.validate import check_grace, check_size
+from handrail.executor.wait_for import Looking, Patience
 from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
@@ -68,7 +68,7 @@ class RemoteSession:
         self._tty = tty
         self._timeout = timeout
         self._order = EventOrder()
-        self._history = History(gate=self._hold)
+        self._history = OutputBuffer(gate=self._hold)
         self._exit: ExitInfo | None = None
         self._denied = Denied(likely=False)
         self._failure: HandrailError | None = None

@@ -13,9 +13,9 @@ import stat
 
 from handrail.filesystem import own_processes
 from handrail.filesystem.directories import make_all
-from handrail.filesystem.failure import NativePath, native, os_errors, refusal
+from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
-from handrail.filesystem.regular import open_regular
+from handrail.filesystem.regular_file import open_regular
 from handrail.filesystem.replacement import Replacement
 from handrail.filesystem.transfer import transfer
 

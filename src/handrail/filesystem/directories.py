@@ -8,7 +8,7 @@ import stat
 from typing import NamedTuple
 
 from handrail.filesystem import own_processes
-from handrail.filesystem.failure import NativePath, native, os_error, os_errors, refusal
+from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_parent
 
 #: The longest directory that is listed in one answer (exec-server 0.166.0).

@@ -29,8 +29,8 @@ import threading
 from enum import Enum
 
 from handrail.errors import FilesError
-from handrail.filesystem.failure import NativePath, native, os_error, os_errors, refusal
-from handrail.filesystem.regular import open_regular, read_range
+from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
+from handrail.filesystem.regular_file import open_regular, read_range
 from handrail.filesystem.replacement import Replacement
 
 MAX_HANDLES = 128

@@ -11,14 +11,14 @@ import os
 import stat
 from dataclasses import dataclass
 
-from handrail.filesystem import kernel, own_processes
+from handrail.filesystem import own_processes, syscalls
 from handrail.filesystem.copying import copy
 from handrail.filesystem.directories import (
     DirectoryEntry,
     create_directory,
     read_directory,
 )
-from handrail.filesystem.failure import (
+from handrail.filesystem.errors import (
     CONTAINS_LINK,
     NativePath,
     native,
@@ -26,7 +26,7 @@ from handrail.filesystem.failure import (
     refusal,
 )
 from handrail.filesystem.no_follow import open_no_follow
-from handrail.filesystem.regular import ReadPlan, iter_file, read_file
+from handrail.filesystem.regular_file import ReadPlan, iter_file, read_file
 from handrail.filesystem.removal import remove
 from handrail.filesystem.replacement import Replacement
 
@@ -92,7 +92,7 @@ def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
             fd = open_no_follow(raw, os.O_PATH | os.O_NOFOLLOW)
         try:
             status = os.fstat(fd)
-            created = kernel.birth_ms(fd)
+            created = syscalls.birth_ms(fd)
         finally:
             os.close(fd)
     if stat.S_ISLNK(status.st_mode):
@@ -113,18 +113,18 @@ def metadata_at_once(path: NativePath) -> Metadata:
     Only where no link is on the way and the file system is on a device of this machine.
     """
     raw = native(path)
-    rules = kernel.RESOLVE_CACHED | kernel.RESOLVE_NO_SYMLINKS
-    if not kernel.supports(rules):
+    rules = syscalls.RESOLVE_CACHED | syscalls.RESOLVE_NO_SYMLINKS
+    if not syscalls.supports(rules):
         raise BlockingIOError
     try:
-        fd = kernel.openat2(kernel.AT_FDCWD, raw, os.O_PATH, 0, rules)
+        fd = syscalls.openat2(syscalls.AT_FDCWD, raw, os.O_PATH, 0, rules)
     except OSError as error:
         if error.errno == errno.ENOENT:
             with os_errors(raw):
                 raise
         raise BlockingIOError from None
     try:
-        found = kernel.statx_cached(fd)
+        found = syscalls.statx_cached(fd)
     finally:
         os.close(fd)
     if found is None or found[4] == 0:

@@ -16,13 +16,13 @@ import errno
 import os
 import stat
 
-from handrail.filesystem import kernel, own_processes
-from handrail.filesystem.failure import NativePath, native, os_error, refusal
+from handrail.filesystem import own_processes, syscalls
+from handrail.filesystem.errors import NativePath, native, os_error, refusal
 
 #: Flags for a directory that is only a place to stand on: needs no read permission.
 STAND = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
-_NO_LINKS = kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+_NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 
 
 def open_no_follow(
@@ -34,9 +34,9 @@ def open_no_follow(
     caller can tell what it is.  Relative paths start at ``dir_fd`` or the working directory.
     """
     raw = native(path)
-    if kernel.supports(_NO_LINKS):
-        start = kernel.AT_FDCWD if dir_fd is None else dir_fd
-        return own_processes.checked(kernel.openat2(start, raw, flags, mode, _NO_LINKS))
+    if syscalls.supports(_NO_LINKS):
+        start = syscalls.AT_FDCWD if dir_fd is None else dir_fd
+        return own_processes.checked(syscalls.openat2(start, raw, flags, mode, _NO_LINKS))
     return own_processes.checked(_walk_and_open(raw, flags, mode, dir_fd))
 
 
@@ -62,9 +62,9 @@ def resolve_cached_open(path: NativePath, flags: int) -> int:
     are followed.  Where the kernel cannot promise that (before 5.12), every call raises
     BlockingIOError, so callers have one way out: the pool.
     """
-    if not kernel.supports(kernel.RESOLVE_CACHED):
+    if not syscalls.supports(syscalls.RESOLVE_CACHED):
         raise os_error(errno.EAGAIN)
-    return kernel.openat2(kernel.AT_FDCWD, native(path), flags, 0, kernel.RESOLVE_CACHED)
+    return syscalls.openat2(syscalls.AT_FDCWD, native(path), flags, 0, syscalls.RESOLVE_CACHED)
 
 
 def _walk_and_open(raw: bytes, flags: int, mode: int, dir_fd: int | None) -> int:

@@ -22,8 +22,8 @@ import os
 import stat
 from collections.abc import Callable
 
-from handrail.filesystem import kernel
-from handrail.filesystem.failure import os_error
+from handrail.filesystem import syscalls
+from handrail.filesystem.errors import os_error
 
 _STAND = os.O_PATH | os.O_CLOEXEC
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
@@ -47,11 +47,11 @@ def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
 
 def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
     """The same for a caller that calls ``refuse`` with what it gets."""
-    if not kernel.supports(kernel.RESOLVE_NO_MAGICLINKS):
+    if not syscalls.supports(syscalls.RESOLVE_NO_MAGICLINKS):
         return _open_by_steps(raw, flags, dir_fd)
-    start = kernel.AT_FDCWD if dir_fd is None else dir_fd
+    start = syscalls.AT_FDCWD if dir_fd is None else dir_fd
     try:
-        fd = kernel.openat2(start, raw, flags, 0, kernel.RESOLVE_NO_MAGICLINKS)
+        fd = syscalls.openat2(start, raw, flags, 0, syscalls.RESOLVE_NO_MAGICLINKS)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -72,7 +72,7 @@ def checked(fd: int) -> int:
 def refuse(fd: int, status: os.stat_result) -> None:
     """Raise EACCES when ``fd`` is something of a process of ours in ``/proc``."""
     # Only file systems without a device of their own have major number 0.
-    if os.major(status.st_dev) or not kernel.is_proc(fd):
+    if os.major(status.st_dev) or not syscalls.is_proc(fd):
         return
     place = os.readlink(f"/proc/self/fd/{fd}")
     if any(part.isdigit() and _is_ours(part) for part in place.split("/")):
@@ -81,7 +81,7 @@ def refuse(fd: int, status: os.stat_result) -> None:
 
 def refuse_directory(raw: bytes) -> None:
     """Raise EACCES when the path is a directory of a process of ours; cheap elsewhere."""
-    if kernel.is_proc_at(raw):
+    if syscalls.is_proc_at(raw):
         os.close(open_path(raw, _STAND))
 
 
@@ -134,6 +134,6 @@ def _open_by_steps(raw: bytes, flags: int, dir_fd: int | None) -> int:
 def _has_magic_links(directory: int) -> bool:
     """Whether links in a directory are the kernel's own: those of a process that is not ours."""
     status = os.fstat(directory)
-    if os.major(status.st_dev) or not kernel.is_proc(directory):
+    if os.major(status.st_dev) or not syscalls.is_proc(directory):
         return False
     return status.st_ino != _PROC_ROOT

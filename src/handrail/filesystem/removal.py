@@ -13,7 +13,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from handrail.filesystem.failure import (
+from handrail.filesystem.errors import (
     CONTAINS_LINK,
     NativePath,
     native,

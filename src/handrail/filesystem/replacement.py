@@ -26,11 +26,11 @@ import os
 import stat
 from functools import cache
 
-from handrail import faults
-from handrail.filesystem import in_place, kernel, own_processes, stage_names
-from handrail.filesystem.failure import NativePath, native, not_a_file, os_error
+from handrail import fault_points
+from handrail.filesystem import own_processes, stage_names, syscalls, write_in_place
+from handrail.filesystem.errors import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
-from handrail.filesystem.regular import CAREFUL
+from handrail.filesystem.regular_file import CAREFUL
 from handrail.filesystem.transfer import NOT_SUPPORTED
 
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
@@ -171,8 +171,8 @@ class Replacement:
                     return True
             self._give_name(source)
         assert self._temporary is not None  # noqa: S101 (it has just got one)
-        if faults.armed:
-            faults.point("stage.named")
+        if fault_points.armed:
+            fault_points.point("stage.named")
         try:
             os.rename(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
         except OSError as error:
@@ -213,14 +213,14 @@ class Replacement:
                 raise os_error(errno.ESTALE)  # not the file that was asked for
         size = os.fstat(self.fd).st_size
         try:
-            kernel.reserve(self._target, size)
+            syscalls.reserve(self._target, size)
         except OSError as error:
             if error.errno not in NOT_SUPPORTED:
                 os.ftruncate(self._target, old.st_size)  # frees what was reserved so far
                 raise
         if self._bits != stat.S_IMODE(old.st_mode):
             os.fchmod(self._target, self._bits)
-        in_place.pour(self.fd, self._target)
+        write_in_place.pour(self.fd, self._target)
         if sync:
             os.fsync(self._target)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from handrail.filesystem import own_processes
-from handrail.filesystem.failure import NativePath, native, os_errors, os_text, refusal
+from handrail.filesystem.errors import NativePath, native, os_errors, os_text, refusal
 
 MAX_DEPTH = 64
 MAX_DIRECTORIES = 10_000

@@ -20,8 +20,8 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from handrail.filesystem import kernel
-from handrail.filesystem.failure import NativePath, native, os_error
+from handrail.filesystem import syscalls
+from handrail.filesystem.errors import NativePath, native, os_error
 from handrail.filesystem.no_follow import STAND
 
 #: More than this many paths are not watched (found by bisection on 0.166.0).
@@ -30,9 +30,9 @@ MAX_PATHS = 64
 #: Where the path stops existing: that directory's identity and the name missing in it.
 _Edge = tuple[tuple[int, int], bytes]
 
-_ON_THE_WAY = kernel.IN_MOVE_SELF | kernel.IN_DELETE_SELF
-_AT_THE_EDGE = _ON_THE_WAY | kernel.IN_CREATE | kernel.IN_MOVED_TO | kernel.IN_ATTRIB
-_ALWAYS = _ON_THE_WAY | kernel.IN_UNMOUNT | kernel.IN_IGNORED | kernel.IN_Q_OVERFLOW
+_ON_THE_WAY = syscalls.IN_MOVE_SELF | syscalls.IN_DELETE_SELF
+_AT_THE_EDGE = _ON_THE_WAY | syscalls.IN_CREATE | syscalls.IN_MOVED_TO | syscalls.IN_ATTRIB
+_ALWAYS = _ON_THE_WAY | syscalls.IN_UNMOUNT | syscalls.IN_IGNORED | syscalls.IN_Q_OVERFLOW
 _EVENTS_AT_ONCE = 64 * 1024
 
 
@@ -55,7 +55,7 @@ class MissingWatch:
         if not 0 < len(paths) <= MAX_PATHS:
             return None
         try:
-            queue = kernel.inotify_init()
+            queue = syscalls.inotify_init()
         except OSError:
             return None
         try:
@@ -86,7 +86,7 @@ class MissingWatch:
                 data = os.read(self._queue, _EVENTS_AT_ONCE)
             except BlockingIOError:
                 return False
-            if any(self._matters(*event) for event in kernel.inotify_events(data)):
+            if any(self._matters(*event) for event in syscalls.inotify_events(data)):
                 return True
 
     def close(self) -> None:
@@ -103,8 +103,8 @@ class MissingWatch:
         if mask & _ALWAYS:
             return True
         if not name:
-            return bool(mask & kernel.IN_ATTRIB)  # the directory's own mode or owner
-        return bool(mask & (kernel.IN_CREATE | kernel.IN_MOVED_TO)) and name in self._names.get(
+            return bool(mask & syscalls.IN_ATTRIB)  # the directory's own mode or owner
+        return bool(mask & (syscalls.IN_CREATE | syscalls.IN_MOVED_TO)) and name in self._names.get(
             wd, ()
         )
 
@@ -170,12 +170,12 @@ class _Arming:
 
     def pass_by(self, directory: int) -> None:
         try:
-            kernel.inotify_add(self._queue, directory, _ON_THE_WAY | kernel.IN_MASK_ADD)
+            syscalls.inotify_add(self._queue, directory, _ON_THE_WAY | syscalls.IN_MASK_ADD)
         except OSError:
             pass  # not readable for us; its being moved then goes unnoticed
 
     def stop_at(self, directory: int, name: bytes) -> None:
-        wd = kernel.inotify_add(self._queue, directory, _AT_THE_EDGE | kernel.IN_MASK_ADD)
+        wd = syscalls.inotify_add(self._queue, directory, _AT_THE_EDGE | syscalls.IN_MASK_ADD)
         self.names.setdefault(wd, set()).add(name)
 
 

@@ -14,8 +14,8 @@ import struct
 import time
 from collections.abc import Callable
 
-from handrail.keeper import descriptors, fence, groups, limits, link, memory, spawn, tree
-from handrail.keeper.ending import CAUSE_ASKED, CAUSE_TIME, Ending, Endings
+from handrail.keeper import cgroups, fence, limits, malloc_trim, messages, own_fds, spawn, tree
+from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.lease import Lease
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
@@ -71,14 +71,14 @@ class Children:
         self.lease = lease
         self.poll = poll
         self.limits = spawn.Limits()
-        self.groups = groups.Groups()
+        self.groups = cgroups.Cgroups()
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
-        self.endings = Endings(self.signal_ending)
+        self.endings = Deadlines(self.signal_ending)
         self.forgotten = 0  # since memory was given back
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
-    def spawn(self, fd: int, message: link.Message) -> None:
+    def spawn(self, fd: int, message: messages.Message) -> None:
         child, mode, rows, cols, passed, program, argc = message.fields[:7]
         argc, _, note = argc.partition(b" ")
         count = int(argc)
@@ -88,7 +88,7 @@ class Children:
             name, _, value = pair.partition(b"=")
             env[name] = value
         if child in self.entries:
-            self.say(fd, link.FAILED, message.serial, [b"%d" % errno.EEXIST])
+            self.say(fd, messages.FAILED, message.serial, [b"%d" % errno.EEXIST])
             return
         self.mark += 1
         mode, *words = mode.split(b" ")
@@ -114,7 +114,7 @@ class Children:
             # ValueError: what Python itself refuses, such as an empty first argument.
             number = error.errno if isinstance(error, OSError) else None
             self.groups.forget(self.mark)
-            self.say(fd, link.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
+            self.say(fd, messages.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
             return
         entry = Entry(
             child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True)), note
@@ -128,18 +128,18 @@ class Children:
             self.hand_over(fd, message.serial, entry, started.fds)
         except OSError as error:
             # Nobody would ever know of it.
-            self.signal(child, signal.SIGKILL, link.SCOPE_TREE)
+            self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
             self.forget(child)
-            self.say(fd, link.FAILED, message.serial, [b"%d" % (error.errno or 0)])
+            self.say(fd, messages.FAILED, message.serial, [b"%d" % (error.errno or 0)])
 
     def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
         # Not reaped yet, so the number is still this child's.
         pidfd = os.pidfd_open(entry.pid)
         try:
-            if descriptors.only_reserve_left(pidfd):
+            if own_fds.only_reserve_left(pidfd):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             fields = [entry.child, b"%d" % entry.pid, b"%d" % entry.mark]
-            self.say(fd, link.SPAWNED, serial, fields, [*fds, pidfd])
+            self.say(fd, messages.SPAWNED, serial, fields, [*fds, pidfd])
         finally:
             os.close(pidfd)
 
@@ -163,7 +163,7 @@ class Children:
         if entry.note:
             fields.append(b"=" + entry.note)
         try:
-            self.say(fd, link.CHILD, serial, fields, fds)
+            self.say(fd, messages.CHILD, serial, fields, fds)
         finally:
             if pidfd >= 0:
                 os.close(pidfd)
@@ -202,7 +202,7 @@ class Children:
         ``done``: up to that time a keeper before us has seen to it.
         """
         terminal = b"pty" in entry.fds and entry.status is None
-        ending = Ending.plan(cause, at, grace, terminal=terminal)
+        ending = Deadline.plan(cause, at, grace, terminal=terminal)
         if done >= 0:
             ending.go_on(done)
         self.endings.set(entry.child, ending)
@@ -217,11 +217,11 @@ class Children:
     def signal_ending(self, child: bytes, number: int, at: int) -> bool:
         """One step of an end; False when somebody is to come whom it did not reach."""
         entry = self.entries.get(child)
-        reached = self.signal(child, number, link.SCOPE_TREE)
+        reached = self.signal(child, number, messages.SCOPE_TREE)
         if entry is not None and entry.inside and entry.status is None and not reached:
             return False
         if self.lease.holder is not None:
-            self.say(self.lease.holder, link.BEGUN, 0, [child, b"%d" % at])
+            self.say(self.lease.holder, messages.BEGUN, 0, [child, b"%d" % at])
         return True
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
@@ -230,16 +230,16 @@ class Children:
             return 0
         leader = self.leader(entry)
         lives = entry.status is None and not entry.ended
-        if scope == link.SCOPE_TREE and number == signal.SIGKILL and lives:
+        if scope == messages.SCOPE_TREE and number == signal.SIGKILL and lives:
             entry.killed = True  # and what it has started by the time it is reaped, too
             self.endings.overtaken(child)
-        if scope == link.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
+        if scope == messages.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
             return 0 if leader is None else tree.send_inside(leader, number)
-        if scope == link.SCOPE_TREE and (entry.far or not self.near):
+        if scope == messages.SCOPE_TREE and (entry.far or not self.near):
             if number == signal.SIGKILL:
                 return tree.kill_afar(leader, {entry.mark})
             return tree.send_afar(leader, {entry.mark}, number)
-        if scope == link.SCOPE_TREE:
+        if scope == messages.SCOPE_TREE:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
                 reached = self.groups.kill(entry.mark)
@@ -249,7 +249,7 @@ class Children:
         if leader is None:
             return 0
         try:
-            if scope == link.SCOPE_GROUP:
+            if scope == messages.SCOPE_GROUP:
                 os.killpg(leader, number)
             else:
                 os.kill(leader, number)
@@ -319,10 +319,10 @@ class Children:
         for child in children:
             self.forget(child)
         self.forgotten += len(children)
-        if self.forgotten >= (1024 if self.entries else memory.MANY):
+        if self.forgotten >= (1024 if self.entries else malloc_trim.MANY):
             self.forgotten = 0
             self.entries = dict(self.entries)  # a table that was large stays so, when emptied
-            memory.give_back()
+            malloc_trim.give_back()
 
     def reap(self) -> None:
         while True:
@@ -344,7 +344,7 @@ class Children:
                 usage.ru_maxrss * 1024,
             )
             if self.groups.ran_out(entry.mark):
-                entry.status |= groups.OUT_OF_MEMORY
+                entry.status |= cgroups.OUT_OF_MEMORY
             if entry.killed or entry.inside:
                 self.groups.kill(entry.mark)
                 if self.near:
@@ -355,7 +355,7 @@ class Children:
             if self.lease.holder is not None and known:
                 self.say(
                     self.lease.holder,
-                    link.EXITED,
+                    messages.EXITED,
                     0,
                     [entry.child, b"%d" % entry.status, *entry.usage.split()],
                 )

@@ -14,14 +14,14 @@ import fcntl
 import os
 import resource
 
-from handrail.keeper import announce, filtering, prelude
+from handrail.keeper import seccomp_install, seccomp_spawn, seccomp_stub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Iterable, Mapping, Sequence
 
-    from handrail.keeper.announce import Actions
+    from handrail.keeper.seccomp_spawn import Actions
 else:
     import _signal
 
@@ -43,7 +43,7 @@ class Before:
         self.doors = doors
         #: Soft and hard value by kind.
         self.limits = limits or {}
-        #: The filter that announces its calls (``announce.py``).
+        #: The filter that announces its calls (``seccomp_spawn.py``).
         self.code = code
 
 
@@ -68,7 +68,7 @@ def start(
             _become(program, argv, env, actions, signals, before, tell)
         tell.close()
         # An error, or nothing once the program is there; before that perhaps the listener.
-        said, listener = announce.receive(told)
+        said, listener = seccomp_spawn.receive(told)
         if listener >= 0:
             said = told.recv(16)
     finally:
@@ -121,9 +121,9 @@ def _become(
             _signal.signal(one, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if before.code:
-            listener = filtering.install(before.code)
+            listener = seccomp_install.install(before.code)
             rights = listener.to_bytes(4, "little")
-            tell.sendmsg((prelude.WORD,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights),))
+            tell.sendmsg((seccomp_stub.WORD,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights),))
             os.close(listener)
         # Last: whoever started us may have more descriptors open than the child may.
         for kind, value in before.limits.items():

@@ -1,6 +1,6 @@
 """Limits of one child, by the names the link has for them.
 
-``memory`` and ``pids`` count for the whole tree and need a control group (``groups.py``); the
+``memory`` and ``pids`` count for the whole tree and need a control group (``cgroups.py``); the
 others are the kernel's limits of a process, inherited by what it starts.
 """
 

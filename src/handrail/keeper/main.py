@@ -2,12 +2,12 @@
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
 that ask for it, the listening socket in the state directory, and a pipe that the kernel's
-SIGCHLD writes to.  ``children.py`` is the table of what we hold, ``links.py`` whom we tell.
+SIGCHLD writes to.  ``children.py`` is the table of what we hold, ``server_links.py`` whom we tell.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
-the next; then it ends what is left.  STOP ends everything at once.  ``succession.py`` is how one
-server follows another, ``handover.py`` how one keeper does.
+the next; then it ends what is left.  STOP ends everything at once.  ``server_handoff.py`` is how
+one server follows another, ``reexec_save.py`` how one keeper does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import sys
 import time
 
 from handrail import proof
-from handrail.keeper import descriptors, handover, limits, link, privacy, tree
+from handrail.keeper import hardening, limits, messages, own_fds, reexec_save, tree
 from handrail.keeper.children import Children
 from handrail.keeper.lease import Lease
-from handrail.keeper.links import Links
-from handrail.keeper.succession import Succession
+from handrail.keeper.server_handoff import ServerHandoff
+from handrail.keeper.server_links import ServerLinks
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
@@ -42,10 +42,10 @@ class Keeper:
 
     def __init__(self, orphan_ttl: float) -> None:
         self.poll = select.poll()
-        self.links = Links(self.poll)
+        self.links = ServerLinks(self.poll)
         self.lease = Lease()
         self.children = Children(self.links.say, self.lease, self.poll)
-        self.succession = Succession(self.links, self.lease, self.children, self.lost)
+        self.succession = ServerHandoff(self.links, self.lease, self.children, self.lost)
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
         self.orphan_ttl = orphan_ttl
@@ -70,7 +70,7 @@ class Keeper:
             if not self.running or fd not in self.links:
                 return
             try:
-                message = link.receive(sock)
+                message = messages.receive(sock)
             except BlockingIOError:
                 return
             except OSError:
@@ -88,86 +88,82 @@ class Keeper:
             finally:
                 message.close()
 
-    def obey(self, fd: int, message: link.Message) -> None:
+    def obey(self, fd: int, message: messages.Message) -> None:
         op, serial, fields = message.op, message.serial, message.fields
-        if op == link.PROVE and self.secret:
+        if op == messages.PROVE and self.secret:
             self.prove(fd, serial, fields)
             return
         if not self.links[fd].proven:
             unproven = b"this keeper serves only servers that prove to know its secret"
-            self.links.say(fd, link.REFUSED, serial, [unproven])
+            self.links.say(fd, messages.REFUSED, serial, [unproven])
             return
-        if op == link.HELLO:
+        if op == messages.HELLO:
             self.succession.greet(fd, serial, fields)
             return
-        if op == link.WHO:
-            self.links.say(fd, link.DONE, serial, [b"%d" % self.lease.pid])
-        elif op == link.REEXEC and self.lease.holder in (fd, None):
-            reason = handover.execute(self, fields[0], fields[1], (fd, serial))
-            self.links.say(fd, link.REFUSED, serial, [reason.encode()])
+        if op == messages.WHO:
+            self.links.say(fd, messages.DONE, serial, [b"%d" % self.lease.pid])
+        elif op == messages.REEXEC and self.lease.holder in (fd, None):
+            reason = reexec_save.execute(self, fields[0], fields[1], (fd, serial))
+            self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
         elif fd != self.lease.holder:
-            self.links.say(fd, link.REFUSED, serial, [b"say hello first"])
+            self.links.say(fd, messages.REFUSED, serial, [b"say hello first"])
         elif message.cut:
             if serial:
-                self.links.say(fd, link.FAILED, serial, [b"%d" % errno.EMFILE])
-        elif op == link.SPAWN:
+                self.links.say(fd, messages.FAILED, serial, [b"%d" % errno.EMFILE])
+        elif op == messages.SPAWN:
             self.children.spawn(fd, message)
-        elif op == link.SIGNAL:
+        elif op == messages.SIGNAL:
             reached = self.children.signal(fields[0], int(fields[1]), fields[2])
-            self.links.say(fd, link.DONE, serial, [b"%d" % reached])
-        elif op == link.DUE:
+            self.links.say(fd, messages.DONE, serial, [b"%d" % reached])
+        elif op == messages.DUE:
             self.children.due(fields)
-        elif op == link.KEEP:
+        elif op == messages.KEEP:
             entry = self.children.entries.get(fields[0])
-            if (
-                entry is not None
-                and message.fds
-                and not descriptors.only_reserve_left(message.fds[-1])
-            ):
+            if entry is not None and message.fds and not own_fds.only_reserve_left(message.fds[-1]):
                 self.children.hold(entry, fields[1], message.fds.pop())
-        elif op == link.DROP:
+        elif op == messages.DROP:
             entry = self.children.entries.get(fields[0])
             if entry is not None and fields[1] in entry.fds:
                 os.close(entry.fds.pop(fields[1]))
-        elif op == link.RELEASE:
+        elif op == messages.RELEASE:
             for child in fields:
                 self.children.release(child)
-        elif op == link.FORGET:
+        elif op == messages.FORGET:
             self.children.forget_all(fields)
-        elif op == link.LIST:
+        elif op == messages.LIST:
             for key, value in self.notes.items():
-                self.links.say(fd, link.NOTED, serial, [key, value])
+                self.links.say(fd, messages.NOTED, serial, [key, value])
             if self.children.entries:
-                self.links.say(fd, link.NOTED, serial, [b"families", self.children.families()])
+                self.links.say(fd, messages.NOTED, serial, [b"families", self.children.families()])
             for entry in self.children.entries.values():
                 self.children.describe(fd, serial, entry)
-            self.links.say(fd, link.DONE, serial, [b"%d" % len(self.children.entries)])
-        elif op == link.SECRET:
+            self.links.say(fd, messages.DONE, serial, [b"%d" % len(self.children.entries)])
+        elif op == messages.SECRET:
             self.secret = fields[0]
-        elif op == link.ABILITIES:
+        elif op == messages.ABILITIES:
             names = sorted(limits.RESOURCES.keys() | self.children.groups.limits.keys())
-            self.links.say(fd, link.DONE, serial, [self.children.groups.rung, b" ".join(names)])
-        elif op == link.ORPHANS:
-            self.links.say(fd, link.DONE, serial, self.children.orphans())
-        elif op == link.NOTE:
+            self.links.say(fd, messages.DONE, serial, [self.children.groups.rung, b" ".join(names)])
+        elif op == messages.ORPHANS:
+            self.links.say(fd, messages.DONE, serial, self.children.orphans())
+        elif op == messages.NOTE:
             if len(fields) > 1:
                 self.notes[fields[0]] = fields[1]
             else:
                 self.notes.pop(fields[0], None)
-        elif op == link.ALIVE:
+        elif op == messages.ALIVE:
             self.succession.refuse_claims()
-        elif op == link.BYE:
+        elif op == messages.BYE:
             self.succession.forget_holder()
-        elif op == link.ADOPT:
+        elif op == messages.ADOPT:
             self.children.adopt(fields, message.fds)
-        elif op == link.STOP:
-            self.links.say(fd, link.DONE, serial, [])
+        elif op == messages.STOP:
+            self.links.say(fd, messages.DONE, serial, [])
             self.stop()
 
     def stop(self) -> None:
         """End every family and then ourselves."""
         for entry in list(self.children.entries.values()):
-            self.children.signal(entry.child, signal.SIGKILL, link.SCOPE_TREE)
+            self.children.signal(entry.child, signal.SIGKILL, messages.SCOPE_TREE)
         # What is left below us belongs to families that were forgotten meanwhile.
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
@@ -193,7 +189,7 @@ class Keeper:
             self.poll.register(self.listener.fileno(), select.POLLIN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.children.limits.raise_own()
-        privacy.become_private()
+        hardening.become_private()
         self.children.reap()
         while self.running:
             for fd, events in self.poll.poll(self.patience()):
@@ -249,13 +245,13 @@ class Keeper:
         if not own:
             peer.nonces = asked, own = fields[0], proof.nonce()
             said = proof.answer(self.secret, proof.KEEPER, asked, own)
-            self.links.say(fd, link.PROOF, serial, [own, said])
+            self.links.say(fd, messages.PROOF, serial, [own, said])
             return
         peer.nonces = (b"", b"")
         if not proof.fits(self.secret, proof.SERVER, asked, own, fields[0]):
             raise ValueError("not our secret")
         peer.proven = True
-        self.links.say(fd, link.PROOF, serial, [])
+        self.links.say(fd, messages.PROOF, serial, [])
 
 
 def _noted(number: int, frame: object) -> None:
@@ -275,17 +271,17 @@ def main(argv: list[str]) -> None:
     ``--state FD`` takes one over.
     """
     if argv[0] == "--check":
-        sys.exit(argv[1].encode() != handover.FORM)
+        sys.exit(argv[1].encode() != reexec_save.FORM)
     os.chdir("/")
     if argv[0] == "--state":
-        from handrail.keeper import takeover
+        from handrail.keeper import reexec_load
 
-        keeper = takeover.revive(int(argv[1]))
+        keeper = reexec_load.revive(int(argv[1]))
         keeper.children.near = become_subreaper()
         keeper.run()
         return
     first, listener, secret, orphan_ttl = argv
-    descriptors.close_inherited({int(fd) for fd in (first, listener, secret) if fd != "-"})
+    own_fds.close_inherited({int(fd) for fd in (first, listener, secret) if fd != "-"})
     keeper = Keeper(float(orphan_ttl))
     if secret != "-":  # noqa: S105 (none was passed)
         keeper.secret = os.read(int(secret), 4096)

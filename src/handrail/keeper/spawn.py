@@ -17,7 +17,7 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import announce, fork, link, privacy
+from handrail.keeper import fork, hardening, messages, seccomp_spawn
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
@@ -54,7 +54,7 @@ class Limits:
     def __init__(self) -> None:
         self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.locks = resource.getrlimit(RLIMIT_LOCKS)
-        self.core = privacy.core_limit()
+        self.core = hardening.core_limit()
 
     def raise_own(self) -> None:
         soft, hard = self.files
@@ -100,7 +100,7 @@ def start(
     """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
-    the program by which its calls are announced (``announce.py``).
+    the program by which its calls are announced (``seccomp_spawn.py``).
     ``doors`` and ``own_limits`` as in ``fork.py``, which starts those that have some.
 
     Raises OSError with the name of the step that failed in ``filename2``.
@@ -112,11 +112,11 @@ def start(
     ours: list[int] = []
     theirs: list[int] = []
     try:
-        if mode in (link.MODE_PTY, link.MODE_PTY_LOOSE):
+        if mode in (messages.MODE_PTY, messages.MODE_PTY_LOOSE):
             names = PTY_NAMES
             master, path = _terminal(size)
             ours.append(master)
-            flags = os.O_RDWR if mode == link.MODE_PTY else os.O_RDWR | os.O_NOCTTY
+            flags = os.O_RDWR if mode == messages.MODE_PTY else os.O_RDWR | os.O_NOCTTY
             actions = [
                 (os.POSIX_SPAWN_OPEN, 0, path, flags, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
@@ -129,7 +129,7 @@ def start(
             err, err_child = os.pipe2(os.O_CLOEXEC)
             ours.append(err)
             theirs.append(err_child)
-            if mode == link.MODE_STDIN:
+            if mode == messages.MODE_STDIN:
                 names = STDIN_NAMES
                 in_child, inp = os.pipe2(os.O_CLOEXEC)
                 ours.append(inp)
@@ -144,7 +144,7 @@ def start(
                 (os.POSIX_SPAWN_DUP2, err_child, 2),
             ]
         for number, fd in passed.items():
-            if number == announce.PROGRAM:
+            if number == seccomp_spawn.PROGRAM:
                 code = os.pread(fd, os.fstat(fd).st_size, 0)
                 continue
             # Out of the way of the numbers that are being given.
@@ -181,16 +181,16 @@ def _spawn(
     program: bytes,
     argv: list[bytes],
     env: dict[bytes, bytes],
-    actions: announce.Actions,
+    actions: seccomp_spawn.Actions,
     before: fork.Before,
 ) -> tuple[int, int]:
     """Without a fork: the limits are ours for a moment.  The pid, and a listener or -1."""
-    if before.code and (argv[0] != program or not announce.startable()):
+    if before.code and (argv[0] != program or not seccomp_spawn.startable()):
         return fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
     for kind, value in before.limits.items():
         resource.setrlimit(kind, value)
     if before.code:
-        return announce.start(argv, env, actions, _ALL_SIGNALS, before.code)
+        return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code)
     pid = os.posix_spawn(
         program,
         argv,

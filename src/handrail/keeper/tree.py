@@ -7,8 +7,8 @@ their mark among all processes of the machine.
 
 A tree that is to be killed is stopped first, each before its children are looked for, and all
 is looked at again until nothing new appears; who has lost its parents is pursued until there is
-no such process left (``pursuit.py``).  Signals go through pidfds that are checked after they were
-opened: never to a number that changed its owner.
+no such process left (``orphan_kill.py``).  Signals go through pidfds that are checked after they
+were opened: never to a number that changed its owner.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import os
 import signal
 from collections.abc import Container, Iterator
 
-from handrail.keeper import pursuit
-from handrail.keeper.pursuit import mark_of
+from handrail.keeper import orphan_kill
+from handrail.keeper.orphan_kill import mark_of
 
 #: Looks for processes that appear while the others are being stopped.
 _ROUNDS = 64
@@ -117,7 +117,7 @@ class _Near:
         """End who has come to us; of these numbers none is used again before we reap it."""
         if not self._mark:
             return 0
-        return pursuit.end_near(self._mark, self._leaders | ({leader} if leader else set()))
+        return orphan_kill.end_near(self._mark, self._leaders | ({leader} if leader else set()))
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """Still below one of the family, or orphaned to us: then the number was not reused."""
@@ -141,7 +141,7 @@ class _Far:
 
     def end_orphans(self, _leader: int | None) -> int:
         """End who has the mark, wherever it is."""
-        return pursuit.end_afar(self._marks)
+        return orphan_kill.end_afar(self._marks)
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """It has the mark, or is below one of the family."""

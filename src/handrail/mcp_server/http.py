@@ -16,10 +16,10 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from handrail import listeners
 from handrail.config import STOP_SIGNALS, is_overflow_user
 from handrail.errors import UsageError
-from handrail.mcp_server.desk import Desk
 from handrail.mcp_server.server import make_server
-from handrail.transport.admission import RefusalLog
-from handrail.transport.peer_gate import PeerGate
+from handrail.mcp_server.tool_calls import ToolCalls
+from handrail.transport.connection_limits import RefusalLog
+from handrail.transport.loopback_users import LoopbackUsers
 from handrail.transport.websocket import BACKLOG
 
 PATH = "/mcp"
@@ -77,7 +77,9 @@ def check_exposure(host: str, token: str | None, *, insecure: bool) -> None:
         raise UsageError(f"refusing to listen on {host} without a token")
 
 
-def application(desk: Desk, host: str, token: str | None, allowed: tuple[str, ...] = ()) -> _App:
+def application(
+    desk: ToolCalls, host: str, token: str | None, allowed: tuple[str, ...] = ()
+) -> _App:
     """The whole application; ``allowed`` are Host headers besides those of loopback."""
     names = ["127.0.0.1", "localhost", "[::1]", *allowed]
     hosts = [name if ":" in name.rpartition("]")[2] else f"{name}:*" for name in names]
@@ -93,7 +95,7 @@ def application(desk: Desk, host: str, token: str | None, allowed: tuple[str, ..
 
 
 async def serve_http(
-    desk: Desk,
+    desk: ToolCalls,
     host: str,
     port: int,
     token: str | None,
@@ -110,7 +112,7 @@ async def serve_http(
         sock = listeners.open_tcp(host, port, BACKLOG)
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    gate = None if any_user or is_overflow_user() else PeerGate(RefusalLog().warn)
+    gate = None if any_user or is_overflow_user() else LoopbackUsers(RefusalLog().warn)
     config = uvicorn.Config(
         application(desk, host, token, allowed),
         http=AutoHTTPProtocol if gate is None else _behind(gate),  # type: ignore[arg-type]
@@ -133,7 +135,7 @@ async def serve_http(
             gate.close()
 
 
-def _behind(gate: PeerGate) -> Callable[..., asyncio.Protocol]:
+def _behind(gate: LoopbackUsers) -> Callable[..., asyncio.Protocol]:
     """Makes uvicorn's protocol for the peers that the gate lets in, before it reads from them."""
 
     def make(**given: Any) -> asyncio.Protocol:

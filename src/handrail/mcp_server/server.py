@@ -15,8 +15,8 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from handrail.mcp_server import forms
-from handrail.mcp_server.desk import Desk, InputNeeded, Reply
+from handrail.mcp_server import elicitation
+from handrail.mcp_server.tool_calls import InputNeeded, Reply, ToolCalls
 from handrail.mcp_server.tools import INSTRUCTIONS, mcp_tools
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.version import __version__
@@ -39,18 +39,20 @@ class HostChannel:
         """A form for whoever sits in front of the host."""
         try:
             result = await self._context.session.elicit_form(
-                forms.message(question), forms.schema(question), self._context.request_id
+                elicitation.message(question),
+                elicitation.schema(question),
+                self._context.request_id,
             )
         except (MCPError, OSError) as error:
             return Answer(Choice.DENY, f"the host could not ask: {error}")
-        return forms.read(question, result.action, result.content)
+        return elicitation.read(question, result.action, result.content)
 
     async def progress(self, seconds: float, total: float, message: str) -> None:
         """Tell that something goes on, if the host wants to know."""
         await self._context.session.report_progress(round(seconds, 1), total, message)
 
 
-def make_server(desk: Desk) -> Server[Any]:
+def make_server(desk: ToolCalls) -> Server[Any]:
     """The MCP server of a desk."""
     tools = mcp_tools()
 
@@ -96,14 +98,14 @@ def make_server(desk: Desk) -> Server[Any]:
     )
 
 
-async def serve_stdio(desk: Desk) -> None:
+async def serve_stdio(desk: ToolCalls) -> None:
     """Serve until the host closes our standard input."""
     server = make_server(desk)
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 
 
-def _answered(desk: Desk, params: types.CallToolRequestParams) -> Answer | None:
+def _answered(desk: ToolCalls, params: types.CallToolRequestParams) -> Answer | None:
     """The answer that came with a repeated call."""
     response = (params.input_responses or {}).get(_APPROVAL)
     question = desk.question_of(params.request_state)
@@ -111,14 +113,14 @@ def _answered(desk: Desk, params: types.CallToolRequestParams) -> Answer | None:
         return None
     if not isinstance(response, types.ElicitResult):
         return Answer(Choice.DENY, "the host sent something else than an answer")
-    return forms.read(question, response.action, response.content)
+    return elicitation.read(question, response.action, response.content)
 
 
 def _input_required(needed: InputNeeded) -> types.InputRequiredResult:
     form = types.ElicitRequest(
         params=types.ElicitRequestFormParams(
-            message=forms.message(needed.question),
-            requested_schema=forms.schema(needed.question),
+            message=elicitation.message(needed.question),
+            requested_schema=elicitation.schema(needed.question),
         )
     )
     return types.InputRequiredResult(input_requests={_APPROVAL: form}, request_state=needed.ticket)

@@ -2,7 +2,7 @@
 
 A question goes through the hooks (each allows, denies or has no opinion), then to the approver.
 ``put`` is the only way a question is asked: it keeps the time limit, and whatever goes wrong on
-the way is a denial, for nobody said yes.  What is remembered is ``memory.py``.
+the way is a denial, for nobody said yes.  What is remembered is ``approval_cache.py``.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import Protocol
 from handrail import version
 from handrail.errors import Forbidden
 from handrail.executor.base import Executor
+from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
-from handrail.orchestrator.course import Course
-from handrail.orchestrator.memory import FileKey
+from handrail.orchestrator.call_flow import CallFlow
 from handrail.orchestrator.one_shot import Command, run_command, run_course
 from handrail.orchestrator.requirement import UNRECORDED, Need, Requirement, patch_requirement
 from handrail.orchestrator.result import ExecOutput, ModelError
@@ -117,7 +117,7 @@ async def run_request(
     return await run_course(orchestrator, executor, ready, course, outside)
 
 
-def _patch_course(orchestrator: Orchestrator, command: Command, mode: PatchMode) -> Course:
+def _patch_course(orchestrator: Orchestrator, command: Command, mode: PatchMode) -> CallFlow:
     settings = orchestrator.settings
     found = [path for hunk in parse(mode.text).hunks for path in touched(hunk, mode.cwd)]
     paths = tuple(dict.fromkeys(found))
@@ -130,4 +130,4 @@ def _patch_course(orchestrator: Orchestrator, command: Command, mode: PatchMode)
     environment = command.call.environment_id
     keys = tuple(FileKey(environment, path) for path in paths)
     shown = replace(command.call, argv=("apply_patch",))
-    return Course(orchestrator, shown, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
+    return CallFlow(orchestrator, shown, requirement, settings, keys, kind=Kind.PATCH, paths=paths)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from handrail.orchestrator.amendments import add_host_rule
+from handrail.orchestrator.approval_cache import HostKey, host_key
 from handrail.orchestrator.approvals import Choice, Kind, Question, Source
 from handrail.orchestrator.audit import ApprovalRequested, ToolDecision
-from handrail.orchestrator.memory import HostKey, host_key
 from handrail.orchestrator.run import Orchestrator
+from handrail.orchestrator.save_rule import add_host_rule
 from handrail.orchestrator.settings import Settings
-from handrail.policy.situation import Approval
+from handrail.policy.context import Approval
 
 TOOL = "network"
 _CHOICES = (Choice.APPROVE, Choice.APPROVE_FOR_SESSION, Choice.HOST_RULE, Choice.DENY, Choice.ABORT)

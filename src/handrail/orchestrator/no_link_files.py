@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from handrail.errors import FilesError
 from handrail.filesystem import local
-from handrail.filesystem.failure import CONTAINS_LINK, os_error, os_errors, refusal
+from handrail.filesystem.errors import CONTAINS_LINK, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import open_no_follow, open_parent
 
 T = TypeVar("T")

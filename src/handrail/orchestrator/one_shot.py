@@ -21,8 +21,8 @@ from handrail.executor.base import (
 )
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.audit import Outcome
-from handrail.orchestrator.calls import Call
-from handrail.orchestrator.course import Attempt, Course
+from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.result import (
     TIMEOUT_EXIT_CODE,
     UNKNOWN_EXIT_CODE,
@@ -94,7 +94,7 @@ async def run_course(
     orchestrator: Orchestrator,
     executor: Executor,
     command: Command,
-    course: Course,
+    course: CallFlow,
     outside: Command | None = None,
 ) -> ExecOutput:
     """The same on a course that was made before; ``outside`` is started without a sandbox."""
@@ -119,7 +119,7 @@ async def capture(
     command: Command,
     attempt: Attempt,
     orchestrator: Orchestrator,
-    course: Course,
+    course: CallFlow,
 ) -> tuple[ExecOutput, Denied]:
     """Run it once."""
     call = command.call

@@ -14,17 +14,17 @@ from typing import TypeVar
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden
 from handrail.executor.base import Denied, Executor, SandboxKind
+from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
-from handrail.orchestrator.calls import Call
-from handrail.orchestrator.course import Attempt, Course
-from handrail.orchestrator.memory import FileKey
+from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
+from handrail.patch.io_steps import AsyncFiles
 from handrail.patch.plan import Change
-from handrail.patch.steps import AsyncFiles
 
 T = TypeVar("T")
 #: From an intent to files under it.
@@ -60,7 +60,7 @@ async def admit_patch(
     call = Call(call_id, ("apply_patch",), cwd, tool=TOOL, environment_id=environment_id)
     requirement = patch_requirement(paths, settings, os.environ.get("TMPDIR") if local else None)
     keys = tuple(FileKey(environment_id, path) for path in paths)
-    course = Course(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
+    course = CallFlow(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
     attempt = await course.admit()
     if attempt.sandboxed and not local and confine is None:
         raise Forbidden(
@@ -88,7 +88,7 @@ class PatchWriter:
 
     def __init__(
         self,
-        course: Course,
+        course: CallFlow,
         attempt: Attempt,
         executor: Executor,
         free_files: AsyncFiles,

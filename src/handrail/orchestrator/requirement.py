@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from handrail.orchestrator.calls import Call, Request
+from handrail.orchestrator.call import Call, Request
 from handrail.orchestrator.settings import (
     Mode,
     Settings,
@@ -20,10 +20,10 @@ from handrail.orchestrator.settings import (
     rules_paths,
     writable_roots,
 )
+from handrail.policy.context import Approval, Lookup
 from handrail.policy.decide import Action, decide
+from handrail.policy.legacy_table import SeedAction, decide_seed_era
 from handrail.policy.rules import Argv, Sandbox
-from handrail.policy.seed_era import SeedAction, decide_seed_era
-from handrail.policy.situation import Approval, Lookup
 
 OUTSIDE = "writing outside of the project; rejected by user approval settings"
 READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"

@@ -15,17 +15,17 @@ from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from handrail.executor.base import Denied
-from handrail.orchestrator.amendments import add_rule
+from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
 from handrail.orchestrator.audit import Listener, nobody
-from handrail.orchestrator.calls import Call
-from handrail.orchestrator.course import Attempt, Course
-from handrail.orchestrator.denials import ancestors
+from handrail.orchestrator.call import Call
+from handrail.orchestrator.call_flow import Attempt, CallFlow
+from handrail.orchestrator.forbidden_programs import ForbiddenPrograms
 from handrail.orchestrator.listening import guarded
-from handrail.orchestrator.memory import Extent, Key, Memory, SeedKey, command_key
 from handrail.orchestrator.requirement import command_requirement
+from handrail.orchestrator.retry_offer import ancestors
+from handrail.orchestrator.save_rule import add_rule
 from handrail.orchestrator.settings import Grants, Settings, Table, permissions
-from handrail.orchestrator.wall import Wall
 from handrail.policy.rules import Policy, Sandbox
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Orchestrator:
         *,
         hooks: Sequence[Hook] = (),
         listener: Listener = nobody,
-        memory: Memory | None = None,
+        memory: ApprovalCache | None = None,
         exists: Callable[[str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         local: bool = True,
@@ -58,12 +58,12 @@ class Orchestrator:
         self.settings = settings
         self.reviewers = Reviewers(approver, tuple(hooks))
         self.listener = guarded(listener)
-        self.memory = Memory() if memory is None else memory
+        self.memory = ApprovalCache() if memory is None else memory
         #: Whether a path is there on the executor's machine; only for what is offered.
         self._exists = exists or _exists_here
         self.clock = clock
         #: Covers what the rules forbid as a whole.
-        self.wall = Wall()
+        self.wall = ForbiddenPrograms()
         #: Commands run on this machine: where a name leads to can be looked up.
         self._local = local
         self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
@@ -78,7 +78,7 @@ class Orchestrator:
         given = self.settings.grants.with_(grants)
         self.settings = replace(self.settings, grants=given)
 
-    def course(self, call: Call) -> Course:
+    def course(self, call: Call) -> CallFlow:
         """The way of one command, with the settings of this moment."""
         settings = self.settings
         keys: tuple[Key, ...] = (command_key(call),)
@@ -86,7 +86,7 @@ class Orchestrator:
             keys = (SeedKey(call.argv),)
         approved = self.memory.knows(keys, Extent(outside=True))
         requirement = command_requirement(call, settings, approved=approved, local=self._local)
-        return Course(self, call, requirement, settings, keys)
+        return CallFlow(self, call, requirement, settings, keys)
 
     async def run(self, call: Call, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
         """The whole way of one command; what the last run came to.
@@ -95,7 +95,7 @@ class Orchestrator:
         """
         return await self.go(self.course(call), runner)
 
-    async def go(self, course: Course, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
+    async def go(self, course: CallFlow, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
         """The same for a course that was made before."""
         attempt: Attempt | None = await course.admit()
         while attempt is not None:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from handrail.errors import UsageError
+from handrail.policy.context import Approval, Granular, Lookup, Situation
 from handrail.policy.rules import Policy, Sandbox, normal_path
-from handrail.policy.situation import Approval, Granular, Lookup, Situation
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = (".git", ".agents", ".codex")

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from handrail.errors import FilesError, PatchError
 from handrail.patch.commit import PartlyAppliedError, committing
+from handrail.patch.file_steps import remove, rescue, write
 from handrail.patch.hunks import Hunk, Patch
+from handrail.patch.io_steps import Action, AsyncFiles, Files, Step, Steps, run, run_async
 from handrail.patch.plan import Change, Reader, plan, plan_hunk, touched, verify
 from handrail.patch.report import NOTHING_MODIFIED
-from handrail.patch.steps import Action, AsyncFiles, Files, Step, Steps, run, run_async
-from handrail.patch.writing import remove, rescue, write
 
 
 class Mode(enum.Enum):

@@ -13,8 +13,8 @@ from handrail.errors import PatchError
 from handrail.patch import report
 from handrail.patch.apply import Mode, apply
 from handrail.patch.grammar import parse
+from handrail.patch.io_steps import Files
 from handrail.patch.local import LocalFiles
-from handrail.patch.steps import Files
 
 
 class Source(Protocol):

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.errors import FilesError, PatchError
+from handrail.patch.file_steps import MISSING, remove, rescue, write
+from handrail.patch.io_steps import Action, Step, Steps
 from handrail.patch.plan import Change
-from handrail.patch.steps import Action, Step, Steps
-from handrail.patch.writing import MISSING, remove, rescue, write
 
 
 class PartlyAppliedError(PatchError):

@@ -11,17 +11,17 @@ imported at the first script and the first rules file, not before.
 
 from handrail.policy.amend import append_rule
 from handrail.policy.check import CheckResult, check
+from handrail.policy.context import Approval, Granular, Situation
 from handrail.policy.dangerous import Danger, Effect, danger, effects
 from handrail.policy.decide import Action, Cause, Finding, Verdict, decide
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.language import RulesFileError
+from handrail.policy.legacy_table import SeedAction, SeedVerdict, decide_seed_era
 from handrail.policy.lint import LintResult, lint
 from handrail.policy.load import Layer, Loaded, Problem, load_files, load_layers, parse_rules
 from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, Match, Policy, PrefixRule, Sandbox
-from handrail.policy.seed_era import SeedAction, SeedVerdict, decide_seed_era
-from handrail.policy.shell_words import plain_commands, shell_call, split
-from handrail.policy.situation import Approval, Granular, Situation
+from handrail.policy.strict_reader import plain_commands, shell_call, split
 
 __all__ = [
     "Action",

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from handrail import private_places
 from handrail.errors import PolicyError, UsageError
 from handrail.policy.load import parse_rules
+from handrail.policy.rule_statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
-from handrail.policy.statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 
 #: Where amendments go, in the user's folder of rules.
 FILE_NAME = "default.rules"

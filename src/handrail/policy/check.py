@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.errors import PolicyError
+from handrail.policy.context import Situation
 from handrail.policy.decide import Action, Finding, Verdict, decide
 from handrail.policy.load import load_files, resolver
 from handrail.policy.rules import Decision, Match, Policy, Resolver, Sandbox, strictest
-from handrail.policy.shell_words import shell_call, split
-from handrail.policy.situation import Situation
+from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 #: Exit codes of ``explain``; 1 and 2 are taken by broken files and wrong usage.

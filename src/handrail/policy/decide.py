@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import SCRIPT_LIMIT
+from handrail.policy.context import Approval, Situation
 from handrail.policy.dangerous import Danger, command_danger, effects
 from handrail.policy.known_safe import is_known_safe
 from handrail.policy.proposals import first_of, proposed_prefix
@@ -43,8 +44,7 @@ from handrail.policy.rules import (
     normal_path,
     strictest,
 )
-from handrail.policy.shell_words import shell_call, split
-from handrail.policy.situation import Approval, Situation
+from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from handrail.policy.rule_statements import RuleError
 from handrail.policy.rules import Argv, Policy, PrefixRule, Resolver
-from handrail.policy.statements import RuleError
 
 #: What a backslash takes the meaning from inside double quotes (POSIX 2.2.3), newline apart.
 _ESCAPABLE = '$`"\\'

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from handrail.bash_syntax import node_text
-from handrail.policy.literals import fed_text, literal_value, unquoted
 from handrail.policy.rules import Words
-from handrail.policy.shell_words import walk
+from handrail.policy.strict_reader import walk
+from handrail.policy.word_value import fed_text, literal_value, unquoted
 
 if TYPE_CHECKING:
     from tree_sitter import Node

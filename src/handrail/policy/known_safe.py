@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handrail.policy.shell_words import split
+from handrail.policy.strict_reader import split
 
 #: Whatever they are given.  Not quite right as history had it (``uniq IN OUT`` writes), which is
 #: one reason why a known safe command keeps its sandbox.

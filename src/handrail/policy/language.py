@@ -20,8 +20,8 @@ import msgspec
 
 from handrail.errors import PolicyError
 from handrail.policy.examples import Examples, example_words
+from handrail.policy.rule_statements import RuleError, host_executable, network_rule, prefix_rules
 from handrail.policy.rules import Argv, HostExecutable, NetworkRule, PrefixRule, Source
-from handrail.policy.statements import RuleError, host_executable, network_rule, prefix_rules
 
 if TYPE_CHECKING:
     import starlark

@@ -15,8 +15,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from handrail.policy.context import TRUSTED_DIRECTORIES
 from handrail.policy.rules import Decision, Policy
-from handrail.policy.situation import TRUSTED_DIRECTORIES
 
 #: Entries of writable directories that are looked at for further links to a file.
 _MOST_ENTRIES = 20_000

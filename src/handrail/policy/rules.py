@@ -2,7 +2,7 @@
 
 Three kinds, named as in a rules file: ``prefix_rule`` (a command that starts like this),
 ``host_executable`` (which absolute paths may stand for a bare name) and ``network_rule`` (a host
-to connect to or not).  ``statements.py`` makes them from what a file says.  Prefix rules only
+to connect to or not).  ``rule_statements.py`` makes them from what a file says.  Prefix rules only
 add up: of all that match, the strictest decides, so neither order nor a later file can relax an
 earlier forbid.
 

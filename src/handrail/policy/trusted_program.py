@@ -15,6 +15,7 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 
+from handrail.policy.context import Lookup, Situation
 from handrail.policy.program_names import (
     BUILTINS,
     CHANGES_DIRECTORY,
@@ -27,8 +28,7 @@ from handrail.policy.program_names import (
 )
 from handrail.policy.programs import ASSIGNMENT
 from handrail.policy.rules import Argv, Words, normal_path
-from handrail.policy.shell_words import shell_call, split
-from handrail.policy.situation import Lookup, Situation
+from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
 #: What shells search where nothing says otherwise.

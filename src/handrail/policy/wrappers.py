@@ -1,7 +1,7 @@
 """Programs that run other programs: what stands behind ``sudo``, ``timeout``, ``bash -c``, ...
 
 ``sightings`` gives every command an argv may start, itself first, through wrappers and scripts
-of any nesting (bounded).  Like ``glimpses.py`` it serves forbid and ask only; what it
+of any nesting (bounded).  Like ``lenient_reader.py`` it serves forbid and ask only; what it
 misses the guard asks about, what it sees too much costs a question.
 
 The programs themselves are data, in ``programs.py``.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from handrail.policy.expansions import Variables, positional
-from handrail.policy.glimpses import Glimpse, glimpses
+from handrail.policy.lenient_reader import Glimpse, glimpses
 from handrail.policy.programs import (
     ASSIGNMENT,
     CODE_OPTIONS,

@@ -1,11 +1,11 @@
 """One running child: its streams, its stdin, its signals.
 
-How it works.  Readable pipe -> spool -> number -> sink, one step at a time (``stream.py``).  A
-sink that does not keep up says so (``sink.ready`` false): then the pipe is left alone until
-``resume``, it fills, and the child waits.  Without a sink (nobody is attached) output goes on
-into the spool.  A child may ask for more (``lag.py``): to wait for its reader also then, or
-never to wait.  How it is asked to end is in ``grace.py``, what follows its exit in
-``closing.py``.
+How it works.  Readable pipe -> spool -> number -> sink, one step at a time
+(``process/output/stream.py``).  A sink that does not keep up says so (``sink.ready`` false): then
+the pipe is left alone until ``resume``, it fills, and the child waits.  Without a sink (nobody is
+attached) output goes on into the spool.  A child may ask for more
+(``process/output/backpressure.py``): to wait for its reader also then, or never to wait.  How it is
+asked to end is in ``graceful_end.py``, what follows its exit in ``exit_and_close.py``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from handrail import faults
+from handrail import fault_points
 from handrail.errors import KeeperLost, StdinClosed
-from handrail.keeper import link
-from handrail.process import closing, custody, grace, record
-from handrail.process.event_index import EVICTED, EventIndex
-from handrail.process.lag import Backlog, Window
-from handrail.process.launcher import Launcher, Spawned
-from handrail.process.output_log import Chunk, OutputLog
+from handrail.keeper import messages
+from handrail.process import exit_and_close, graceful_end
+from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.output import event_record
+from handrail.process.output.backpressure import Backlog, Window
+from handrail.process.output.event_index import EVICTED, EventIndex
+from handrail.process.output.output_log import Chunk, OutputLog
+from handrail.process.output.stream import PTY, STDERR, STDOUT, Stream
+from handrail.process.recovery import release
 from handrail.process.spec import (
     Containment,
     ExitInfo,
@@ -37,10 +40,9 @@ from handrail.process.spec import (
     ProcessSpec,
     Verdict,
 )
-from handrail.process.stdin_ledger import StdinLedger
-from handrail.process.stdin_log import StdinLog
-from handrail.process.stdin_pump import StdinPump
-from handrail.process.stream import PTY, STDERR, STDOUT, Stream
+from handrail.process.stdin.ledger import StdinLedger
+from handrail.process.stdin.log import StdinLog
+from handrail.process.stdin.pump import StdinPump
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +134,7 @@ class Child:
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
-        self._due: grace.Due | None = None  # of one that is asked to end
+        self._due: graceful_end.Due | None = None  # of one that is asked to end
         self._ending: asyncio.Task[None] | None = None
         self._seeking: asyncio.Task[None] | None = None  # how it ended, without its keeper
         self._discarded = False
@@ -174,14 +176,14 @@ class Child:
         for stream in self.streams:
             stream.read()
         if self.exit is not None:
-            closing.maybe_closed(self)
-            closing.drain_later(self)
+            exit_and_close.maybe_closed(self)
+            exit_and_close.drain_later(self)
             return
         self._launcher.watch(self.number, self._exited)
         if self._cause is not None or (self.terminated and self._due is None):
             # How much grace it had is known only of one that was to be killed at once.
-            left = 0.0 if self.killed or self._cause is not None else grace.TIMEOUT_GRACE
-            self._ending = self._loop.create_task(grace.end_quietly(self, left))
+            left = 0.0 if self.killed or self._cause is not None else graceful_end.TIMEOUT_GRACE
+            self._ending = self._loop.create_task(graceful_end.end_quietly(self, left))
 
     # --- state ---------------------------------------------------------------------------
 
@@ -278,7 +280,7 @@ class Child:
         inside = self.spec.containment
         if inside is not None and self.running and number != signal.SIGKILL:
             return await self._signal_inside(inside, number, tree)
-        scope = link.SCOPE_TREE if tree else link.SCOPE_GROUP
+        scope = messages.SCOPE_TREE if tree else messages.SCOPE_GROUP
         answer = await self._launcher.signal(self.number, number, scope)
         return int(answer.fields[0])
 
@@ -297,27 +299,27 @@ class Child:
         try:
             if not self._launcher.bereft:
                 self.terminated |= self.running  # the keeper tells the next server
-                await self._launcher.signal(self.number, signal.SIGKILL, link.SCOPE_TREE)
+                await self._launcher.signal(self.number, signal.SIGKILL, messages.SCOPE_TREE)
                 return
         except KeeperLost:
             if not self._launcher.bereft:
                 raise
         if self.running:
-            record.note_terminated(self)
-        custody.kill(self)
+            event_record.note_terminated(self)
+        release.kill(self)
 
     @property
-    def due(self) -> grace.Due | None:
+    def due(self) -> graceful_end.Due | None:
         """When it is to end, as far as that is known."""
-        return grace.timeout(self) if self._due is None else self._due
+        return graceful_end.timeout(self) if self._due is None else self._due
 
     def ask_to_end(self, seconds: float) -> None:
         """HUP for a terminal, TERM, and after that grace KILL, whatever becomes of us."""
         log.info("process %r: asked to end, with %g s of grace", self.key[:80], seconds)
-        self._due = grace.asked(seconds)
+        self._due = graceful_end.asked(seconds)
         self._launcher.end_by(self.number, self._due)
         if self.running:
-            record.note_terminated(self)
+            event_record.note_terminated(self)
 
     async def end(self, seconds: float) -> None:
         """The same; returns when all have ended or the KILL is sent."""
@@ -329,15 +331,15 @@ class Child:
 
     async def see_out(self, seconds: float) -> None:
         """Wait for one that was asked to end, and kill it when its grace is over."""
-        await grace.see_out(self, seconds)
+        await graceful_end.see_out(self, seconds)
         await self.kill()
 
     def _evict(self) -> None:
         """It has written more than it may."""
         if self.running and self._cause is None:
             self._cause = ExitKind.EVICTED
-            record.mark(self, EVICTED)
-            self._ending = self._loop.create_task(grace.end_quietly(self, 0.0))
+            event_record.mark(self, EVICTED)
+            self._ending = self._loop.create_task(graceful_end.end_quietly(self, 0.0))
 
     # --- output ------------------------------------------------------------------------------
 
@@ -365,7 +367,7 @@ class Child:
     def resume(self) -> None:
         """The sink wants output again, or there is no sink any more."""
         if self._backlog is not None and self._backlog.catch_up(self) and self.closed:
-            self.tags = closing.NO_TAGS
+            self.tags = exit_and_close.NO_TAGS
         if self.blocked:
             self.blocked = False
             for stream in self.streams:
@@ -382,7 +384,7 @@ class Child:
             return
         stream.take()
         if stream.ended:
-            closing.maybe_closed(self)
+            exit_and_close.maybe_closed(self)
 
     def _block(self, sink: Sink, stream: Stream) -> None:
         stream.stop_reading()
@@ -391,8 +393,8 @@ class Child:
             sink.blocked(self)
 
     def _open_input(self) -> StdinLog:
-        if faults.armed:
-            faults.point("stdin.open")
+        if fault_points.armed:
+            fault_points.point("stdin.open")
         log = StdinLog()
         try:
             self._launcher.keep(self.number, b"input", log.fd)
@@ -402,14 +404,14 @@ class Child:
         return log
 
     def _publish(self, chunk: Chunk) -> None:
-        if faults.armed:
-            faults.point("output.taken")
+        if fault_points.armed:
+            fault_points.point("output.taken")
         if self._index is not None:
             self._index.chunk(
                 chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
             )
-        if faults.armed:
-            faults.point("output.numbered")
+        if fault_points.armed:
+            fault_points.point("output.numbered")
         sink = self.sink
         if sink is not None and (
             self._backlog is None or self._backlog.keeps_up(self, sink, chunk.seq)
@@ -430,10 +432,10 @@ class Child:
     def _exited(self, status: int, *used: int) -> None:
         inside = self.spec.containment
         if inside is None:
-            closing.reaped(self, status, *used)
+            exit_and_close.reaped(self, status, *used)
             return
         # The end of a sandbox is the end of everybody in it.
-        inside.settle(self._loop, lambda: closing.reaped(self, status, *used))
+        inside.settle(self._loop, lambda: exit_and_close.reaped(self, status, *used))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from handrail.keeper import announce
-from handrail.keeper.ending import TIMED_OUT
-from handrail.keeper.groups import OUT_OF_MEMORY
+from handrail.keeper import seccomp_spawn
+from handrail.keeper.cgroups import OUT_OF_MEMORY
+from handrail.keeper.deadlines import TIMED_OUT
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -123,7 +123,7 @@ class ProcessSpec:
     cols: int = DEFAULT_COLS
     name: str | None = None
     #: (number in the child, descriptor here); the descriptors stay the caller's.  Number -1 is the
-    #: program by which its calls are announced (``keeper/announce.py``).
+    #: program by which its calls are announced (``keeper/seccomp_spawn.py``).
     passed: tuple[tuple[int, int], ...] = ()
     #: None: wait for a reader who is attached, drop beyond the retention without one.
     on_lag: OnLag | None = None
@@ -151,7 +151,7 @@ class ProcessSpec:
     @property
     def announced(self) -> bool:
         """Whether there will be a listener for its calls."""
-        return any(number == announce.PROGRAM for number, _ in self.passed)
+        return any(number == seccomp_spawn.PROGRAM for number, _ in self.passed)
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""

@@ -19,11 +19,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
-from handrail.keeper import link, memory
-from handrail.process import closing, custody, notes
+from handrail.keeper import malloc_trim, messages
+from handrail.process import exit_and_close
 from handrail.process.child import Child, Sink
-from handrail.process.keeper_link import gone
-from handrail.process.launcher import Launcher, Spawned
+from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.keeper_client.link import gone
+from handrail.process.recovery import release, start_note
 from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
@@ -271,7 +272,7 @@ class ProcessTable:
 
     def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
         """What the next server is to know of it."""
-        return b"" if self._owner is None else notes.encode(self._owner, key, spec, place.at)
+        return b"" if self._owner is None else start_note.encode(self._owner, key, spec, place.at)
 
     async def _set_up(
         self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
@@ -286,7 +287,7 @@ class ProcessTable:
                 return spec, spawned
             try:
                 if spawned.listener >= 0:
-                    keep = partial(self._launcher.keep, spawned.child, custody.CALLS)
+                    keep = partial(self._launcher.keep, spawned.child, release.CALLS)
                     inside.attend(spawned.listener, self._loop, keep)
                 if await inside.set_up(self._loop):
                     return spec, spawned
@@ -353,11 +354,11 @@ class ProcessTable:
         except KeeperLost:
             left = set(known)  # who knows
         for child in over:
-            closing.discard(child, forget=child.number not in left)
+            exit_and_close.discard(child, forget=child.number not in left)
         for number in self._haunted.keys() - left:
             self._launcher.forget(number)
         self._haunted = {number: child for number, child in known.items() if number in left}
-        if len(over) >= memory.MANY:
+        if len(over) >= malloc_trim.MANY:
             self._loop.call_later(_TIDY_SECONDS, _tidy)
 
     def left_behind(self, key: str | None = None) -> list[Child]:
@@ -381,29 +382,29 @@ class ProcessTable:
             ending = [c.end(grace) for c in children if not c.closed or c.number in left]
             await asyncio.gather(*ending, *self._forgetting, return_exceptions=True)
             for number in self._haunted:
-                await self._launcher.signal(number, signal.SIGKILL, link.SCOPE_TREE)
+                await self._launcher.signal(number, signal.SIGKILL, messages.SCOPE_TREE)
                 self._launcher.forget(number)
         except KeeperLost:
             pass
         finally:
             # A keeper that has come meanwhile was not told of those that we are about to forget.
             if self._launcher.bereft or self._launcher.mark != keeper:
-                custody.kill(*children, *self._haunted.values())
+                release.kill(*children, *self._haunted.values())
             self._haunted = {}
             for child in children:
-                closing.discard(child)
+                exit_and_close.discard(child)
             self._closed.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if len(children) >= memory.MANY:
+            if len(children) >= malloc_trim.MANY:
                 self._loop.call_later(_TIDY_SECONDS, _tidy)
 
 
 def _tidy() -> None:
     """Many are gone, and so is whoever asked for them: hand their memory back."""
     gc.collect()
-    memory.give_back()
+    malloc_trim.give_back()
 
 
 def _last_words(spawned: Spawned) -> str:
@@ -425,7 +426,7 @@ async def _kill(child: Child) -> None:
     except BaseException:
         _end(child)
         raise
-    closing.discard(child)
+    exit_and_close.discard(child)
 
 
 def _end(child: Child) -> None:
@@ -433,8 +434,8 @@ def _end(child: Child) -> None:
     if child._launcher.alive:
         child._launcher.kill(child.number)
     else:
-        custody.kill(child)
-    closing.discard(child)
+        release.kill(child)
+    exit_and_close.discard(child)
 
 
 def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:

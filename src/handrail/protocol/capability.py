@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handrail.protocol.wire import Wire
+from handrail.protocol.struct_base import Wire
 
 
 class RootParams(Wire):

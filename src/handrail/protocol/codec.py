@@ -22,7 +22,7 @@ import msgspec
 import pybase64
 
 from handrail.errors import RemoteProtocolError, RpcError
-from handrail.protocol import payload
+from handrail.protocol import large_payload
 from handrail.protocol.envelope import INVALID_PARAMS, Message, RequestId, classify
 
 MAX_VALUES = 262_144
@@ -36,11 +36,11 @@ encode = msgspec.json.Encoder().encode
 def decode(data: str | bytes | bytearray) -> Message:
     """Read one message; raises RemoteProtocolError when it is malformed."""
     if not isinstance(data, str):
-        if len(data) >= payload.LARGE:
-            taken = payload.take_out(data)
+        if len(data) >= large_payload.LARGE:
+            taken = large_payload.take_out(data)
             if taken is not None:
                 value = _value(taken[0])
-                if payload.put_in(value, taken[1]):
+                if large_payload.put_in(value, taken[1]):
                     return classify(value)
         try:
             data = str(data, "utf-8")
@@ -189,13 +189,13 @@ def convert(params: Any, shape: type[T]) -> T:
 
 def decode_base64(text: str, field: str) -> bytes:
     """Strict standard base64: padded, no white space, no stray bits; else RpcError -32602."""
-    if isinstance(text, payload.Decoded):
+    if isinstance(text, large_payload.Decoded):
         return text.data
     try:
         data = pybase64.b64decode(text, validate=True)
     except (ValueError, UnicodeEncodeError):
         raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64") from None
-    if text.endswith("=") and payload.has_stray_bits(data, text[-4:].encode()):
+    if text.endswith("=") and large_payload.has_stray_bits(data, text[-4:].encode()):
         raise RpcError(INVALID_PARAMS, f"`{field}` is not valid base64: it has stray bits")
     return data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handrail.protocol.wire import Wire
+from handrail.protocol.struct_base import Wire
 
 
 class ConfigReadParams(Wire):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from handrail.protocol.wire import Wire
+from handrail.protocol.struct_base import Wire
 
 
 class InitializeParams(Wire):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from handrail.protocol.wire import Unsigned, Wire
+from handrail.protocol.struct_base import Unsigned, Wire
 
 
 class PathParams(Wire):

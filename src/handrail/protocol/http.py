@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from handrail.protocol.wire import Unsigned, Wire
+from handrail.protocol.struct_base import Unsigned, Wire
 
 
 class HeaderParams(Wire):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from handrail.protocol.wire import U16, Unsigned, Wire
+from handrail.protocol.struct_base import U16, Unsigned, Wire
 
 #: Fits the kernel's own numbers.
 Positive = Annotated[int, Meta(ge=1, le=2**62)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from handrail.protocol.wire import Wire
+from handrail.protocol.struct_base import Wire
 
 
 class Special(Struct, kw_only=True):

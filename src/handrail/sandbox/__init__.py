@@ -1,8 +1,8 @@
 """What a child may touch.
 
-``resolve`` an intent to a profile, make a plan of it, wrap a spec (``wrap.wrap``); ``Sandbox``
-does all three and remembers.  The names are imported when they are asked for: a single command on
-the command line waits for every module.
+``resolve`` an intent to a profile, make a plan of it, wrap a spec (``bwrap/command.py``);
+``Sandbox`` does all three and remembers.  The names are imported when they are asked for: a single
+command on the command line waits for every module.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _PLACES = {
     "Files": "profile",
     "Intent": "profile",
     "Machine": "profile",
-    "Plan": "plan",
-    "Planner": "plan",
+    "Plan": "plan.plan",
+    "Planner": "plan.plan",
     "Profile": "profile",
-    "Refused": "paths",
-    "Registry": "masks",
-    "Sandbox": "select",
+    "Refused": "plan.safe_open",
+    "PlaceholderRegistry": "plan.placeholders",
+    "Sandbox": "sandbox",
     "resolve": "profile",
 }
 

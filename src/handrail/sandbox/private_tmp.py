@@ -2,7 +2,7 @@
 
 Programs of the host look for sockets and files of known names there, so what a command makes must
 not be found there.  The owner (a workspace, a session, one command line) has a directory of its own
-(``temporary.py``); a part of it is mounted over each of the two.  All sandboxes of the owner that
+(``temp_dirs.py``); a part of it is mounted over each of the two.  All sandboxes of the owner that
 share the same paths of the host show the same part: a file that one command writes is there for
 the next.
 
@@ -18,7 +18,7 @@ import errno
 import os
 import stat
 
-from handrail.sandbox.paths import Opened, Refused, shown
+from handrail.sandbox.plan.safe_open import Opened, Refused, shown
 from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
 
 TYPE_CHECKING = False

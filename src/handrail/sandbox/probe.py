@@ -13,8 +13,8 @@ import sys
 
 from handrail import own_code, private_places, unnamed_file
 from handrail.errors import SandboxUnavailable
+from handrail.sandbox.frozen import Frozen
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
-from handrail.sandbox.record import Record
 
 #: Never looked up in anybody's PATH.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
@@ -25,21 +25,23 @@ _SWITCHES = (
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
 )
 _ENV = {"PATH": "/usr/bin:/bin"}
-#: As in ``rehearsal.py``.
+#: As in ``sandbox/syscalls/self_test.py``.
 _UNDECIDED = 75
 #: Of what is remembered.
 _FORM = 3
 
 
-class Bubblewrap(Record):
+class Bubblewrap(Frozen):
     """A bwrap that was seen to work."""
 
     path: str
     version: str
     fresh_proc: bool  # whether it may mount a /proc of its own
     argv0: bool  # whether it can set the name a program is called by
-    connects: bool  # whether connections can be made for what it holds (``rehearsal.py``)
-    apart: bool = False  # whether it can be started apart from later mounts (``apart.py``)
+    #: Whether ``connect`` can be carried out for its commands (``syscalls/self_test.py``).
+    connects: bool
+    #: Whether it can be kept from mounts that are made later (``bwrap/private_mounts_stub.py``).
+    apart: bool = False
 
 
 def this_machine() -> Machine:
@@ -119,26 +121,28 @@ def _try(path: str) -> tuple[Bubblewrap, bool]:
             f"bubblewrap does not work here ({said.strip()[-300:] or f'exit {code}'}); run"
             " `handrail doctor` to see what is missing"
         )
-    rehearsal = os.path.join(os.path.dirname(__file__), "rehearsal.py")
-    how = _run([sys.executable, "-I", "-S", rehearsal, path])[0]
+    self_test = os.path.join(os.path.dirname(__file__), "syscalls", "self_test.py")
+    how = _run([sys.executable, "-I", "-S", self_test, path])[0]
     found = Bubblewrap(path, version, fresh, "--argv0" in options, how == 0, _try_apart(base))
     return found, how != _UNDECIDED
 
 
 def _try_apart(base: list[str]) -> bool:
-    from handrail.keeper import announce
-    from handrail.sandbox import apart
+    from handrail.keeper import seccomp_spawn
+    from handrail.sandbox.bwrap import private_mounts_stub
 
-    if not announce.startable():
+    if not seccomp_spawn.startable():
         return False
     try:
         program = os.memfd_create("probe", os.MFD_CLOEXEC)
     except OSError:
         return False  # refused; a file of another kind may lie where nothing can be executed
     try:
-        os.write(program, apart.elf(os.geteuid(), os.getegid(), apart.NUMBER))
-        words = [f"/proc/self/fd/{apart.NUMBER}", *base, "/bin/true"]
-        return _run(words, (apart.NUMBER, program))[0] == 0
+        os.write(
+            program, private_mounts_stub.elf(os.geteuid(), os.getegid(), private_mounts_stub.NUMBER)
+        )
+        words = [f"/proc/self/fd/{private_mounts_stub.NUMBER}", *base, "/bin/true"]
+        return _run(words, (private_mounts_stub.NUMBER, program))[0] == 0
     finally:
         os.close(program)
 

@@ -4,7 +4,7 @@ An ``Intent`` is what a client asked for, with symbolic roots; ``resolve`` binds
 machine and gives a ``Profile``: absolute paths, one access each, hashable, so that a plan can be
 remembered for it.  What the file system looks like is no matter of this module.
 
-(``Record`` and ``Choice`` here and around: dataclasses and enumerations take longer to import than
+(``Frozen`` and ``Choice`` here and around: dataclasses and enumerations take longer to import than
 a whole sandbox takes to be made, and ``handrail sandbox`` pays for it each time.)
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 
 from handrail.errors import SandboxError
-from handrail.sandbox.record import Choice, Record
+from handrail.sandbox.frozen import Choice, Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Files(Choice):
     EXTERNAL = 3  # the caller, in a way of its own
 
 
-class Entry(Record):
+class Entry(Frozen):
     """One permission as it was asked for: exactly one of path, glob and special is given."""
 
     access: Access
@@ -73,7 +73,7 @@ class Entry(Record):
     subpath: bytes | None = None
 
 
-class Intent(Record):
+class Intent(Frozen):
     """What a client asked for.  ``disabled`` asks for no sandbox at all."""
 
     files: Files = Files.RESTRICTED
@@ -94,7 +94,7 @@ class Intent(Record):
         )
 
 
-class Machine(Record):
+class Machine(Frozen):
     """What symbolic roots mean here.  ``tmpdir`` is the server's own, never the request's."""
 
     tmpdir: bytes | None = None
@@ -107,21 +107,21 @@ class Machine(Record):
     own_code: tuple[Place, ...] = ()
 
 
-class Rule(Record):
+class Rule(Frozen):
     """One absolute path and what may be done below it."""
 
     path: bytes
     access: Access
 
 
-class Glob(Record):
+class Glob(Frozen):
     """A pattern of paths that are denied; ``base`` is what a relative pattern starts from."""
 
     base: bytes
     pattern: str
 
 
-class Profile(Record):
+class Profile(Frozen):
     """Permissions bound to this machine.  Rules are sorted by depth, each path once."""
 
     rules: tuple[Rule, ...] = ()

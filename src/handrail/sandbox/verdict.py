@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from handrail.process.spec import Verdict
 from handrail.sandbox import denial
 from handrail.sandbox.denial import Denial
-from handrail.sandbox.select import LINUX_SECCOMP
+from handrail.sandbox.sandbox import LINUX_SECCOMP
 
 
 def judge(code: int | None, texts: list[bytes], seen: Sequence[Denial]) -> Verdict:

@@ -16,35 +16,37 @@ from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_us
 from handrail.errors import HandrailError, KeeperLost, RpcError, UsageError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
-from handrail.process import custody, silent_keeper
-from handrail.process.keeper_program import KeeperHandle, start_keeper
-from handrail.process.launcher import Launcher
-from handrail.process.spool import can_splice
-from handrail.process.stdin_log import can_send
+from handrail.process.keeper_client import silent_keeper
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.start import KeeperHandle, start_keeper
+from handrail.process.output.spool import can_splice
+from handrail.process.recovery import release
+from handrail.process.stdin.log import can_send
 from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
-from handrail.server import environment, quota, upgrade
-from handrail.server.adoption import adopt, renew_keeper
+from handrail.server import environment, quota
 from handrail.server.auth import Authenticator, Principal, Throttle
 from handrail.server.connection import Connection
-from handrail.server.front import Front
-from handrail.server.handlers import HANDLERS
-from handrail.server.http_client import HttpClient
-from handrail.server.keeper_loss import KeeperLoss
-from handrail.server.measures import Measures
-from handrail.server.rows import Rows
+from handrail.server.http_front import HttpFront
+from handrail.server.http_out.client import HttpClient
+from handrail.server.method_dispatch import MethodDispatch
+from handrail.server.methods.session import HANDLERS
+from handrail.server.metrics import ServerMetrics
+from handrail.server.recovery import upgrade_server
+from handrail.server.recovery.adopt import adopt, renew_keeper
+from handrail.server.recovery.restart_keeper import KeeperRestart
+from handrail.server.recovery.state_dir import StateDir
 from handrail.server.sessions import Session, Sessions
-from handrail.server.state_dir import StateDir
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
 from handrail.transport.websocket import ListenLimits, WebSocketListener
 
 if TYPE_CHECKING:
-    from handrail.sandbox.select import Sandbox
-    from handrail.server.confinement import Confinements
-    from handrail.server.file_helpers import FileHelper
+    from handrail.sandbox.sandbox import Sandbox
+    from handrail.server.sandboxed_files_plan import Confinements
+    from handrail.server.sandboxed_files_pool import FileHelper
     from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
@@ -67,8 +69,8 @@ class Server:
         self.settings = settings
         self.loop = loop
         self.launcher = launcher
-        self.measures = Measures(tuple(METHODS))
-        self.rows = Rows(HANDLERS, self.measures)
+        self.measures = ServerMetrics(tuple(METHODS))
+        self.rows = MethodDispatch(HANDLERS, self.measures)
         self.export = self._start_export() if settings.otel else None
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
@@ -108,7 +110,7 @@ class Server:
     def confinements(self) -> Confinements:
         """The plans of file calls under a sandbox."""
         if self._confinements is None:
-            from handrail.server.confinement import Confinements
+            from handrail.server.sandboxed_files_plan import Confinements
 
             self._confinements = Confinements(self.sandbox)
         return self._confinements
@@ -117,7 +119,7 @@ class Server:
     def sandbox(self) -> Sandbox:
         """What contains commands here; made, and looked after, when it is first asked for."""
         if self._sandbox is None:
-            from handrail.sandbox.select import Sandbox
+            from handrail.sandbox.sandbox import Sandbox
 
             self._sandbox = Sandbox()
         return self._sandbox
@@ -159,9 +161,9 @@ class Server:
         self.exit_code = 1
         self.launcher.give_up()
         children = self.sessions.children()
-        custody.kill(*children)
+        release.kill(*children)
         for child in children:
-            custody.give_up(child)
+            release.give_up(child)
         self.stopping.set()
 
     async def stop(self) -> None:
@@ -177,10 +179,10 @@ class Server:
             # Without a keeper nobody would have what we are about to let go of.
             await self.launcher.at_hand()
             for child in self.sessions.children():
-                custody.park(child)
+                release.park(child)
             self.launcher.close()
             if self.successor is not None:
-                upgrade.go(self.successor)
+                upgrade_server.go(self.successor)
             return
         stdio = self.settings.listen.kind == "stdio"
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
@@ -207,7 +209,7 @@ async def serve(
     auth: Authenticator,
     keeper: KeeperHandle | None,
     state: StateDir | None = None,
-    heir: upgrade.Inheritance | None = None,
+    heir: upgrade_server.Inheritance | None = None,
 ) -> int:
     """Run one server until it is told to stop; the exit code."""
     loop = asyncio.get_running_loop()
@@ -230,7 +232,7 @@ async def serve(
         if state is not None:
             state.at_work(mark)
 
-    loss = KeeperLoss(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
+    loss = KeeperRestart(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
     launcher.on_lost = None  # until it knows us
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
@@ -252,13 +254,13 @@ async def serve(
         listener = await _listen(server, auth, door.sock, ready, announce=heir is None)
         server.failed = False
         if state is not None and listener is not None:
-            offer = upgrade.Upgrade(state.path, state.lock, listener.fileno)
+            offer = upgrade_server.Upgrade(state.path, state.lock, listener.fileno)
             loop.add_signal_handler(
-                upgrade.UPGRADE_SIGNAL, lambda: server.spawn_task(_hand_over(server, offer))
+                upgrade_server.UPGRADE_SIGNAL, lambda: server.spawn_task(_hand_over(server, offer))
             )
         else:
-            signal.signal(upgrade.UPGRADE_SIGNAL, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (upgrade.UPGRADE_SIGNAL,))
+            signal.signal(upgrade_server.UPGRADE_SIGNAL, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (upgrade_server.UPGRADE_SIGNAL,))
         if heir is not None:
             await renew_keeper(launcher)
         await server.stopping.wait()
@@ -333,7 +335,7 @@ async def _greet(
     return keeper
 
 
-async def _hand_over(server: Server, offer: upgrade.Upgrade) -> None:
+async def _hand_over(server: Server, offer: upgrade_server.Upgrade) -> None:
     """Start the next server; when it is ready, stop without stopping anything else."""
     control = await offer.prepare(server.loop)
     if control is None:
@@ -380,7 +382,7 @@ async def _listen(
             ready()
         await open_stdio(Connection(server, "stdio"))
         return None
-    front = Front(
+    front = HttpFront(
         auth,
         lambda: prometheus.render(server.measures.registry),
         server.accept,

@@ -1,6 +1,7 @@
 """One client: messages in, answers and notifications out, and at most one session.
 
-Which request runs when is ``calls.py``'s business; what a method does is ``handlers.py``'s.
+Which request runs when is ``request_queue.py``'s business; what a method does is
+``server/methods/session.py``'s.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from handrail.protocol.envelope import (
 from handrail.protocol.filesystem import MissingChangedNotification
 from handrail.protocol.methods import INITIALIZED
 from handrail.protocol.peer import Peer
-from handrail.server.calls import Calls
-from handrail.server.file_handlers import ConnectionFiles
-from handrail.server.http_handlers import ConnectionHttp
+from handrail.server.methods.files import ConnectionFiles
+from handrail.server.methods.http import ConnectionHttp
 from handrail.server.notifier import Notifier
-from handrail.server.results import Streamed
+from handrail.server.raw_results import Streamed
+from handrail.server.request_queue import RequestQueue
 from handrail.server.sessions import Session
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_POLICY, Transport
 
 if TYPE_CHECKING:
     from handrail.server.app import Server
-    from handrail.server.waiting import Watch
+    from handrail.server.methods.process_wait import Watch
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Connection:
         self.session: Session | None = None
         self.initialized = False
         settings = server.settings
-        self.calls = Calls(self, settings.concurrent_requests, strict=settings.strict_lanes)
+        self.calls = RequestQueue(self, settings.concurrent_requests, strict=settings.strict_lanes)
         self._transport: Transport | None = None
         self._peer: Peer[asyncio.Future[Any]] = Peer()
         #: Waits that can be replaced, by their names.

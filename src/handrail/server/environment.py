@@ -7,9 +7,9 @@ import os
 import pwd
 from collections.abc import Mapping
 
-from handrail.process.launcher import Abilities
-from handrail.process.spool import can_splice
-from handrail.process.stdin_log import can_send
+from handrail.process.keeper_client.launcher import Abilities
+from handrail.process.output.spool import can_splice
+from handrail.process.stdin.log import can_send
 from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__

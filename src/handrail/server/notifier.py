@@ -7,11 +7,11 @@ stream, and the base64 goes out as a part of its own, never copied into a string
 from __future__ import annotations
 
 from handrail.process.child import Child
-from handrail.process.output_log import Chunk
-from handrail.process.stream import STREAM_NAMES
+from handrail.process.output.output_log import Chunk
+from handrail.process.output.stream import STREAM_NAMES
 from handrail.protocol.codec import encode, encode_base64
 from handrail.protocol.process import DenialShape, ExitShape, Omitted, UsageShape
-from handrail.server.receipts import Receipts
+from handrail.server.delivery_acks import DeliveryAcks
 from handrail.transport.base import Transport
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
@@ -25,7 +25,7 @@ class Notifier:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._blocked: list[Child] = []
-        self.receipts = Receipts(transport, self)
+        self.receipts = DeliveryAcks(transport, self)
         self.ready = True
         #: The client asked for our members in ``process/exited``.
         self.extended = False

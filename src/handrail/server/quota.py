@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from handrail.config import Quota
-from handrail.process.output_log import RETENTION_BYTES
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.table import ProcessTable
 
 #: How old a count of everything that is retained may be.

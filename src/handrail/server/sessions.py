@@ -23,14 +23,14 @@ from typing import Protocol
 import msgspec
 
 from handrail.errors import RpcError
-from handrail.process import notes
 from handrail.process.child import Child
-from handrail.process.launcher import Launcher
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.recovery import start_note
 from handrail.process.table import ProcessTable
 from handrail.protocol.envelope import ALREADY_ATTACHED, INVALID_REQUEST
-from handrail.server.measures import Measures
+from handrail.server.metrics import ServerMetrics
 from handrail.server.notifier import Notifier
-from handrail.server.temporaries import Temporaries
+from handrail.server.session_temp import SessionTempDirs
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Sessions:
         self,
         launcher: Launcher,
         loop: asyncio.AbstractEventLoop,
-        measures: Measures,
+        measures: ServerMetrics,
         *,
         ttl: float,
         retention: float,
@@ -133,7 +133,7 @@ class Sessions:
         self._measures = measures
         self._ttl = ttl
         self._retention = retention
-        self.temporaries = Temporaries()
+        self.temporaries = SessionTempDirs()
         self._sessions: dict[str, Session] = {}
         self._ending: set[asyncio.Task[None]] = set()
         #: Processes that outlived their sessions, by owner.
@@ -232,7 +232,7 @@ class Sessions:
         if not len(table):
             del self._detached[session.owner]
         session.table.adopt(child)
-        self._launcher.renote(child.number, notes.move(session.id, child.key))
+        self._launcher.renote(child.number, start_note.move(session.id, child.key))
         child.sink = session.sink()
         return child
 
@@ -250,7 +250,7 @@ class Sessions:
                 child.sink = None
                 child.resume()
                 self._detached.setdefault(session.owner, self._table()).adopt(child)
-                moved = notes.move(session.owner, child.key, detached=True)
+                moved = start_note.move(session.owner, child.key, detached=True)
                 self._launcher.renote(child.number, moved)
         return outlived
 

@@ -5,7 +5,7 @@
 
 from handrail.executor.fake import Exit, Expect, FakeExecutor, FakeSession, Pause, Say
 from handrail.executor.fake_files import FakeFiles
-from handrail.testing.memory import memory_executor, memory_server
+from handrail.testing.memory_server import memory_executor, memory_server
 from handrail.transport.memory import memory_pair
 
 __all__ = [

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import cast
 
 from handrail.errors import ConnectionLost, TransportError
-from handrail.transport.admission import Admission
 from handrail.transport.base import Receiver
+from handrail.transport.connection_limits import Admission
 from handrail.transport.http_head import (
     HeadError,
     HeadReader,
@@ -27,8 +27,8 @@ from handrail.transport.http_head import (
     upgrade_problem,
 )
 from handrail.transport.stream import end_output, printable
-from handrail.transport.upgrade import accept_head, refusal, response_problem
 from handrail.transport.websocket_connection import ConnectionLimits, WebSocketConnection
+from handrail.transport.websocket_upgrade import accept_head, refusal, response_problem
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from handrail.transport.base import LINE_LIMIT, Receiver, Transport
-from handrail.transport.descriptors import Descriptor, DescriptorTransport
-from handrail.transport.lines import LineConnection
+from handrail.transport.fd_transport import Descriptor, DescriptorTransport
+from handrail.transport.line_framing import LineConnection
 
 
 class StdioConnection(LineConnection):

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from handrail import private_places, proof
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import server_proof
-from handrail.transport.admission import Admission, ListenLimits
 from handrail.transport.base import MESSAGE_LIMIT, Receiver, Transport
+from handrail.transport.connection_limits import Admission, ListenLimits
 from handrail.transport.handshake import HttpHandshake, Route
-from handrail.transport.lines import LineConnection
+from handrail.transport.line_framing import LineConnection
 from handrail.transport.websocket import BACKLOG, WebSocketListener
 
 _METHODS = tuple(

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 from handrail import listeners
 from handrail.errors import ConnectionLost, TransportError, UsageError
-from handrail.transport.admission import Admission, ListenLimits
 from handrail.transport.base import Receiver, Transport
+from handrail.transport.connection_limits import Admission, ListenLimits
 from handrail.transport.handshake import ClientHandshake, HandshakeError, HttpHandshake, Route
 from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.peer_gate import PeerGate
-from handrail.transport.upgrade import make_key, request_head
+from handrail.transport.loopback_users import LoopbackUsers
 from handrail.transport.websocket_connection import ConnectionLimits
+from handrail.transport.websocket_upgrade import make_key, request_head
 
 if TYPE_CHECKING:
     import ssl as ssl_module  # costs 10 ms at start, and most lines are local
@@ -61,7 +61,7 @@ class WebSocketListener:
         admission: Admission,
         sockname: object,
         *,
-        gate: PeerGate | None = None,
+        gate: LoopbackUsers | None = None,
         port: int | None = None,
     ) -> None:
         self._server = server
@@ -130,7 +130,7 @@ async def listen(
     # A socket of our own: given a host, the loop would start threads to look it up.
     if sock is None:
         sock = listeners.open_tcp(host, port, BACKLOG)
-    gate = None if any_user else PeerGate(admission.warn)
+    gate = None if any_user else LoopbackUsers(admission.warn)
 
     def make() -> HttpHandshake:
         return HttpHandshake(route, admission)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from handrail.unified_exec.answer_text import response_text
 from handrail.unified_exec.head_tail import HeadTail
-from handrail.unified_exec.response import response_text
-from handrail.unified_exec.session import Process
+from handrail.unified_exec.process import Process
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.tools import ExecAnswer
 from handrail.unified_exec.truncate import (

@@ -15,8 +15,8 @@ from handrail.unified_exec.tools import ExecCommandArgs
 
 if TYPE_CHECKING:
     from handrail.patch.hunks import Patch
+    from handrail.patch.io_steps import AsyncFiles
     from handrail.patch.plan import Change
-    from handrail.patch.steps import AsyncFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
 from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
 from handrail.unified_exec.head_tail import HeadTail
-from handrail.unified_exec.input import send
-from handrail.unified_exec.patching import intercepted
-from handrail.unified_exec.processes import Background, Processes
-from handrail.unified_exec.session import Origin, Process
+from handrail.unified_exec.patch_command import intercepted
+from handrail.unified_exec.process import Origin, Process
+from handrail.unified_exec.process_lifecycle import Background, Processes
+from handrail.unified_exec.send_input import send
 from handrail.unified_exec.settings import Settings
-from handrail.unified_exec.starting import spawn_id, spawn_request
+from handrail.unified_exec.spawn_request import spawn_id, spawn_request
 from handrail.unified_exec.tools import (
     ExecAnswer,
     ExecCommandArgs,

@@ -11,9 +11,9 @@ from typing import Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
 from handrail.executor.base import Executor, SpawnRequest
+from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
-from handrail.workspace import records
-from handrail.workspace.command import (
+from handrail.workspace.arguments import (
     AnyPath,
     Command,
     Env,
@@ -24,13 +24,13 @@ from handrail.workspace.command import (
     to_path,
     to_size,
 )
+from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
-from handrail.workspace.finish import to_the_end
-from handrail.workspace.ground import Ground
+from handrail.workspace.location import Location
 from handrail.workspace.process import AsyncProcess, Listener
 from handrail.workspace.profile import Profile, Sandbox
-from handrail.workspace.records import Claim, Record
 from handrail.workspace.result import Result
+from handrail.workspace.uncancellable import to_the_end
 
 
 class AsyncWorkspace:
@@ -75,7 +75,7 @@ class AsyncWorkspace:
         self._profile = profiles.find_profile(sandbox)
         self._env: Env = dict(env or {})
         Environment(self._env)  # refuses bad names now
-        self._ground = Ground(
+        self._ground = Location(
             given,
             self._tag,
             at=at,
@@ -137,7 +137,7 @@ class AsyncWorkspace:
         session, secret = await self._ground.detach()
         for process in self._processes:
             process._let_go()
-        record = Record(
+        record = DetachedRecord(
             id=self._tag,
             at=self._ground.at or "",
             root=self.root,
@@ -160,7 +160,7 @@ class AsyncWorkspace:
             self._claim.save(record)
             self._claim.release()
         else:
-            records.create(record)
+            detached_store.create(record)
         self._processes.clear()
         return self._tag
 
@@ -178,7 +178,7 @@ class AsyncWorkspace:
         when there is none of that id, WorkspaceBusy while somebody else is attached,
         ExecutorTransportFailed when its server does not answer or has ended it.
         """
-        claim = records.claim(id)
+        claim = detached_store.claim(id)
         try:
             return await cls._resume(claim, token, request_timeout)
         except BaseException:

@@ -12,7 +12,7 @@ from typing import Literal, overload
 
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
-from handrail.workspace.command import AnyPath, to_bytes, to_path
+from handrail.workspace.arguments import AnyPath, to_bytes, to_path
 from handrail.workspace.profile import Access, Rules
 
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, Self, cast, overload
 from handrail.errors import ExecutorError, StdinClosed, UsageError
 from handrail.executor.base import ExecSession, OutputKind, WaitReason
 from handrail.process.spec import ExitInfo, ExitKind
-from handrail.workspace.collecting import Collected
-from handrail.workspace.command import SHELL, seconds, to_bytes
-from handrail.workspace.listening import Listening
+from handrail.workspace.arguments import SHELL, seconds, to_bytes
+from handrail.workspace.callback_thread import CallbackThread
+from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
 #: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
@@ -53,7 +53,7 @@ class AsyncProcess:
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._ender: asyncio.Task[None] | None = None
-        self._collected: Collected | None = None
+        self._collected: OutputCollector | None = None
         self.argv = argv
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ class AsyncProcess:
 
     def _result(
         self,
-        collected: Collected,
+        collected: OutputCollector,
         info: ExitInfo | None,
         held: bool,
         denials: tuple[Denial, ...],
@@ -299,10 +299,10 @@ class AsyncProcess:
 
     # --- for the workspace ---------------------------------------------------------------
 
-    def _collect(self) -> Collected:
+    def _collect(self) -> OutputCollector:
         """Begin to keep all output, from the first retained byte on; once."""
         if self._collected is None:
-            self._collected = Collected(self._session)
+            self._collected = OutputCollector(self._session)
         return self._collected
 
     def _watch(
@@ -341,7 +341,7 @@ class AsyncProcess:
                 if isinstance(said, Awaitable):
                     await said
         finally:
-            if isinstance(listener, Listening):
+            if isinstance(listener, CallbackThread):
                 listener.end()  # or its thread would wait for ever
 
     async def _feed(self, data: bytes) -> None:
@@ -395,7 +395,7 @@ class AsyncProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        from handrail.workspace.finish import to_the_end
+        from handrail.workspace.uncancellable import to_the_end
 
         await to_the_end(self._end())
 

@@ -12,10 +12,10 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
-from handrail.workspace import bridge
+from handrail.workspace import loop_thread
+from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
-from handrail.workspace.command import AnyPath, Command, Env
-from handrail.workspace.listening import Listening
+from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Output, Result
 from handrail.workspace.synchronous_process import Process, WorkspaceFiles
@@ -62,7 +62,7 @@ class Workspace:
                 "this workspace was opened before the fork and belongs to the parent; open"
                 " another in the child"
             )
-        return bridge.call(coroutine)
+        return loop_thread.call(coroutine)
 
     def __repr__(self) -> str:
         return repr(self._twin).replace("AsyncWorkspace", "Workspace", 1)
@@ -105,7 +105,9 @@ class Workspace:
 
         Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
         """
-        twin = bridge.call(AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout))
+        twin = loop_thread.call(
+            AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout)
+        )
         workspace = cls.__new__(cls)
         workspace._twin = twin
         workspace._pid = os.getpid()
@@ -152,7 +154,7 @@ class Workspace:
         ``on_output`` is called in a thread of its own; what it raises, ``result`` of the process
         raises.
         """
-        listening = None if on_output is None else Listening(on_output)
+        listening = None if on_output is None else CallbackThread(on_output)
         starting = self._twin.start(
             command,
             tty=tty,
@@ -231,7 +233,7 @@ class Workspace:
         everything when this returns.  Raises CommandFailed with ``check``, ExecutorSpawnFailed,
         ExecutorTransportFailed, UsageError, and what ``on_output`` raised.
         """
-        listening = None if on_output is None else Listening(on_output)
+        listening = None if on_output is None else CallbackThread(on_output)
         running = self._twin._run(
             command,
             timeout=timeout,

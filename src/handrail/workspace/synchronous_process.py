@@ -11,10 +11,10 @@ from typing import Any, Literal, Self, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.spec import ExitInfo
-from handrail.workspace import bridge
-from handrail.workspace.command import AnyPath
+from handrail.workspace import loop_thread
+from handrail.workspace.arguments import AnyPath
+from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.files import AsyncFiles
-from handrail.workspace.listening import Listening
 from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
 from handrail.workspace.result import Event, Result, Waited
 
@@ -30,7 +30,7 @@ class Process:
         self,
         twin: AsyncProcess,
         call: Callable[[Coroutine[Any, Any, Any]], Any],
-        listening: Listening | None = None,
+        listening: CallbackThread | None = None,
     ) -> None:
         self._twin = twin
         self._call = call
@@ -139,7 +139,7 @@ class Process:
             # Not when it is only thrown away because the interpreter ends: no loop can be had.
             # Nor in a child of ours, which has a copy of it and not what it reads.
             if not sys.is_finalizing() and owner == os.getpid():
-                bridge.bridge().clean_up(events.aclose())  # type: ignore[attr-defined]
+                loop_thread.bridge().clean_up(events.aclose())  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """The tasks, by what they are about."""
 
-from . import broken_lines, commands, files, sandboxes, terminals, tools
-from .task import FILES, HTTP, SANDBOX, TOOL_URL, Outcome, Task
+from tests.interop.tasks import broken_lines, commands, files, sandboxes, terminals, tools
+from tests.interop.tasks.task import FILES, HTTP, SANDBOX, TOOL_URL, Outcome, Task
 
 ALL = (
     *commands.TASKS,

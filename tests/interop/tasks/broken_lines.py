@@ -6,10 +6,9 @@ with one ``process/read`` for each process.
 
 from __future__ import annotations
 
-from interop.recorder import Cut
-from interop.script import Poll, Run, Write
-
-from .task import Outcome, Task
+from tests.interop.recorder import Cut
+from tests.interop.script import Poll, Run, Write
+from tests.interop.tasks.task import Outcome, Task
 
 LINES = "".join(f"line {n}\n" for n in range(1, 31))
 FLOOD = 400_000

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-from wire.servers import has_ended, open_pidfd
-
-from interop.codex import MODEL
-from interop.script import Code, Poll, Run, Together, Write
-
-from .task import Outcome, Task
+from tests.interop.codex import MODEL
+from tests.interop.script import Code, Poll, Run, Together, Write
+from tests.interop.tasks.task import Outcome, Task
+from tests.wire.servers import has_ended, open_pidfd
 
 #: Variables that the client sets for every command.
 FORCED = {"NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "LC_ALL": "C.UTF-8", "CODEX_CI": "1"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 
-from interop.script import Look, Patch, Run
-
-from .task import FILES, Outcome, Task
+from tests.interop.script import Look, Patch, Run
+from tests.interop.tasks.task import FILES, Outcome, Task
 
 NEEDS_FILES = frozenset({FILES})
 #: One blue pixel.

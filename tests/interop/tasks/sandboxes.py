@@ -6,10 +6,9 @@ that cannot enforce it has to refuse; both outcomes are written down here.
 
 from __future__ import annotations
 
-from interop.script import Run
-
-from .files import patch, patched
-from .task import SANDBOX, Outcome, Task
+from tests.interop.script import Run
+from tests.interop.tasks.files import patch, patched
+from tests.interop.tasks.task import SANDBOX, Outcome, Task
 
 REFUSAL = "sandbox intent cannot be enforced on this executor"
 CONNECT = "exec 3<>/dev/tcp/127.0.0.1/9"

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from interop.answers import Answer
-from interop.codex import MODEL, Turn
-from interop.model import Model
-from interop.recorder import Cut
-from interop.recording import Recording
-from interop.script import Place, Script, Step
+from tests.interop.answers import Answer
+from tests.interop.codex import MODEL, Turn
+from tests.interop.model import Model
+from tests.interop.recorder import Cut
+from tests.interop.recording import Recording
+from tests.interop.script import Place, Script, Step
 
 #: What a task may need beyond running commands.
 FILES = "files"

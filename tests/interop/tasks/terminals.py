@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from interop.script import Poll, Run, Write
-
-from .task import Outcome, Task
+from tests.interop.script import Poll, Run, Write
+from tests.interop.tasks.task import Outcome, Task
 
 #: A sleeper that Ctrl-C has ended: the peer says 1, we say which signal it was.
 INTERRUPTED = {1, 130}

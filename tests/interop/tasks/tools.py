@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from interop import tool_server
-from interop.script import Run, Use
 
-from .task import HTTP, TOOL_URL, Outcome, Task
+from tests.interop.script import Run, Use
+from tests.interop.tasks.task import HTTP, TOOL_URL, Outcome, Task
 
 SERVER = "rail"
 USE = Use(SERVER, tool_server.TOOL)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from handrail.policy.context import Situation
 from handrail.policy.decide import Action, decide
 from handrail.policy.load import parse_rules
-from handrail.policy.situation import Situation
 
 FORBIDDEN = parse_rules('prefix_rule(["zap"], "forbidden")', "r.rules")
 

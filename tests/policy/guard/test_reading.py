@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from handrail.policy.context import Approval, Granular, Situation
 from handrail.policy.decide import Action, Cause, decide
 from handrail.policy.load import parse_rules
-from handrail.policy.situation import Approval, Granular, Situation
 
 FORBIDDEN = parse_rules('prefix_rule(["zap"], "forbidden")', "r.rules")
 PROMPTED = parse_rules('prefix_rule(["zap"], "prompt")', "r.rules")

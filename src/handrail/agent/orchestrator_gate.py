@@ -1,0 +1,192 @@
+"""The orchestrator as the gate of unified exec: decides, asks, chooses the sandbox, tries again."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from handrail.agent.deny_read import DenyReadExecutor
+from handrail.errors import HandrailError
+from handrail.executor.base import ExecSession, Executor, SpawnRequest
+from handrail.orchestrator.audit import Outcome
+from handrail.orchestrator.call import Call, read_request
+from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
+from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
+from handrail.orchestrator.run import Orchestrator
+from handrail.patch.io_steps import AsyncFiles
+from handrail.process import env_policy
+from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
+from handrail.unified_exec.patch_command import PatchFiles
+from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
+from handrail.unified_exec.tools import ToolFailed
+from handrail.unified_exec.truncate import Budget, effective_budget, formatted
+from handrail.unified_exec.wait import DEFAULT_TOKENS
+
+#: Calls whose process has not been seen to end; more than can be open at once.
+_MOST_COURSES = 1024
+LATE = (
+    "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
+    " again with sandbox_permissions require_escalated and a justification"
+)
+#: Scripts look for these to know that there is no way out.
+_OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+
+
+class OrchestratorGate:
+    """``Gate`` on an orchestrator.
+
+    ``local``: the executor runs on this machine.  ``model_budget``: the model's own limit for one
+    answer.
+    """
+
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        executor: Executor,
+        *,
+        local: bool = True,
+        model_budget: Budget = DEFAULT_MODEL_BUDGET,
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._executor = executor
+        self._local = local
+        self._model_budget = model_budget
+        self._courses: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
+        self._writer: dict[str, PatchWriter] = {}
+
+    async def start(self, call: ExecCall) -> Started:
+        """Let it in and start it, or raise what stands against it."""
+        course = self._orchestrator.course(self._call(call))
+        attempt = await course.admit()
+        session = await self._spawn(call.spawn, course, attempt)
+        self._courses[call.call_id] = (course, session)
+        while len(self._courses) > _MOST_COURSES:
+            self._courses.popitem(last=False)
+        return Started(session, attempt.notes)
+
+    async def _spawn(self, spawn: SpawnRequest, course: CallFlow, attempt: Attempt) -> ExecSession:
+        wall = self._orchestrator.wall
+        ready = _sandboxed(spawn, attempt)
+        ready = await wall.around(ready, course.settings, self._executor, local=self._local)
+        return await self._executor.spawn(ready)
+
+    async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
+        """Perhaps once more, with more permissions."""
+        course, _ = self._courses.pop(call.call_id, (None, None))
+        if course is None:
+            return None
+        denied = await ended.session.denied()
+        try:
+            attempt = await course.after(denied, ended.output)
+        except RetryRejected as rejection:
+            wish = call.args.max_output_tokens
+            budget = effective_budget(DEFAULT_TOKENS if wish is None else wish, self._model_budget)
+            text = _rejected(rejection, ended, budget)
+            raise ToolFailed(text, output=ended.output) from rejection
+        if attempt is None:
+            return None
+        spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
+        try:
+            session = await self._spawn(spawn, course, attempt)
+        except HandrailError as error:
+            text = f"exec_command failed: it was to be run again, and {error}"
+            raise ToolFailed(text, output=ended.output) from error
+        self._courses[call.call_id] = (course, session)
+        return Started(session, (_again(attempt),))
+
+    async def late(self, call_id: str) -> str | None:
+        """A process ended after its first answer: what is to be said if its sandbox refused it.
+
+        Nobody is asked then, for the model has gone on since; it can ask by calling again.
+        """
+        course, session = self._courses.pop(call_id, (None, None))
+        if course is None or session is None:
+            return None
+        denied = await session.denied()
+        course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
+        return LATE if denied.likely else None
+
+    async def patch(self, request: PatchRequest) -> AsyncFiles | None:
+        """Files to write through, in the sandbox of the settings."""
+        writer = await admit_patch(
+            self._orchestrator,
+            self._executor,
+            PatchFiles(self._executor.files),
+            call_id=request.call_id,
+            cwd=request.cwd,
+            changes=request.changes,
+            local=self._local,
+            confine=self._confine(),
+        )
+        self._writer[request.call_id] = writer
+        return writer
+
+    async def patched(self, call_id: str) -> None:
+        """A call is over: put away what wrote for it."""
+        writer = self._writer.pop(call_id, None)
+        if writer is not None:
+            await writer.close()
+
+    def _confine(self) -> Confine | None:
+        """Files under an intent: those that the patch was checked with, if there are such."""
+        if isinstance(self._executor, DenyReadExecutor):
+            return self._executor.confine
+        confined = getattr(self._executor.files, "confined", None)
+        return None if confined is None else lambda intent: PatchFiles(confined(intent))
+
+    def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
+        """What the command gets; of another machine only what is given from here is known.
+
+        Programs are looked up for rules alone.
+        """
+        rules = self._orchestrator.settings.policy.rules
+        if spawn.env_policy is None or not self._local or not rules:
+            return spawn.env
+        return env_policy.build(spawn.env_policy, spawn.env, os.environ)
+
+    def _call(self, call: ExecCall) -> Call:
+        args, spawn = call.args, call.spawn
+        cwd = posixpath.normpath(spawn.cwd)
+        request, wants = read_request(
+            self._orchestrator.settings,
+            cwd,
+            args.sandbox_permissions,
+            args.justification,
+            args.additional_permissions,
+        )
+        return Call(
+            call.call_id,
+            tuple(str(word) for word in spawn.argv),
+            cwd,
+            tty=args.tty,
+            request=request,
+            justification=args.justification,
+            prefix_rule=args.prefix_rule,
+            wants=wants,
+            environment_id=args.environment_id or "local",
+            env=self._environment(spawn),
+        )
+
+
+def _sandboxed(spawn: SpawnRequest, attempt: Attempt) -> SpawnRequest:
+    env = spawn.env if attempt.network else {**spawn.env, **_OFFLINE}
+    return replace(spawn, sandbox=attempt.sandbox, env=env)
+
+
+def _again(attempt: Attempt) -> str:
+    how = "in the sandbox, with more opened" if attempt.sandboxed else "without the sandbox"
+    return (
+        f"the sandbox refused the first run, so the whole command was run again {how}; what the"
+        " first run did remains"
+    )
+
+
+def _rejected(rejection: HandrailError, ended: Ended, budget: Budget) -> str:
+    text = formatted(ended.output.decode("utf-8", "replace"), budget)
+    return (
+        f"{rejection} (the sandbox refused something and it was not run again)\n"
+        f"Process exited with code {ended.exit.code}\nOutput:\n{text}"
+    )

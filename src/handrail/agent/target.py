@@ -1,0 +1,96 @@
+"""From a workspace, an executor or a path to hands: an executor, a directory, a sandbox."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from handrail.errors import HandrailError, UsageError
+from handrail.executor.base import Executor
+from handrail.orchestrator.settings import Mode, SandboxMode
+from handrail.workspace.asynchronous import AsyncWorkspace
+from handrail.workspace.profile import Profile
+from handrail.workspace.synchronous import Workspace
+
+Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where commands run.  ``release`` gives back what was taken for it."""
+
+    executor: Executor
+    cwd: str
+    local: bool
+    release: Callable[[], Awaitable[None]]
+    sandbox: SandboxMode | None = None
+    #: Makes the directory that commands have as their /tmp; None where there can be none.
+    private_tmp: Callable[[], Awaitable[str | None]] | None = None
+
+
+async def take(where: Where, cwd: str | None) -> Target:
+    """Open what was given; raises UsageError, FilesError, ExecutorTransportFailed."""
+    if isinstance(where, str | os.PathLike):
+        where = AsyncWorkspace(where)
+    if isinstance(where, Workspace):
+        # Its own calls run on another loop; the same place is opened on this one.
+        where = where.asynchronous()
+    if isinstance(where, AsyncWorkspace):
+        executor = await where.executor()
+        root = where.root if cwd is None else os.path.join(where.root, cwd)
+        return Target(
+            executor,
+            root,
+            _is_local(executor),
+            where.close,
+            from_profile(where.profile),
+            where.private_tmp,
+        )
+
+    if cwd is None or not cwd.startswith("/"):
+        raise UsageError("an executor has no directory of its own: give cwd, an absolute path")
+    # The executor is the caller's; what we make for its commands is ours.
+    ground = AsyncWorkspace(cwd, executor=where)
+    return Target(where, cwd, _is_local(where), ground.close, private_tmp=ground.private_tmp)
+
+
+def from_profile(profile: Profile | None) -> SandboxMode:
+    """The sandbox of a workspace as a mode; raises UsageError where that would say less."""
+    if profile is None:
+        return SandboxMode(Mode.FULL_ACCESS)
+    if profile.read != ("/",):
+        raise UsageError(
+            "a profile that hides most files cannot be kept here: give sandbox= with deny_read"
+        )
+    own = "." in profile.write
+    roots = tuple(path for path in profile.write if path != ".")
+    if any(not path.startswith("/") for path in roots) or (roots and not own):
+        raise UsageError("further writable paths have to be absolute, beside '.': give sandbox=")
+    return SandboxMode(
+        Mode.WORKSPACE_WRITE if own else Mode.READ_ONLY,
+        writable_roots=roots,
+        network_access=profile.network,
+        exclude_tmpdir=not profile.temporary,
+        exclude_slash_tmp=not profile.temporary,
+        deny_read=profile.deny,
+    )
+
+
+def _is_local(executor: Executor) -> bool:
+    from handrail.executor.local import LocalExecutor
+
+    return isinstance(executor, LocalExecutor)
+
+
+def exists_on(executor: Executor) -> Callable[[str], Awaitable[bool]]:
+    """Whether a path is there, on the executor's machine."""
+
+    async def exists(path: str) -> bool:
+        try:
+            await executor.files.metadata(path)
+        except HandrailError:
+            return False
+        return True
+
+    return exists

@@ -1,0 +1,52 @@
+"""``handrail apply-patch``: apply a patch in the current directory.
+
+The texts are those that models know.  All or nothing, unless ``--compatible`` asks for hunk after
+hunk, where what came before a failure stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+
+from handrail.cli import error_output, options
+from handrail.errors import PatchError
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "apply-patch",
+        help="apply a patch in the form models write",
+        description="Apply a patch (*** Begin Patch ... *** End Patch) given as one argument or"
+        " on standard input.",
+        epilog="Exit codes: 0 applied, 1 not applied, 2 wrong usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--compatible",
+        action="store_true",
+        help="apply hunk after hunk: what came before a failure stays",
+    )
+    options.add_json(parser)
+    parser.add_argument("patch", metavar="PATCH", nargs="*", help="the whole patch")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Apply it."""
+    from handrail.patch.apply import Mode
+    from handrail.patch.command import run as apply
+
+    mode = Mode.COMPATIBLE if args.compatible else Mode.ATOMIC
+    stdout, stderr = io.BytesIO(), io.BytesIO()
+    code = apply(args.patch, sys.stdin.buffer, stdout, stderr, os.getcwd(), mode=mode)
+    if code != 0:
+        return error_output.tell(PatchError(stderr.getvalue().decode().rstrip("\n")), code, "")
+    if args.json:
+        options.print_json({"summary": stdout.getvalue().decode()})
+    else:
+        sys.stdout.buffer.write(stdout.getvalue())
+    return 0

@@ -1,0 +1,78 @@
+"""``handrail attach``: back to a process that was left running, terminal and all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from handrail.cli import detached, options
+from handrail.cli.stdio import say
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "attach",
+        help="go back to a process that was left running",
+        description="Show what it has written so far and connect it to this terminal. The exit"
+        " code is the process's own, 0 when it was left by the key, and 128+N when it was left by"
+        " the signal N: without a terminal Ctrl-C leaves it running, too.",
+        allow_abbrev=False,
+    )
+    detached.add_id(parser)
+    parser.add_argument(
+        "--detach-key", default="ctrl-]", help="leaves it running (default: %(default)s)"
+    )
+    options.add_json(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attach until it ends or is left."""
+    from handrail.cli.terminal import read_key
+
+    try:
+        key = read_key(args.detach_key)
+    except ValueError as error:
+        args.parser.error(str(error))
+    return options.to_end(_run(args, key))
+
+
+async def _run(args: argparse.Namespace, key: bytes) -> int:
+    from handrail.cli import terminal
+    from handrail.cli.stdio_relay import Relay
+
+    raw = terminal.is_there() and not args.json
+    async with detached.returned(args) as workspace:
+        process = detached.find(workspace, args.id)
+        if raw:
+            await _fit(process)
+        relay = Relay(
+            process,
+            raw=raw,
+            leaves=True,
+            detach_key=key if os.isatty(0) else b"",
+            as_json=args.json,
+        )
+        info = await relay.run()
+    if args.json:
+        options.print_json({"detached": info is None, "exit": options.exit_json(info)})
+    elif info is None:
+        start = "\r\n" if raw else ""
+        say(f"{start}left running; `handrail attach {args.id}` comes back")
+    if info is not None:
+        return options.exit_code(info)
+    return 128 + relay.left_by if relay.left_by else 0
+
+
+async def _fit(process: object) -> None:
+    """Its terminal gets the size of ours, if it has one."""
+    from handrail.cli import terminal
+    from handrail.errors import ResizeFailed
+    from handrail.workspace.process import AsyncProcess
+
+    assert isinstance(process, AsyncProcess)  # noqa: S101 (typed so for the import's sake)
+    try:
+        await process.resize(*terminal.size())
+    except ResizeFailed:
+        pass

@@ -1,0 +1,64 @@
+"""``handrail doctor``: what this machine can enforce, and how to make it so."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+
+from handrail.cli import stdio
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.doctor import Finding
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say what this machine can enforce",
+        description="Say what this machine can enforce, what is missing and how to get it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when commands can be contained here, else 1."""
+    from handrail.errors import SandboxUnavailable
+    from handrail.sandbox import probe
+    from handrail.sandbox.doctor import examine
+
+    try:
+        probe.forget()  # whoever asks wants to know how it is now
+    except (OSError, SandboxUnavailable):
+        pass  # the findings say what is wrong
+    findings = examine()
+    holds = all(finding.good for finding in findings if finding.needed)
+    try:
+        _say(findings, holds, as_json=args.json)
+        sys.stdout.flush()
+    except stdio.OutputFailed as error:
+        if error.errno != errno.EPIPE:
+            raise
+        stdio.give_up(1)  # whoever read has seen enough, and what we found is true
+    return 0 if holds else 1
+
+
+def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
+    if as_json:
+        listed = [finding.as_dict() for finding in findings]
+        print(json.dumps({"sandbox": holds, "findings": listed}, indent=2))
+        return
+    for finding in findings:
+        mark = "ok" if finding.good else "MISSING" if finding.needed else "no"
+        print(f"{mark:8}{finding.subject}: {finding.what}")
+        if finding.remedy:
+            print(f"{'':8}  -> {finding.remedy}")
+    if holds:
+        print("Commands can be contained here.")
+    else:
+        stdio.say("Commands cannot be contained here.")

@@ -1,0 +1,47 @@
+"""``handrail kill``: end a process that was left running, or send it a signal."""
+
+from __future__ import annotations
+
+import argparse
+
+from handrail.cli import detached, options
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "kill",
+        help="end a process that was left running",
+        description="End it with everything it has started: politely, then by force.",
+        allow_abbrev=False,
+    )
+    detached.add_id(parser)
+    parser.add_argument(
+        "--grace",
+        metavar="S",
+        type=options.seconds,
+        default=2.0,
+        help="between TERM and KILL (default: %(default)s)",
+    )
+    parser.add_argument("-s", "--signal", metavar="NAME", help="send only this, as in hup or usr1")
+    options.add_json(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """End it; 0 when it has ended, or the signal was sent."""
+    return options.to_end(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    # Whoever only sends a signal may want to see what became of it.
+    async with detached.returned(args, looks=args.signal is not None) as workspace:
+        process = detached.find(workspace, args.id)
+        if args.signal is not None:
+            await process.signal(args.signal.lower().removeprefix("sig"))
+        else:
+            await process.terminate(args.grace)
+        if args.json:
+            ended = options.exit_json(process.exit)
+            options.print_json({"processId": process.id, "exit": ended})
+    return 0

@@ -1,0 +1,66 @@
+"""``handrail logs``: what a process that was left running has written."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import aclosing
+
+from handrail.cli import detached, options
+
+#: Without --follow: no more than a server retains, and no longer than this for all of it or,
+#: in between, for the next piece; in seconds.
+_RETAINED = 1 << 20
+_PATIENCE, _PAUSE = 1.0, 0.25
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "logs",
+        help="print what a process has written",
+        description="Print the output that is still kept, stdout to stdout, stderr to stderr.",
+        allow_abbrev=False,
+    )
+    detached.add_id(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    options.add_json(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print; 0 whatever the process's own exit was."""
+    return options.to_end(_run(args))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from handrail.cli.output_thread import Writer
+    from handrail.workspace.result import Exited
+
+    async with (
+        detached.returned(args, looks=True) as workspace,
+        aclosing(detached.find(workspace, args.id).follow()) as events,
+    ):
+        writer = Writer()
+        loop = asyncio.get_running_loop()
+        patience, room = (None, None) if args.follow else (_PATIENCE, _RETAINED)
+        while room is None or room > 0:
+            try:
+                # What is retained is there already; only what is still to come has to be waited
+                # for.
+                began = loop.time()
+                async with asyncio.timeout(None if patience is None else min(patience, _PAUSE)):
+                    event = await anext(events)
+            except (TimeoutError, StopAsyncIteration):
+                break
+            if patience is not None and room is not None:
+                patience -= loop.time() - began
+                room -= 0 if isinstance(event, Exited) else len(event.data)
+            if isinstance(event, Exited):
+                if args.json:
+                    line = options.json_line({"exit": options.exit_json(event.exit)})
+                    await writer.write(1, line)
+            else:
+                await options.write_event(writer, event, as_json=args.json)
+    return 0

@@ -1,0 +1,181 @@
+"""``handrail mcp``: the shell of an agent for an MCP host, on stdio or over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+from handrail import private_places
+from handrail.cli import error_output
+from handrail.cli.stdio import say
+from handrail.config import STOP_SIGNALS, check_users
+from handrail.credentials import read_secret
+from handrail.errors import HandrailError, UsageError
+
+if TYPE_CHECKING:
+    from handrail.mcp_server.tool_calls import ToolCalls
+
+_APPROVALS = ("untrusted", "on-failure", "on-request", "never")
+_MODES = ("read-only", "workspace-write", "danger-full-access")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "mcp",
+        help="serve an agent's shell to an MCP host",
+        description="Serve exec_command, write_stdin, apply_patch and the like by MCP, on stdio"
+        " unless --http is given.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--cwd", metavar="DIR", default=".", help="the workspace (default: here)")
+    add(
+        "--approval",
+        choices=_APPROVALS,
+        default="on-request",
+        help="when somebody is asked (default: %(default)s)",
+    )
+    add("--sandbox", choices=_MODES, default="workspace-write", help="default: %(default)s")
+    add("--network", action="store_true", help="let sandboxed commands use the network")
+    add(
+        "--add-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="another directory commands may write in",
+    )
+    add("--rules", action="append", default=[], metavar="FILE", help="a rules file; may repeat")
+    add("--rules-file", metavar="FILE", help="where an «always» is written")
+    add(
+        "--without-elicitation",
+        choices=("deny", "approve"),
+        default="deny",
+        help="the answer to questions a host cannot show (default: %(default)s)",
+    )
+    add(
+        "--approval-timeout",
+        metavar="S",
+        type=float,
+        default=300.0,
+        help="how long a question stays open (default: %(default)s)",
+    )
+    add("--http", metavar="IP:PORT", help="serve streamable HTTP here instead of stdio")
+    add(
+        "--token-file",
+        metavar="PATH",
+        help="holds the token HTTP clients send (else $HANDRAIL_MCP_TOKEN, else a new one is"
+        " printed)",
+    )
+    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
+    add("--insecure-no-auth", action="store_true", help="HTTP without a token")
+    add(
+        "--any-user",
+        action="store_true",
+        help="let processes of every user of this machine connect on loopback (default: those of"
+        " this user and root)",
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve; 0 when told to stop, 1 for what cannot be served."""
+    try:
+        import handrail.mcp_server.server  # noqa: F401 (whether the extra is there)
+    except ImportError as error:
+        say(f"handrail mcp needs the extra of that name ({error}): pip install 'handrail[mcp]'")
+        return 1
+    try:
+        return asyncio.run(_serve(args))
+    except HandrailError as error:
+        return error_output.tell(error, 2 if isinstance(error, UsageError) else 1, "handrail mcp: ")
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    from handrail.agent.shell import AgentShell
+    from handrail.mcp_server.pending_calls import PendingCalls
+    from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
+    from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode
+    from handrail.policy.load import load_files
+
+    cwd = os.path.realpath(args.cwd)  # noqa: ASYNC240 (before anything is served)
+    if not os.path.isdir(cwd):  # noqa: ASYNC240 (as above)
+        raise UsageError(f"--cwd: {args.cwd} is no directory")
+    approval, granular = read_approval(args.approval)
+    roots = tuple(os.path.realpath(folder) for folder in args.add_dir)  # noqa: ASYNC240 (as above)
+    settings = Settings(
+        cwd,
+        approval,
+        granular,
+        SandboxMode(read_mode(args.sandbox), roots, args.network),
+        load_files(args.rules),
+        args.rules_file,
+        approval_timeout=args.approval_timeout,
+    )
+    tickets = PendingCalls()
+    shell = AgentShell(cwd, approver=tickets, policy=settings)
+    async with shell:
+        desk = ToolCalls(shell, tickets, unasked=read_unasked(args.without_elicitation))
+        try:
+            await _until_stopped(desk, args)
+        finally:
+            await desk.close()
+    return 0
+
+
+async def _until_stopped(desk: ToolCalls, args: argparse.Namespace) -> None:
+    """Serve until the transport ends or a signal comes."""
+    if args.http is not None:
+        await _http(desk, args)
+        return
+    from handrail.mcp_server.server import serve_stdio
+
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(serve_stdio(desk))
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _http(desk: ToolCalls, args: argparse.Namespace) -> None:
+    from handrail.mcp_server.http import check_exposure, serve_http
+
+    host, separator, port = args.http.rpartition(":")
+    host = host.strip("[]")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"--http wants IP:PORT, such as 127.0.0.1:8300, not {args.http!r}")
+    token = None if args.insecure_no_auth else _token(args)
+    check_exposure(host, token, insecure=args.insecure_no_auth)
+    check_users(args.any_user or token is not None, "a token")
+
+    def started(url: str) -> None:
+        print(url, flush=True)
+
+    await serve_http(
+        desk,
+        host,
+        int(port),
+        token,
+        allowed=tuple(args.allow_host),
+        any_user=args.any_user,
+        started=started,
+    )
+
+
+def _token(args: argparse.Namespace) -> str:
+    if args.token_file is not None:
+        token = read_secret(args.token_file, "the token in").decode()
+        private_places.add(args.token_file)
+        return token
+    given = os.environ.get("HANDRAIL_MCP_TOKEN")
+    if given:
+        return given
+    token = secrets.token_urlsafe(32)
+    print(f"token: {token}", file=sys.stderr, flush=True)
+    return token

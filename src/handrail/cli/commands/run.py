@@ -1,0 +1,254 @@
+"""``handrail run``: one command, near or far, as if it had been started here.
+
+What needs neither a terminal nor another machine is done by ``quick`` before this is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from handrail.cli import error_output, options
+from handrail.cli.stdio import OutputFailed
+from handrail.errors import UsageError
+
+if TYPE_CHECKING:
+    from handrail.workspace.result import Result
+
+#: A detached command waits this long for somebody to come back.
+DETACHED_SECONDS = 24 * 3600.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run a command in a sandbox, here or on another machine",
+        description="Run a command in a workspace: sandboxed, with its streams and its exit code."
+        " 124: it was ended by --timeout; 125: handrail failed; 126, 127: it could not be run.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--sandbox",
+        choices=("workspace-write", "read-only", "off"),
+        default="workspace-write",
+        help="what it may touch (default: %(default)s)",
+    )
+    options.add_place(parser)
+    add("--timeout", metavar="S", type=options.seconds, help="end it after this long")
+    add("--cwd", metavar="DIR", default=".", help="the workspace it runs in (default: here)")
+    add(
+        "--env",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="set a variable; NAME alone removes it",
+    )
+    add(
+        "--tty",
+        action=argparse.BooleanOptionalAction,
+        help="give it a terminal (default: when there is one here)",
+    )
+    add("--detach", action="store_true", help="leave it running and print its id")
+    options.add_json(parser)
+    add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it; the command's exit code."""
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words or not words[0]:
+        args.parser.error("name a command after --")
+    env = {}
+    for pair in args.env:
+        name, mark, value = pair.partition("=")
+        if not name:
+            args.parser.error("--env is NAME=VALUE")
+        env[name] = value if mark else None
+    return options.to_end(_run(args, words, env))
+
+
+async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    at, root = args.at, args.cwd
+    if at is None:
+        root = _from_here(root)
+        if args.detach:
+            at = here()  # it works somewhere else
+    workspace = AsyncWorkspace(
+        root,
+        at=at,
+        token=options.token(args) if at is not None else None,
+        sandbox=args.sandbox,
+        env=env,
+        detach_ttl=DETACHED_SECONDS if args.detach else None,
+    )
+    if args.detach:
+        return await _leave(args, workspace, words)
+    async with workspace:
+        if args.json:
+            return await _collect(args, workspace, words)
+        return await _stream(args, workspace, words)
+
+
+async def _stream(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    from handrail.cli import terminal
+    from handrail.cli.stdio_relay import Relay
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101 (typed so for the import's sake)
+    raw = terminal.is_there() and args.tty is not False
+    tty = raw or bool(args.tty)
+    takes_input = True
+    if not (tty or os.isatty(0) or getattr(await workspace.executor(), "ends_input", True)):
+        if not _is_empty(0):
+            raise UsageError(
+                f"the server at {args.at} cannot end the input of a command, which would wait for"
+                " more for ever; give it a terminal with --tty, or nothing by < /dev/null, or use"
+                " a handrail server"
+            )
+        takes_input = False
+    process = await workspace._start(
+        words, tty, terminal.size(), None, None, None, takes_input, None, args.timeout
+    )
+    process._watch(timeout=args.timeout)
+    try:
+        info = await Relay(process, raw=raw).run()
+    except OutputFailed as error:
+        error.outcome = "so the command was ended"
+        raise
+    assert info is not None  # noqa: S101 (there is no key to leave it with)
+    return options.exit_code(info)
+
+
+async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    import asyncio
+    import signal
+
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
+    stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(
+        workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
+    )
+    telling: set[asyncio.Task[None]] = set()
+    early: list[int] = []
+
+    def tell(number: int) -> None:
+        for process in workspace.processes:
+            # What follows Ctrl-C is the command's to say.
+            says = process.interrupt() if number == signal.SIGINT else process.terminate()
+            task = loop.create_task(says)
+            telling.add(task)
+            task.add_done_callback(telling.discard)
+        if not workspace.processes:
+            early.append(number)
+            running.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        result = await running
+    except asyncio.CancelledError:
+        if early:
+            raise error_output.Interrupted(early[0]) from None
+        raise
+    assert result.exit is not None  # noqa: S101 (it was waited for)
+    code = options.exit_code(result.exit)
+    try:
+        options.print_json(_report(words, result))
+    except OutputFailed as error:
+        error.outcome = f"and the command's exit code was {code}"
+        raise
+    return code
+
+
+def _report(words: list[str], result: Result[str]) -> dict[str, object]:
+    return {
+        "argv": words,
+        "exitCode": result.exit_code,
+        "exit": options.exit_json(result.exit),
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "durationMs": round(result.duration * 1000, 3),
+        "omitted": result.omitted,
+        "denials": [
+            {"kind": d.kind, "op": d.op, "path": d.path, "certain": d.certain}
+            for d in result.denials
+        ],
+    }
+
+
+def _is_empty(fd: int) -> bool:
+    """Whether nothing can come from there any more, as far as can be told without reading."""
+    import select
+    import stat
+
+    try:
+        found = os.fstat(fd)
+    except OSError:  # it is closed
+        return True
+    if stat.S_ISREG(found.st_mode):
+        return os.lseek(fd, 0, os.SEEK_CUR) >= found.st_size
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev == os.stat(os.devnull).st_rdev
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return any(not events & select.POLLIN for _, events in poll.poll(0))
+
+
+def _read_all() -> bytes:
+    with open(0, "rb", closefd=False) as file:
+        return file.read()
+
+
+async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+    from handrail.cli import terminal
+    from handrail.workspace.asynchronous import AsyncWorkspace
+
+    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
+    try:
+        process = await workspace.start(
+            words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout
+        )
+        name = process.id
+        workspace_id = await workspace.detach()
+    except BaseException:
+        await workspace.close()
+        raise
+    if args.json:
+        options.print_json({"id": workspace_id, "processId": name})
+    else:
+        print(workspace_id)
+    return 0
+
+
+def _from_here(path: str) -> str:
+    """The same from everywhere; raises UsageError."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:
+        if path.startswith(("/", "~")):
+            return path
+        raise UsageError(
+            "nothing was run: the current directory is gone; change to another, or give --cwd with"
+            " an absolute path"
+        ) from None
+
+
+def here() -> str:
+    """The address of this user's own server on this machine, which is started if need be."""
+    from handrail.cli.commands import proxy
+
+    path = proxy.default_socket()
+    try:
+        (proxy.connect(path) or proxy.start(path)).close()
+    except OSError as error:
+        raise UsageError(str(error)) from None
+    return f"unix:{path}"

@@ -1,0 +1,256 @@
+"""``handrail serve``: flags, checks and exit codes.
+
+argparse rather than click: importing click costs more than the whole handshake of a client,
+and this is the command that others start and wait for.  The keeper is started before the
+event loop and the server are imported, so that both get ready at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+
+from handrail import fault_points, private_places
+from handrail.cli import error_output
+from handrail.config import (
+    DEFAULT_CONCURRENT_REQUESTS,
+    DEFAULT_LISTEN,
+    DEFAULT_PROCESSES,
+    DEFAULT_SESSION_PROCESSES,
+    STOP_SIGNALS,
+    Quota,
+    ServerSettings,
+    check_exposure,
+    parse_listen,
+)
+from handrail.errors import HandrailError
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the exec-server",
+        description="Serve commands to clients of the exec-server wire.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        metavar="URL",
+        default=DEFAULT_LISTEN,
+        help="ws://IP:PORT, stdio or unix:PATH (default: %(default)s)",
+    )
+    add(
+        "--concurrent-requests",
+        metavar="N",
+        type=_positive,
+        default=None,
+        help=f"requests at a time per connection and lane (default: {DEFAULT_CONCURRENT_REQUESTS};"
+        " 1: strictly in order)",
+    )
+    add(
+        "--detach-ttl",
+        metavar="S",
+        type=_seconds,
+        default=30.0,
+        help="how long a session outlives its connection (default: %(default)s)",
+    )
+    add(
+        "--on-stop",
+        choices=("end", "keep"),
+        default="end",
+        help="what becomes of the children when the server is told to stop (default: %(default)s)",
+    )
+    add("--state-dir", metavar="DIR", help="where server and keeper find each other again")
+    add(
+        "--orphan-ttl",
+        metavar="S",
+        type=_seconds,
+        default=600.0,
+        help="how long children wait for a server after a crash (default: %(default)s)",
+    )
+    add(
+        "--max-processes",
+        metavar="N",
+        type=_positive,
+        default=DEFAULT_PROCESSES,
+        help="running processes of all sessions (default: %(default)s)",
+    )
+    add(
+        "--max-session-processes",
+        metavar="N",
+        type=_positive,
+        default=DEFAULT_SESSION_PROCESSES,
+        help="running processes of one session (default: %(default)s)",
+    )
+    add(
+        "--trees",
+        choices=("auto", "cgroup", "walk"),
+        default="auto",
+        help="how whole trees are ended: by a control group for each process, by a walk over"
+        " /proc, or as a probe finds best (default: %(default)s)",
+    )
+    add("--log-level", choices=_LEVELS, default="warning")
+    add("--log-json", action="store_true", help="log as JSON lines")
+    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
+    add("--allow-origin", action="append", default=[], metavar="ORIGIN", help="accept this Origin")
+    add(
+        "--http-header-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable whose value http/request may send in a header",
+    )
+    add("--otel", action="store_true", help="export telemetry by OTLP (needs handrail[otel])")
+    auth = parser.add_argument_group("authentication of WebSocket clients")
+    add = auth.add_argument
+    add("--ws-auth", choices=("capability-token", "signed-bearer-token"))
+    add("--ws-token-file", metavar="PATH")
+    add("--ws-token-sha256", metavar="HEX")
+    add("--ws-shared-secret-file", metavar="PATH")
+    add("--ws-issuer", metavar="ISS")
+    add("--ws-audience", metavar="AUD")
+    add("--ws-max-clock-skew-seconds", metavar="S", type=_whole)
+    add(
+        "--insecure-no-auth",
+        action="store_true",
+        help="listen beyond loopback without authentication",
+    )
+    add(
+        "--any-user",
+        action="store_true",
+        help="let processes of every user of this machine connect on loopback (default: those of"
+        " this user and root)",
+    )
+    # Accepted for the peer's launchers, which only use it together with a relay.
+    add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, then serve; 1 when something is wrong with what was asked."""
+    if args.exit_on_stdin_close:
+        args.parser.error("--exit-on-stdin-close is only valid together with --remote")
+    try:
+        return _run(args)
+    except HandrailError as error:
+        return error_output.tell(error, 1)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from handrail.process import required_syscalls
+    from handrail.process.keeper_client.start import KeeperHandle, become_private, start_keeper
+    from handrail.server.auth import AuthMode, AuthSettings, build_authenticator
+    from handrail.server.recovery import upgrade_server
+    from handrail.server.recovery.state_dir import StateDir, claim, inherit
+
+    settings = ServerSettings(
+        listen=parse_listen(args.listen),
+        auth=AuthSettings(
+            mode=AuthMode(args.ws_auth or "none"),
+            token_file=args.ws_token_file,
+            token_sha256=args.ws_token_sha256,
+            shared_secret_file=args.ws_shared_secret_file,
+            issuer=args.ws_issuer,
+            audience=args.ws_audience,
+            max_clock_skew_seconds=args.ws_max_clock_skew_seconds,
+        ),
+        concurrent_requests=args.concurrent_requests or DEFAULT_CONCURRENT_REQUESTS,
+        strict_lanes=args.concurrent_requests is not None,
+        detach_ttl=args.detach_ttl,
+        on_stop=args.on_stop,
+        state_dir=args.state_dir,
+        orphan_ttl=args.orphan_ttl,
+        insecure_no_auth=args.insecure_no_auth,
+        any_user=args.any_user,
+        otel=args.otel,
+        http_header_env=tuple(args.http_header_env),
+        allowed_hosts=tuple(args.allow_host),
+        allowed_origins=tuple(args.allow_origin),
+        quota=Quota(session_processes=args.max_session_processes, processes=args.max_processes),
+    )
+    for given in (args.ws_token_file, args.ws_shared_secret_file):
+        if given is not None:
+            private_places.add(given)
+    auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
+    check_exposure(settings)
+    gc.disable()  # nothing that is imported from here on is garbage
+    # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
+    if args.trees != "auto":
+        os.environ["HANDRAIL_TREES"] = args.trees
+    heir = upgrade_server.inherited()
+    state: StateDir | None = None
+    keeper: KeeperHandle | None = None
+    if heir is not None:
+        state = inherit(heir.path, heir.lock)
+    elif settings.listen.kind == "stdio" and settings.state_dir is None:
+        # It lives and ends with whoever holds the other ends of our pipes.
+        keeper = start_keeper()
+    else:
+        listen = settings.listen
+        address = f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+        required_syscalls.check()  # before a keeper is found, which may be under no such filter
+        state = claim(settings.state_dir, address)
+        state.begin()
+        keeper = state.keeper(settings.orphan_ttl)
+    if fault_points.armed:
+        fault_points.point("server.start")
+    become_private()
+    _raise_file_limit()  # after the keeper, which hands the limit we were given to children
+
+    from handrail.telemetry import logs
+
+    logs.setup(args.log_level.upper(), json=args.log_json)
+    if settings.insecure_no_auth and not settings.listen.is_loopback:
+        import logging
+
+        logging.getLogger("handrail").warning(
+            "listening on %s without authentication: anybody who can connect can run commands",
+            settings.listen.host,
+        )
+    import uvloop
+
+    from handrail.server.app import serve
+
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
+    gc.enable()
+    return uvloop.run(serve(settings, auth, keeper, state, heir))
+
+
+def _raise_file_limit() -> None:
+    """Every child costs descriptors; ask for all the system allows."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 10**9:
+        raise argparse.ArgumentTypeError("must be a number of seconds")
+    return number

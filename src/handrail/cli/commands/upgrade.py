@@ -1,0 +1,83 @@
+"""``handrail upgrade``: have a running server replaced by what is installed now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import time
+
+from handrail.cli import error_output, options
+from handrail.errors import HandrailError, UsageError
+
+_SECONDS = 60.0
+_PAUSE = 0.02
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "upgrade",
+        help="replace a running server without ending its processes",
+        description="Start the installed version beside a running server and hand over to it:"
+        " clients are told to resume, no process notices.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="of that server, if it was given one")
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, and wait until the new server has taken over."""
+    try:
+        before, after = _upgrade(args.state_dir)
+    except HandrailError as error:
+        return error_output.tell(error, 1)
+    if args.json:
+        options.print_json({"before": before, "after": after})
+    else:
+        print(f"server {before} has handed over to server {after}")
+    return 0
+
+
+def _upgrade(path: str | None) -> tuple[int, int]:
+    from handrail.server.recovery import state_dir, upgrade_server
+
+    path, handle = state_dir.running(path)
+    handle.sock.close()
+    before = state_dir.holder(path)
+    nobody = UsageError(f"no server is running on {path}; start one with `handrail serve`")
+    if not before:
+        raise nobody
+    try:
+        server = os.pidfd_open(before)
+    except ProcessLookupError:
+        raise nobody from None
+    try:
+        upgrade_server.refusal(path)  # of another time
+        signal.pidfd_send_signal(server, signal.SIGUSR2)
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            # Asked in this order: it ends when it has handed over.
+            ended = bool(select.select([server], [], [], _PAUSE)[0])
+            after = state_dir.holder(path)
+            if after not in (0, before):
+                return before, after
+            reason = upgrade_server.refusal(path)
+            if reason is not None:
+                raise UsageError(f"server {before} goes on as it was: {reason}")
+            if ended and not state_dir.in_use(path):
+                raise UsageError(
+                    f"server {before} ended before it had handed over, and no other has taken its"
+                    " place; its processes wait for the next: start it with `handrail serve"
+                    f" --state-dir {path}`"
+                )
+            if ended:
+                time.sleep(_PAUSE)
+    except ProcessLookupError:
+        raise nobody from None
+    finally:
+        os.close(server)
+    raise UsageError(f"server {before} has not handed over; look into its log")

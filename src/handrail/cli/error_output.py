@@ -1,0 +1,112 @@
+"""How a failure is told: a sentence on stderr, or with ``--json`` one object on stdout.
+
+On stdout, because that is where whoever asked for JSON reads: what comes there is either the
+answer or this, ``{"error": {"kind", "message", "exitCode", "fields"}}``.  ``kind`` is the error's
+name in ``handrail.errors`` as in ``sandboxUnavailable``, ``fields`` is what it carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from handrail.cli.stdio import OutputFailed, say
+from handrail.errors import ExecutorTransportFailed, UsageError
+
+#: As argparse has it.
+WRONG_USAGE = 2
+_json = False
+
+
+def use_json(wanted: bool) -> None:
+    """Whether failures are told as JSON from now on."""
+    global _json
+    _json = wanted
+
+
+def wanted_as_json() -> bool:
+    """Whether they are."""
+    return _json
+
+
+def asks_for_json(words: list[str]) -> bool:
+    """Whether ``--json`` is among the words that are ours, as far as that can be seen early."""
+    ours = words[: words.index("--")] if "--" in words else words
+    return "--json" in ours
+
+
+def tell(error: BaseException, code: int, prefix: str = "handrail: ") -> int:
+    """Say what went wrong; the exit code, which is not changed by it."""
+    if _json:
+        print(as_json(error, code), flush=True)
+    else:
+        say(f"{prefix}{sentence(error)}")
+    return code
+
+
+def sentence(error: BaseException) -> str:
+    """What, why, and what to do."""
+    if isinstance(error, OSError) and not isinstance(error, OutputFailed):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, ExecutorTransportFailed):
+        return f"{error}{_advice(error.detail)}"
+    return str(error)
+
+
+def _advice(detail: str) -> str:
+    """What to do about a server that is not to be had; the executor knows of no options."""
+    if "cannot connect" in detail:
+        return "; is `handrail serve` running there, and is the address right?"
+    if "status 401" in detail:
+        return "; give the server's token by --token-file or HANDRAIL_TOKEN"
+    return ""
+
+
+def as_json(error: BaseException, code: int) -> str:
+    """The object, in one line."""
+    import json  # a server that starts has no use for it
+
+    fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    if isinstance(error, OSError):
+        fields = {"errno": error.errno, "path": error.filename, **fields}
+    told = {
+        "kind": kind(error),
+        "message": " ".join(sentence(error).split()),
+        "exitCode": code,
+        "fields": fields,
+    }
+    return json.dumps({"error": told}, default=_shown)
+
+
+def kind(error: BaseException) -> str:
+    """``SandboxUnavailable`` as ``sandboxUnavailable``, ``UsageError`` as ``usage``."""
+    if isinstance(error, OSError) and not isinstance(error, OutputFailed):
+        return "os"
+    name = type(error).__name__.removesuffix("Error")
+    return name[:1].lower() + name[1:]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
+
+
+class Interrupted(Exception):
+    """A signal (``signal``, its number) has ended us before there was an answer."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by signal {number} before there was an answer")
+        self.signal = number
+
+
+class Parser(argparse.ArgumentParser):
+    """One that tells its errors like all the others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with 2."""
+        if not _json:
+            super().error(message)
+        tell(UsageError(f"{message}; see {self.prog} --help"), WRONG_USAGE)
+        sys.exit(WRONG_USAGE)

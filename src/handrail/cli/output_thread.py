@@ -1,0 +1,63 @@
+"""Writing to our own stdout and stderr without holding up the event loop.
+
+A thread of its own, and one that nobody waits for at the end: whoever should read may have gone
+to lunch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import select
+import threading
+
+from handrail.cli.stdio import OutputFailed
+
+
+class Writer:
+    """Both streams, one write after the other."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[tuple[int, bytes, asyncio.Future[None]]] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._run, name="output", daemon=True).start()
+
+    async def write(self, fd: int, data: bytes) -> None:
+        """Return when all of it was taken; raises OutputFailed."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put((fd, data, done))
+        await done
+
+    def _run(self) -> None:
+        while True:
+            fd, data, done = self._queue.get()
+            error: OutputFailed | None = None
+            try:
+                _write_all(fd, data)
+            except OSError as why:
+                error = OutputFailed(fd, why)
+            try:
+                self._loop.call_soon_threadsafe(_tell, done, error)
+            except RuntimeError:
+                return  # the loop has ended
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody who shares it has made it so
+            select.select([], [fd], [])
+
+
+def _tell(done: asyncio.Future[None], error: OSError | None) -> None:
+    if done.done():
+        return  # nobody waits for it any more
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

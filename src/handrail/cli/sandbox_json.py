@@ -1,0 +1,85 @@
+"""``handrail sandbox --json``: the same command in a child of ours, and all it says in one object.
+
+The child goes the way it always goes, which may end in becoming the command; so its stdout and
+stderr lie in memory that we read when it has ended, and what failed before there was a command
+comes to us apart from them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from handrail import unnamed_file
+
+_PR_SET_PDEATHSIG = 1
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception], str]) -> int:
+    """Print what came of it; its exit code.
+
+    ``failed`` makes the object of a failure before the command; its exit code is in there too.
+    """
+    from handrail.cli import error_output, options, stdio
+
+    stdio.take_over()
+    error_output.use_json(True)
+    out, err, told = (unnamed_file.create(name) for name in ("out", "err", "told"))
+    began = time.monotonic()
+    # Until there is somebody to pass them on to.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _end_with(parent)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        try:
+            code = command()
+        except Exception as error:  # noqa: BLE001 (told by the parent)
+            os.write(told, failed(error).encode())
+            code = 0
+        os._exit(code)
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    status = os.waitpid(pid, 0)[1]
+    if why := _all(told):
+        import json
+
+        print(why.decode())
+        return stdio.settle(json.loads(why)["error"]["exitCode"])
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    try:
+        options.print_json(
+            {
+                "argv": argv,
+                "exitCode": code,
+                "stdout": _all(out).decode("utf-8", "replace"),
+                "stderr": _all(err).decode("utf-8", "replace"),
+                "durationMs": round((time.monotonic() - began) * 1000, 3),
+            }
+        )
+    except stdio.OutputFailed as error:
+        error.outcome = f"and the command's exit code was {code}"
+        return stdio.failed(error)
+    return stdio.settle(code)
+
+
+def _end_with(parent: int) -> None:
+    """Whoever kills us wants the command to end; its guard clears up."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _all(fd: int) -> bytes:
+    with open(fd, "rb", closefd=True) as file:
+        file.seek(0)
+        return file.read()

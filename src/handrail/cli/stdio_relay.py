@@ -1,0 +1,170 @@
+"""Between a process and our own stdin, stdout and stderr, until one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING
+
+from handrail.cli import options, terminal
+from handrail.cli.output_thread import Writer
+from handrail.errors import ExecutorError, HandrailError
+from handrail.workspace.output_collector import DRAIN_SECONDS
+from handrail.workspace.result import Exited
+
+if TYPE_CHECKING:
+    from handrail.process.spec import ExitInfo
+    from handrail.workspace.process import AsyncProcess
+
+
+#: How long we wait for a reader to take the rest when we are told to end.
+_LAST_SECONDS = 2.0
+#: What may have come of the command itself when its exit is known: as much as is retained for a
+#: reader that lags, and what its pipes hold.
+_REST_BYTES = 2 * 1024 * 1024
+
+
+class Relay:
+    """One process at our streams.
+
+    With ``leaves`` it goes on without us: ``detach_key`` (a byte), a Ctrl-C that is not typed to
+    the process, a hang-up or a TERM make ``run`` return None, and ``left_by`` is the signal's
+    number.  Otherwise Ctrl-C is passed on, and the others end it.
+    """
+
+    def __init__(
+        self,
+        process: AsyncProcess,
+        *,
+        raw: bool,
+        leaves: bool = False,
+        detach_key: bytes = b"",
+        as_json: bool = False,
+    ) -> None:
+        self._process = process
+        self._json = as_json
+        #: The signal that made us leave it; 0 for the key.
+        self.left_by = 0
+        self._raw = raw
+        self._leaves = leaves
+        self._key = detach_key
+        self._written = 0
+        self._waiting = False  # for output, having written all there is
+        self._stopped = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> ExitInfo | None:
+        """How it ended; None when the user has left it.  Raises OutputFailed when the output
+        cannot be written, and what the way to the process raises.
+        """
+        with contextlib.ExitStack() as stack:
+            if self._raw:
+                stack.enter_context(terminal.raw())
+            for number, action in self._signals().items():
+                self._loop.add_signal_handler(number, action)
+                stack.callback(self._loop.remove_signal_handler, number)
+            # A thread: stdin may be a file, which no event loop can wait for.
+            threading.Thread(target=self._read, name="stdin", daemon=True).start()
+            following = self._loop.create_task(self._follow())
+            stopping = self._loop.create_task(self._stopped.wait())
+            ending = self._loop.create_task(self._told_all())
+            try:
+                over = {following, stopping} if self._leaves else {following, stopping, ending}
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done() and not following.done() and not self._leaves:
+                    self._do(self._process.terminate())
+                    await asyncio.wait({following}, timeout=_LAST_SECONDS)
+                if following.done():
+                    return await following
+            finally:
+                for task in (stopping, ending, following):
+                    task.cancel()
+                await asyncio.gather(
+                    stopping, ending, following, *self._tasks, return_exceptions=True
+                )
+            return None if self._leaves else await self._process.wait()
+
+    async def _follow(self) -> ExitInfo:
+        """Show the output; the process waits for whoever looks at it."""
+        writer = Writer()
+        async with contextlib.aclosing(self._process.follow()) as paced:
+            self._waiting = True
+            async for event in paced:
+                self._waiting = False
+                if isinstance(event, Exited):
+                    return event.exit
+                await options.write_event(writer, event, as_json=self._json)
+                self._written += len(event.data)
+                self._waiting = True
+        raise AssertionError("the last event is the exit")  # pragma: no cover
+
+    async def _told_all(self) -> None:
+        """Until the command has exited and what it said is shown; descendants may say more."""
+        try:
+            await self._process.wait()
+        except ExecutorError:
+            await asyncio.Event().wait()  # whoever follows is told
+        most = self._written + _REST_BYTES
+        caught_up = 0
+        # Twice: what was left in the pipes for a slow reader comes when it has caught up.
+        while caught_up < 2 and self._written < most:
+            await asyncio.sleep(DRAIN_SECONDS)
+            caught_up += self._waiting
+
+    def _signals(self) -> dict[int, Callable[[], None]]:
+        found: dict[int, Callable[[], None]] = {
+            number: functools.partial(self._leave, number)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        if not self._leaves:
+            found[signal.SIGINT] = lambda: self._do(self._process.interrupt())
+        if self._raw:
+            found[signal.SIGWINCH] = lambda: self._do(self._process.resize(*terminal.size()))
+        return found
+
+    def _leave(self, number: int) -> None:
+        self.left_by = number
+        self._stopped.set()
+
+    def _do(self, coroutine: object) -> None:
+        task = self._loop.create_task(_quietly(coroutine))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _read(self) -> None:
+        """In its own thread: each piece is sent before the next is read."""
+        while True:
+            try:
+                data = os.read(0, 1 << 16)
+            except OSError:
+                data = b""
+            before, key, _ = data.partition(self._key) if self._key else (data, b"", b"")
+            try:
+                if before:
+                    self._await(self._process.send(before))
+                if key:
+                    self._loop.call_soon_threadsafe(self._stopped.set)
+                    return
+                if not data:
+                    self._await(self._process.close_stdin())
+                    return
+            except (HandrailError, RuntimeError, CancelledError):
+                return  # it takes no more, or the loop has ended
+
+    def _await(self, coroutine: object) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()  # type: ignore[arg-type]
+
+
+async def _quietly(coroutine: object) -> None:
+    """A signal for something that has just ended is no error."""
+    try:
+        await coroutine  # type: ignore[misc]
+    except ExecutorError:
+        pass

@@ -1,0 +1,223 @@
+"""What a process has written so far, for any number of readers.
+
+Output is kept up to the retention, oldest dropped first.  A reader has a position of its own:
+one that lags finds what is left and is told how many bytes it missed, and it never holds up
+another.  Positions count bytes of all output in the order of the numbers.
+
+A *paced* reader is the other way round: nothing it has not taken is dropped, and while half of the
+retention waits for it, ``gate`` is told to let nothing in.  That ends with ``release``: the news of
+the end comes behind the output, so who ends a process must not wait for a reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from handrail.executor.base import OutputEvent, OutputKind
+from handrail.process.output.output_log import RETENTION_BYTES, RETENTION_CHUNKS
+
+
+class OutputBuffer:
+    """The retained output of one process, and who waits for more."""
+
+    __slots__ = (
+        "_dropped_events",
+        "_events",
+        "_gate",
+        "_limit",
+        "_paced",
+        "_released",
+        "_shut",
+        "_waiters",
+        "dropped",
+        "ended",
+        "failure",
+        "last_output",
+        "total",
+    )
+
+    def __init__(
+        self, limit: int = RETENTION_BYTES, gate: Callable[[bool], None] | None = None
+    ) -> None:
+        """``gate`` is called with True to hold the output back, with False to let it in again."""
+        self._events: deque[OutputEvent] = deque()
+        self._dropped_events = 0
+        self._limit = limit
+        self._gate = gate
+        self._paced: set[Follower] = set()
+        self._released = False
+        self._shut = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self.total = 0  # bytes, also those that are gone
+        self.dropped = 0
+        self.last_output = 0.0  # by the monotonic clock
+        self.ended = False
+        self.failure: BaseException | None = None
+
+    def add(self, kind: OutputKind, data: bytes, seq: int, omitted: int = 0) -> None:
+        """The next piece; ``omitted`` bytes before it never arrived here."""
+        self._events.append(OutputEvent(kind, data, seq, omitted))
+        self.last_output = time.monotonic()
+        self.total += len(data) + omitted
+        self._settle()
+        self.wake()
+
+    def _settle(self) -> None:
+        """Drop what is too old and not waited for; hold back what cannot be kept for all."""
+        events = self._events
+        taken = min((reader.taken for reader in self._paced), default=None)
+        while len(events) > 1 and (
+            self.total - self.dropped > self._limit or len(events) > RETENTION_CHUNKS
+        ):
+            if taken is not None and taken[0] <= self._dropped_events:
+                break
+            gone = events.popleft()
+            self._dropped_events += 1
+            self.dropped += len(gone.data) + gone.omitted
+        waiting = 0 if taken is None else self.total - taken[1]
+        chunks = 0 if taken is None else self._dropped_events + len(events) - taken[0]
+        share = 4 if self._shut else 2  # the gate does not move with every piece
+        shut = waiting > self._limit // share or chunks > RETENTION_CHUNKS // share
+        if shut is not self._shut and self._gate is not None:
+            self._shut = shut
+            self._gate(shut)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.ended = True
+        self.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will come, and there may have been more."""
+        if not self.ended:
+            self.failure = error
+            self.end()
+
+    def wake(self) -> None:
+        """Something has happened."""
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    async def changed(self, timeout: float | None = None) -> None:
+        """Return when anything happens, or after ``timeout`` seconds."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(future)
+        timer = None if timeout is None else loop.call_later(timeout, _wake, future)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if future in self._waiters:
+                self._waiters.remove(future)
+
+    def retained(self) -> list[OutputEvent]:
+        """Everything that is still here."""
+        return list(self._events)
+
+    def follow(self, *, paced: bool = False) -> Follower:
+        """A reader from the first retained byte on; close one that is ``paced``."""
+        follower = Follower(self)
+        if paced and not self._released:
+            self._paced.add(follower)
+            self._settle()
+        return follower
+
+    def unpace(self, follower: Follower) -> None:
+        """Nothing waits for this reader any more."""
+        if follower in self._paced:
+            self._paced.discard(follower)
+            self._settle()
+
+    def release(self) -> None:
+        """Wait for no reader from now on: the process is being ended.
+
+        Those who lag find what is retained, and are told what is not.
+        """
+        self._released = True
+        self._paced.clear()
+        self._settle()
+
+    def since(self, position: int) -> tuple[int, bytes]:
+        """Retained output from ``position`` on, and where it begins (later, if some is gone)."""
+        parts: list[bytes] = []
+        at = self.total
+        for event in reversed(self._events):
+            if at <= position:
+                break
+            data = event.data
+            at -= len(data)
+            parts.append(data)
+            if event.omitted:
+                break  # no match reaches over a hole
+        parts.reverse()
+        text = b"".join(parts)
+        if at < position:
+            text, at = text[position - at :], position
+        return at, text
+
+    def event_at(self, number: int) -> OutputEvent | None:
+        """By the count of events from the first; None when there is none yet."""
+        index = number - self._dropped_events
+        return self._events[index] if index < len(self._events) else None
+
+    @property
+    def first(self) -> int:
+        """The count of the oldest event that is still here."""
+        return self._dropped_events
+
+
+class Follower:
+    """One reader of a history; an async iterator of OutputEvent."""
+
+    __slots__ = ("_bytes", "_history", "_next")
+
+    def __init__(self, history: OutputBuffer) -> None:
+        self._history = history
+        self._next = 0
+        self._bytes = 0
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """How many events, and how many bytes."""
+        return self._next, self._bytes
+
+    def close(self) -> None:
+        """Go away; nothing waits for us any more."""
+        self._history.unpace(self)
+
+    def __aiter__(self) -> Follower:
+        return self
+
+    async def __anext__(self) -> OutputEvent:
+        history = self._history
+        while True:
+            missed = 0
+            if self._next < history.first:
+                missed = history.dropped - self._bytes
+                self._next, self._bytes = history.first, history.dropped
+            event = history.event_at(self._next)
+            if event is not None:
+                self._next += 1
+                self._bytes += len(event.data) + event.omitted
+                if history._paced:
+                    history._settle()
+                return event if not missed else replace(event, omitted=event.omitted + missed)
+            if history.ended:
+                if history.failure is not None:
+                    raise history.failure.with_traceback(None)
+                raise StopAsyncIteration
+            await history.changed()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,304 @@
+"""Control groups, where we may make some: one for each child, so that a kill misses nobody.
+
+The child steps into its group before it becomes the program (``fork.py``), so that nothing of
+the program is ever outside.  ``cgroup.kill`` then ends everybody in it in one write, daemons that
+changed session, parent and environment included.
+
+What the machine offers is found by doing it once (``__init__``).  Version 2 is needed for
+killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
+system has them there.  Where a step into a group is slow, only children whose limits need a
+group get one (docs/decisions/0007).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from handrail.keeper import fork
+
+#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for everybody first; a
+#: fork is in it.
+SLOW_SECONDS = 0.003
+#: Marks a wait status: the kernel ended a process of this child for want of memory.
+OUT_OF_MEMORY = 0x10000
+
+#: In our environment: ``cgroup`` for every child, ``walk`` for none; else as the probe finds.
+CHOICE = "HANDRAIL_TREES"
+
+
+class Hierarchy:
+    """One mounted tree of groups, and the place in it for those we make."""
+
+    __slots__ = ("base", "unified")
+
+    def __init__(self, own: str, *, unified: bool) -> None:
+        self.unified = unified
+        self.base = f"{own}/handrail-{os.getpid()}"
+
+    def path(self, mark: int) -> str:
+        return f"{self.base}/{mark:x}"
+
+    def make(self, mark: int) -> str:
+        """A new group; the file by which a process enters it."""
+        try:
+            os.mkdir(self.path(mark))
+        except FileNotFoundError:
+            os.mkdir(self.base)
+            os.mkdir(self.path(mark))
+        return f"{self.path(mark)}/cgroup.procs"
+
+    def remove(self, mark: int) -> bool:
+        """Take the group away; False while somebody is in it."""
+        return _remove(self.path(mark))
+
+
+class Cgroups:
+    """The groups of all children of one keeper."""
+
+    def __init__(self) -> None:
+        self.kills: Hierarchy | None = None
+        self.limits: dict[bytes, Hierarchy] = {}  # b"memory", b"pids"
+        self._made: dict[int, list[Hierarchy]] = {}
+        self._leaving: set[int] = set()
+        self.everyone = False  # gets a group
+        choice = os.environ.get(CHOICE)
+        if choice == "walk":
+            return
+        places = _places()
+        unified, spent = _usable(places.get("", ""), unified=True)
+        if unified is not None:
+            self.kills = unified
+            self.everyone = choice == "cgroup" or spent < SLOW_SECONDS
+            _delegate(unified)
+        for name in ("memory", "pids"):
+            controllers = _read(f"{unified.base}/cgroup.controllers") if unified else b""
+            if unified is not None and name.encode() in controllers.split():
+                self.limits[name.encode()] = unified
+            else:
+                older, _ = _usable(places.get(name, ""), unified=False)
+                if older is not None:
+                    self.limits[name.encode()] = older
+        for place in self._places():
+            _sweep(os.path.dirname(place.base))
+            self._find(place)
+
+    def _find(self, place: Hierarchy) -> None:
+        """Groups that are there already: of the keeper we were before an upgrade."""
+        try:
+            names = [entry.name for entry in os.scandir(place.base) if entry.is_dir()]
+        except OSError:
+            return
+        for name in names:
+            self._made.setdefault(int(name, 16), []).append(place)
+
+    @property
+    def rung(self) -> bytes:
+        """How trees are ended here."""
+        return b"cgroup" if self.everyone else b"walk"
+
+    def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
+        """Make the groups of a child that is to be; the files by which it enters them."""
+        needed = limits.keys() & _FILES.keys()
+        if not needed and not self.everyone:
+            return []
+        places = [self.kills] if self.kills is not None else []
+        for name in needed:
+            place = self.limits.get(name)
+            if place is None:
+                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+            if place not in places:
+                places.append(place)
+        doors = []
+        for place in places:
+            self._made.setdefault(mark, []).append(place)
+            try:
+                doors.append(place.make(mark))
+            except OSError:
+                if needed:
+                    raise
+                return []  # out of groups: this child is ended by the walk
+        for name in needed:
+            self._limit(mark, name, limits[name])
+        return doors
+
+    def _limit(self, mark: int, name: bytes, value: int) -> None:
+        place = self.limits[name]
+        for file, optional in _FILES[name][place.unified]:
+            try:
+                _write(
+                    f"{place.path(mark)}/{file}",
+                    b"%d" % (0 if file == "memory.swap.max" else value),
+                )
+            except OSError:
+                if not optional:
+                    raise
+
+    def kill(self, mark: int) -> int:
+        """End everybody in a group; how many there were, 0 where there is no such group."""
+        if self.kills is None or self.kills not in self._made.get(mark, ()):
+            return 0
+        path = self.kills.path(mark)
+        count = len(_read(f"{path}/cgroup.procs").split())
+        try:
+            _write(f"{path}/cgroup.kill", b"1")
+        except OSError:
+            return 0
+        return count
+
+    def ran_out(self, mark: int) -> bool:
+        """Whether the kernel has ended somebody in this group for want of memory."""
+        place = self.limits.get(b"memory")
+        if place is None or place not in self._made.get(mark, ()):
+            return False
+        file = "memory.events" if place.unified else "memory.oom_control"
+        for line in _read(f"{place.path(mark)}/{file}").splitlines():
+            name, _, count = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(count) > 0
+        return False
+
+    def forget(self, mark: int) -> None:
+        """Nothing is wanted of this group any more; it goes when nobody is in it."""
+        if mark in self._made:
+            self._leaving.add(mark)
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the groups that have become empty."""
+        for mark in list(self._leaving):
+            self._made[mark] = [place for place in self._made[mark] if not place.remove(mark)]
+            if not self._made[mark]:
+                del self._made[mark]
+                self._leaving.discard(mark)
+
+    def close(self) -> None:
+        for place in self._places():
+            _remove(place.base)
+
+    def _places(self) -> set[Hierarchy]:
+        places = set(self.limits.values())
+        return places | {self.kills} if self.kills is not None else places
+
+
+#: Where a limit is written, by hierarchy (True: version 2), and whether it may be missing.
+_FILES: dict[bytes, dict[bool, tuple[tuple[str, bool], ...]]] = {
+    b"memory": {
+        True: (("memory.max", False), ("memory.swap.max", True)),
+        False: (("memory.limit_in_bytes", False), ("memory.memsw.limit_in_bytes", True)),
+    },
+    b"pids": {True: (("pids.max", False),), False: (("pids.max", False),)},
+}
+
+
+def _places() -> dict[str, str]:
+    """Our own group in each hierarchy that is mounted: "" for version 2, else by controller."""
+    mounted: dict[str, tuple[str, str]] = {}
+    for line in _read("/proc/self/mountinfo").decode("utf-8", "surrogateescape").splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        root, point = fields.split(" ")[3:5]
+        if kind == "cgroup2":
+            mounted[""] = (root, point)
+        elif kind == "cgroup":
+            for name in options.split(","):
+                mounted.setdefault(name, (root, point))
+    found = {}
+    for line in _read("/proc/self/cgroup").decode("utf-8", "surrogateescape").splitlines():
+        _, controllers, own = line.split(":", 2)
+        for name in controllers.split(","):
+            root, point = mounted.get(name, ("", ""))
+            if point and (own + "/").startswith(root.rstrip("/") + "/"):
+                found[name] = (point + "/" + own[len(root) :].strip("/")).rstrip("/")
+    return found
+
+
+def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
+    """Make a group, have somebody enter it, take it away: all must work.  Says how long it took."""
+    if not own:
+        return None, 0.0
+    place = Hierarchy(own, unified=unified)
+    good, spent = False, 0.0
+    try:
+        door = place.make(0)
+        began = time.monotonic()
+        good = fork.try_door(door)
+        spent = time.monotonic() - began
+        good = good and (not unified or os.path.exists(f"{place.path(0)}/cgroup.kill"))
+    except OSError:
+        pass
+    # Made again with the first group; what one leaves that is killed is for _sweep().
+    good = place.remove(0) and good
+    _remove_empty(place.base)
+    return (place if good else None), spent
+
+
+def _delegate(place: Hierarchy) -> None:
+    """Ask for limits below our own group; only the root group, or one without members, may."""
+    own = os.path.dirname(place.base)
+    if not {b"memory", b"pids"} & set(_read(f"{own}/cgroup.controllers").split()):
+        return
+    os.makedirs(place.base, exist_ok=True)
+    for path in (own, place.base):
+        for name in (b"+memory", b"+pids"):
+            try:
+                _write(f"{path}/cgroup.subtree_control", name)
+            except OSError:
+                pass
+
+
+def _sweep(own: str) -> None:
+    """Take away what keepers left that were killed, where nobody is in it any more."""
+    try:
+        names = os.listdir(own)
+    except OSError:
+        return
+    for name in names:
+        pid = name.removeprefix("handrail-")
+        if pid != name and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            _remove(f"{own}/{name}")
+
+
+def _remove(path: str) -> bool:
+    """Remove a group and those below it; False while somebody is in one."""
+    try:
+        os.rmdir(path)
+        return True
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    try:
+        below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+        for one in below:
+            _remove(one)
+        if below:
+            os.rmdir(path)
+            return True
+    except OSError:
+        pass
+    return False
+
+
+def _remove_empty(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass  # groups of the keeper we were before
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,130 @@
+"""A child whose system calls are announced: it is born with a filter that has a listener.
+
+seccomp's user notification: the kernel stops a call that the filter names, and whoever holds the
+listener reads what was to be done and says how it went.  A filter is inherited by everything the
+child starts and cannot be taken off, so it has to be there before the child becomes its program;
+the listener is the only way to answer, so it goes to the parent.  ``start`` lets a tiny program do
+that (``seccomp_stub.py``); a child that is forked for other reasons does it itself
+(``seccomp_install.py``).
+
+Nothing but C modules is imported: ``handrail run`` needs this before its command starts.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+
+from handrail.keeper import seccomp_stub
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    #: As ``posix_spawn`` takes them.
+    Actions = Sequence[tuple[int, ...] | tuple[int, int, bytes, int, int]]
+
+#: The number under which a starter passes the program; the child does not get it.
+PROGRAM = -1
+_MFD_EXEC = 0x10  # since Linux 6.3
+_EINVAL = 22
+#: Whether it can be used, once known.
+_startable: list[bool] = []
+#: Preludes by filter and number; a plan has the same number each time.
+_preludes: dict[tuple[bytes, int], int] = {}
+_MOST_PRELUDES = 16
+
+
+def startable() -> bool:
+    """Whether ``start`` works here: on this kind of machine, and where memory may be executed."""
+    if not _startable:
+        _startable.append(
+            os.uname().machine in seccomp_stub.MACHINES and not _memory_is_no_program()
+        )
+    return _startable[0]
+
+
+def _memory_is_no_program() -> bool:
+    try:
+        os.close(os.memfd_create("handrail-prelude", os.MFD_CLOEXEC))
+    except OSError:
+        return True  # refused here: what takes its place may lie where nothing can be executed
+    try:
+        fd = os.open("/proc/sys/vm/memfd_noexec", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # before Linux 6.3 nothing forbids it
+    try:
+        return os.read(fd, 8).strip() == b"2"
+    finally:
+        os.close(fd)
+
+
+def start(
+    argv: list[bytes] | tuple[bytes, ...],
+    env: Mapping[bytes, bytes],
+    actions: Actions,
+    signals: Iterable[int],
+    code: bytes,
+) -> tuple[int, int]:
+    """The pid of a child in a session of its own under the filter, and its listener.
+
+    ``argv[0]`` is the program's path.  Raises OSError as ``posix_spawn`` does, but for a program
+    that cannot be executed: its exit code is the errno then.
+    """
+    told, tell = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    above = -1
+    try:
+        # Above every number that the child is given, and known to its prelude.
+        number = 1 + max((one[2] if len(one) == 3 else one[1] for one in actions), default=2)
+        above = fcntl.fcntl(tell.fileno(), fcntl.F_DUPFD_CLOEXEC, number + 1)
+        pid = os.posix_spawn(
+            b"/proc/self/fd/%d" % _prelude(code, number),
+            argv,
+            env,
+            file_actions=(*actions, (os.POSIX_SPAWN_DUP2, above, number)),
+            setsid=True,
+            setsigmask=(),
+            setsigdef=signals,
+        )
+        os.close(above)
+        above = -1
+        tell.close()
+        _, listener = receive(told)
+    finally:
+        if above >= 0:
+            os.close(above)
+        tell.close()
+        told.close()
+    if listener < 0:
+        number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        number = number if number > 0 else _EINVAL
+        raise OSError(number, os.strerror(number))
+    return pid, listener
+
+
+def receive(line: _socket.socket) -> tuple[bytes, int]:
+    """What a child says, and the listener that comes with it or -1."""
+    said, rights, _, _ = line.recvmsg(16, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    for _, _, data in rights:
+        return said, int.from_bytes(data[:4], "little")
+    return said, -1  # it has ended, or no descriptor was free for it
+
+
+def _prelude(code: bytes, number: int) -> int:
+    """A descriptor of the program, out of the way of all numbers that a child is given."""
+    fd = _preludes.get((code, number), -1)
+    if fd >= 0:
+        return fd
+    while len(_preludes) >= _MOST_PRELUDES:
+        os.close(_preludes.pop(next(iter(_preludes))))
+    try:
+        made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError:  # a kernel that does not know the flag
+        made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC)
+    try:
+        os.write(made, seccomp_stub.elf(code, number))
+        fd = _preludes[code, number] = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1)
+    finally:
+        os.close(made)
+    return fd

@@ -1,0 +1,114 @@
+"""One server after another: who commands us, who did before, and who waits for it.
+
+``lease.py`` says whose the right is, ``fence.py`` makes sure that the holder before is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from handrail.keeper import fence, messages
+from handrail.keeper.children import Children
+from handrail.keeper.lease import Lease
+from handrail.keeper.server_links import ServerLinks
+
+
+class ServerHandoff:
+    """The lease, its holder and those who claim it."""
+
+    def __init__(
+        self, links: ServerLinks, lease: Lease, children: Children, lost: Callable[[int], None]
+    ) -> None:
+        self.links = links
+        self.lease = lease
+        self.children = children
+        self.lost = lost  # called with the link of a holder that was ended
+        self.holder: fence.Holder | None = None  # of the lease, or the last that did not let go
+        self.claims: list[fence.Claim] = []
+        self.lost_at: float | None = None
+        self.deadline: float | None = None  # for the next server to come
+
+    def gone(self, fd: int) -> None:
+        """That link has ended."""
+        self.claims = [claim for claim in self.claims if claim.fd != fd]
+        if self.lease.release(fd):
+            self.lost_at = time.monotonic()
+            self.settle_claims()
+
+    def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        pid = int(fields[1])
+        if int(fields[0]) != messages.VERSION:
+            reason: str | None = f"{messages.OTHER_VERSION.decode()}{messages.VERSION} of the link"
+        elif self.lease.holder not in (fd, None) and b"claim" in fields[2:]:
+            self.claim(fd, serial, fields)
+            return
+        elif self.lease.holder not in (fd, None) and self.holder is not None and self.holder.gone:
+            # It has been killed, and what it said before that is still to be read.
+            self.claims.append(fence.Claim(fd, serial, fields))
+            return
+        else:
+            reason = self.lease.ask(fd, pid)
+        if reason is None:
+            reason = self.follow(fd)
+        if reason is not None:
+            self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
+            return
+        self.deadline = None
+        lost = b"-" if self.lost_at is None else repr(self.lost_at).encode()
+        version, pid_here = b"%d" % messages.VERSION, b"%d" % os.getpid()
+        base = b"%d" % (self.children.mark >> 24 << 24)
+        self.links.say(fd, messages.WELCOME, serial, [version, pid_here, lost, base])
+
+    def follow(self, fd: int) -> str | None:
+        """Make sure of the holder before; the reason when that fails."""
+        now = fence.Holder.behind(self.links[fd].sock)
+        before = self.holder
+        if before is not None and before.pid != now.pid and not before.fence(fence.END_SECONDS):
+            now.close()
+            self.lease.release(fd)
+            return f"process {before.pid}, the server before, cannot be ended; try again later"
+        self.forget_holder()
+        self.holder = now
+        return None
+
+    def forget_holder(self) -> None:
+        if self.holder is not None:
+            self.holder.close()
+            self.holder = None
+
+    def claim(self, fd: int, serial: int, fields: list[bytes]) -> None:
+        """Somebody wants the lease of another: end that one if it is stuck."""
+        holder = self.lease.holder
+        assert holder is not None  # noqa: S101 (asked before)
+        if self.holder is not None and self.holder.stopped and self.holder.fence(0.0):
+            self.claims.append(fence.Claim(fd, serial, fields))
+            self.lost(holder)
+            return
+        self.claims.append(fence.Claim(fd, serial, fields))
+        self.links.say(holder, messages.ASKED, 0, [])
+
+    def refuse_claims(self) -> None:
+        claims, self.claims = self.claims, []
+        for claim in claims:
+            reason = self.lease.ask(claim.fd, 0) or "ask again"
+            self.links.say(claim.fd, messages.REFUSED, claim.serial, [reason.encode()])
+
+    def settle_claims(self) -> None:
+        """The lease is free: the first who waits has it, the others are told so."""
+        claims, self.claims = self.claims, []
+        for claim in claims:
+            if claim.fd in self.links:
+                self.greet(claim.fd, claim.serial, [*claim.fields[:2]])
+
+    def fence_silent(self) -> None:
+        """The time of a holder that was asked is over."""
+        if self.claims and time.monotonic() >= self.claims[0].deadline:
+            holder = self.lease.holder
+            if holder is None:
+                self.settle_claims()
+            elif self.holder is None or self.holder.fence(0.0):
+                self.lost(holder)
+            else:
+                self.refuse_claims()

@@ -1,0 +1,93 @@
+"""Calls under way.  A ticket outlives the request that made it: an answer must come within the
+host's patience, an approval or a slow start need not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from typing import Any
+
+from handrail.agent.tool_answer import ToolAnswer
+from handrail.orchestrator.approvals import Answer, Question
+
+PREFIX = "call-"
+#: Beyond so many, answers that nobody fetched are forgotten.
+_MOST = 256
+
+
+class PendingCall:
+    """One call, the question it waits for, and its answer."""
+
+    def __init__(self) -> None:
+        self.name = PREFIX + secrets.token_hex(6)
+        self.question: Question | None = None
+        self.changed = asyncio.Event()
+        #: Somebody has been handed the question.
+        self.put = False
+        self._reply: asyncio.Future[Answer] | None = None
+        self.task: asyncio.Task[ToolAnswer] | None = None
+
+    def start(self, work: Coroutine[Any, Any, ToolAnswer]) -> None:
+        """Begin; whoever follows is woken when it is done."""
+        self.task = asyncio.create_task(work)
+        self.task.add_done_callback(lambda _: self.changed.set())
+
+    @property
+    def done(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    async def ask(self, question: Question) -> Answer:
+        """Wait for somebody to answer."""
+        self._reply = asyncio.get_running_loop().create_future()
+        self.question, self.put = question, False
+        self.changed.set()
+        try:
+            return await self._reply
+        finally:
+            self.question = self._reply = None
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the open question; without one it has no effect."""
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(answer)
+
+
+class PendingCalls:
+    """The calls under way, by name; as an approver, the one who knows where to ask."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, PendingCall] = {}
+
+    def new(self) -> PendingCall:
+        if len(self._open) >= _MOST:
+            self._forget_one()
+        ticket = PendingCall()
+        self._open[ticket.name] = ticket
+        return ticket
+
+    def get(self, name: object) -> PendingCall | None:
+        return self._open.get(name) if isinstance(name, str) else None
+
+    def forget(self, ticket: PendingCall) -> None:
+        self._open.pop(ticket.name, None)
+
+    def _forget_one(self) -> None:
+        """The oldest answer nobody has fetched; if all are still to come, nothing."""
+        for ticket in self._open.values():
+            if ticket.done:
+                self.forget(ticket)
+                return
+
+    async def ask(self, question: Question) -> Answer:
+        """``Approver``: the call's own ticket carries the question."""
+        return await self._open[question.call_id].ask(question)
+
+    async def close(self) -> None:
+        """Break off what is under way."""
+        tasks = [ticket.task for ticket in self._open.values() if ticket.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._open.clear()

@@ -1,0 +1,250 @@
+"""Tool calls in, replies out, always in time.  Knows no MCP; ``server.py`` does.
+
+A call that is not done when the time for its answer is up keeps running under its name, and the
+reply says how to get its answer: ``write_stdin`` with that name as session_id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from handrail.agent.shell import AgentShell
+from handrail.agent.tool_answer import ToolAnswer, range_text
+from handrail.errors import HandrailError, UsageError
+from handrail.mcp_server.pending_calls import PREFIX, PendingCall, PendingCalls
+from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.unified_exec.tools import read_output_args
+from handrail.unified_exec.wait import DEFAULT_TOKENS
+
+#: Hosts give up after a minute; an answer comes within this many seconds.
+ANSWER_WITHIN = 45.0
+MOST_ANSWER_WITHIN = 50.0
+#: How often a waiting host hears that something goes on.
+_BEAT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a host gets."""
+
+    text: str
+    ok: bool = True
+    structured: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputNeeded:
+    """The host has to ask somebody and call again with the answer and the ticket."""
+
+    ticket: str
+    question: Question
+
+
+class Channel(Protocol):
+    """The host, as far as one request can reach it."""
+
+    #: Questions can be put while the request waits / only in its reply / not at all.
+    can_ask: bool
+    asks_in_reply: bool
+
+    async def ask(self, question: Question) -> Answer:
+        """Put a question to whoever sits in front of the host."""
+
+    async def progress(self, seconds: float, total: float, message: str) -> None:
+        """Something goes on."""
+
+
+class ToolCalls:
+    """One shell, any number of requests."""
+
+    def __init__(
+        self,
+        shell: AgentShell,
+        tickets: PendingCalls,
+        *,
+        answer_within: float = ANSWER_WITHIN,
+        unasked: Choice = Choice.DENY,
+    ) -> None:
+        self._shell = shell
+        self._tickets = tickets
+        self._within = min(answer_within, MOST_ANSWER_WITHIN)
+        self._unasked = unasked
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], channel: Channel
+    ) -> Reply | InputNeeded:
+        """One tool call."""
+        match name:
+            case "list_processes":
+                return self._list()
+            case "kill":
+                return await self._kill(arguments)
+            case "read_output":
+                return self._read(arguments)
+        if name == "write_stdin" and str(arguments.get("session_id", "")).startswith(PREFIX):
+            return await self._later(arguments, channel)
+        ticket = self._tickets.new()
+        given = self._patient(name, arguments)
+        ticket.start(self._shell.call(name, given, call_id=ticket.name))
+        return await self._follow(ticket, channel)
+
+    async def resume(
+        self, ticket_name: str, answer: Answer | None, channel: Channel
+    ) -> Reply | InputNeeded:
+        """A call again, with what somebody answered."""
+        ticket = self._tickets.get(ticket_name)
+        if ticket is None:
+            return Reply(f"there is no call {ticket_name} waiting: make it again", ok=False)
+        if answer is not None:
+            ticket.answer(answer)
+        return await self._follow(ticket, channel)
+
+    def question_of(self, ticket_name: str | None) -> Question | None:
+        """What a waiting call wants to know."""
+        ticket = self._tickets.get(ticket_name)
+        return None if ticket is None else ticket.question
+
+    async def close(self) -> None:
+        """Break off what waits."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._tickets.close()
+
+    async def _follow(self, ticket: PendingCall, channel: Channel) -> Reply | InputNeeded:
+        start = time.monotonic()
+        while True:
+            if ticket.done:
+                return self._done(ticket)
+            if ticket.question is not None and not ticket.put:
+                ticket.put = True
+                if channel.asks_in_reply:
+                    return InputNeeded(ticket.name, ticket.question)
+                self._ask(ticket, ticket.question, channel)
+            left = self._within - (time.monotonic() - start)
+            if left <= 0:
+                return self._waiting(ticket)
+            await self._change(ticket, min(left, _BEAT))
+            passed = time.monotonic() - start
+            await channel.progress(passed, self._within, _state(ticket))
+
+    async def _change(self, ticket: PendingCall, seconds: float) -> None:
+        ticket.changed.clear()
+        if ticket.done or (ticket.question is not None and not ticket.put):
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await ticket.changed.wait()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            # The host takes the call back: so does the shell.  A process that runs stays.
+            if ticket.task is not None:
+                ticket.task.cancel()
+                self._tickets.forget(ticket)
+            raise
+
+    def _ask(self, ticket: PendingCall, question: Question, channel: Channel) -> None:
+        """Put the question beside the call, which goes on waiting."""
+        if not channel.can_ask:
+            ticket.answer(Answer(self._unasked, "the host cannot ask anybody"))
+            return
+
+        async def put() -> None:
+            ticket.answer(await channel.ask(question))
+
+        task = asyncio.create_task(put())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _done(self, ticket: PendingCall) -> Reply:
+        self._tickets.forget(ticket)
+        assert ticket.task is not None  # noqa: S101 (it is done)
+        return _reply(ticket.task.result())
+
+    def _waiting(self, ticket: PendingCall) -> Reply:
+        text = (
+            f"{_state(ticket)}; the call goes on. Get its answer with write_stdin and session_id"
+            f' "{ticket.name}"'
+        )
+        return Reply(text, structured={"pending": ticket.name})
+
+    async def _later(self, arguments: Mapping[str, Any], channel: Channel) -> Reply | InputNeeded:
+        if arguments.get("chars"):
+            return Reply("a call that still waits takes no input: leave `chars` out", ok=False)
+        return await self.resume(str(arguments["session_id"]), None, channel)
+
+    def _patient(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """No wait beyond the time there is for an answer, and no more text than fits a model."""
+        if name not in ("exec_command", "write_stdin"):
+            return arguments
+        given = dict(arguments)
+        wanted = given.get("yield_time_ms")
+        most = int((self._within - 1) * 1000)
+        if isinstance(wanted, int) and wanted > most:
+            given["yield_time_ms"] = most
+        if given.get("max_output_tokens") is None:
+            # Without a wish the structured answer would be whole, and hosts show models that one.
+            given["max_output_tokens"] = DEFAULT_TOKENS
+        return given
+
+    def _list(self) -> Reply:
+        found = self._shell.background()
+        lines = [f"{one.process_id}  {one.command}  (in {one.cwd})" for one in found]
+        entries = [
+            {"session_id": one.process_id, "command": one.command, "cwd": one.cwd} for one in found
+        ]
+        text = "\n".join(lines) or "No process is running."
+        return Reply(text, structured={"processes": entries})
+
+    async def _kill(self, arguments: Mapping[str, Any]) -> Reply:
+        try:
+            number = read_output_args({"session_id": arguments.get("session_id")}).session_id
+            ended = await self._shell.terminate(number)
+        except HandrailError as error:
+            return Reply(str(error), ok=False)
+        if ended:
+            return Reply(f"Session {number} was ended with everything it started.")
+        return Reply(f"Unknown process id {number}: nothing of that id runs.", ok=False)
+
+    def _read(self, arguments: Mapping[str, Any]) -> Reply:
+        try:
+            args = read_output_args(arguments)
+            found = self._shell.read_output(args.session_id, args.offset, args.max_bytes)
+        except HandrailError as error:
+            return Reply(str(error), ok=False)
+        structured: dict[str, object] = {
+            "offset": found.offset,
+            "next_offset": found.offset + len(found.data),
+            "total": found.total,
+            "missing": found.missing,
+            "output": found.data.decode("utf-8", "replace"),
+        }
+        return Reply(range_text(found), structured=structured)
+
+
+def _state(ticket: PendingCall) -> str:
+    return "Waiting for an approval" if ticket.question is not None else "Still running"
+
+
+def _reply(answer: ToolAnswer) -> Reply:
+    structured = None if answer.answer is None else answer.answer.structured()
+    text = answer.text
+    if answer.aborted:
+        text += "\nThe user wants this turn to stop: do nothing more and say so."
+    return Reply(text, answer.ok, structured)
+
+
+def read_unasked(word: str) -> Choice:
+    """What a question gets where nobody can be asked; raises UsageError."""
+    match word:
+        case "deny":
+            return Choice.DENY
+        case "approve":
+            return Choice.APPROVE
+    raise UsageError(f"{word!r} is neither deny nor approve")

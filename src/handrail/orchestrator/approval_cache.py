@@ -1,0 +1,133 @@
+"""What was approved for the session, and under which key.  Pure.
+
+Only «for the session» is remembered, and only until the session ends, together with what the yes
+was for: a sandboxed run, or one outside, and what it got beyond the mode.  A command is remembered
+in its canonical form, so that a wrapper around one plain command does not matter, while a script
+that cannot be read word by word is only ever the same script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from handrail.orchestrator.call import Call
+from handrail.orchestrator.settings import Grants
+from handrail.policy.rules import Argv
+from handrail.policy.strict_reader import shell_call, split
+
+_SCRIPT = "(script)"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKey:
+    """A command and where it runs."""
+
+    environment_id: str
+    program: str
+    command: Argv
+    cwd: str
+    tty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeedKey:
+    """The first generation remembered the words that were shown, wherever they ran."""
+
+    argv: Argv
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """One file a patch may change."""
+
+    environment_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """One place to connect to."""
+
+    environment_id: str
+    host: str
+    protocol: str
+    port: int
+
+
+Key = CommandKey | SeedKey | FileKey | HostKey
+
+
+def canonical(argv: Argv) -> Argv:
+    """One plain command in a wrapper is that command; any other script is its exact text."""
+    commands = split(argv)
+    if commands is not None and len(commands) == 1:
+        return commands[0]
+    call = shell_call(argv)
+    return argv if call is None else (_SCRIPT, call.program, call.flag, call.script)
+
+
+def command_key(call: Call) -> CommandKey:
+    """The key of a command."""
+    return CommandKey(
+        call.environment_id,
+        call.argv[0] if call.argv else "",
+        canonical(call.argv),
+        call.cwd,
+        call.tty,
+    )
+
+
+def host_key(environment_id: str, protocol: str, host: str, port: int) -> HostKey:
+    """The key of a connection; names of hosts know no case."""
+    return HostKey(environment_id, host.lower().rstrip("."), protocol, port)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes: without the sandbox, or in it with something beyond the mode."""
+
+    outside: bool = False
+    wants: Grants = field(default_factory=Grants)
+
+    def covers(self, other: Extent) -> bool:
+        """Whether a yes to this is a yes to the other, too."""
+        return self.outside or (not other.outside and self.wants.covers(other.wants))
+
+
+#: A sandboxed run as the mode has it.
+SANDBOXED = Extent()
+
+
+@dataclass(slots=True)
+class ApprovalCache:
+    """The approvals of one session; a denied host wins over an approved one."""
+
+    _approved: dict[Key, set[Extent]] = field(default_factory=dict)
+    _denied: set[HostKey] = field(default_factory=set)
+
+    def remember(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> None:
+        """These were approved for the session, as far as ``extent`` goes."""
+        for key in keys:
+            self._approved.setdefault(key, set()).add(extent)
+
+    def deny(self, key: HostKey) -> None:
+        """No connection there in this session."""
+        self._denied.add(key)
+
+    def knows(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> bool:
+        """Whether all of them are approved as far as ``extent`` goes; nothing is no approval."""
+        keys = tuple(keys)
+        return bool(keys) and all(self._covered(key, extent) for key in keys)
+
+    def _covered(self, key: Key, extent: Extent) -> bool:
+        return any(given.covers(extent) for given in self._approved.get(key, ()))
+
+    def denies(self, key: HostKey) -> bool:
+        """Whether this host was refused for the session."""
+        return key in self._denied
+
+    def clear(self) -> None:
+        """The session is over."""
+        self._approved.clear()
+        self._denied.clear()

@@ -1,0 +1,296 @@
+"""The way of one call: ``admit`` before the first run, ``after`` behind each.
+
+For those who start processes themselves, such as unified exec (``gate.py``); ``run.py`` goes the
+whole way with a runner.  Nothing depends on time: a denial is judged by how the run ended,
+whenever that is.  The decisions are in ``requirement.py`` and ``retry_offer.py``; here is only the
+order of things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handrail.errors import ApprovalRejected, Forbidden
+from handrail.executor.base import Denied, SandboxKind
+from handrail.orchestrator.approval_cache import Extent, FileKey, Key
+from handrail.orchestrator.approvals import (
+    Answer,
+    Choice,
+    Kind,
+    Question,
+    Source,
+    command_choices,
+    retry_choices,
+)
+from handrail.orchestrator.audit import (
+    ApprovalRequested,
+    Event,
+    Notice,
+    Outcome,
+    RunEnded,
+    ToolDecision,
+)
+from handrail.orchestrator.call import Call, Request
+from handrail.orchestrator.requirement import Need, Requirement
+from handrail.orchestrator.retry_offer import Offer, offer, refused_path
+from handrail.orchestrator.settings import Grants, Mode, Settings
+
+if TYPE_CHECKING:
+    from handrail.orchestrator.run import Orchestrator
+
+RETRY_REASON = "command failed; retry without sandbox?"
+RETRY_NOTICE = "retrying command without sandbox"
+GRANT_NOTICE = "retrying command in the sandbox with {}"
+SIDE_EFFECTS = "the first run may have changed something: that stays, and all of it runs again"
+
+
+class TurnAborted(ApprovalRejected):
+    """Somebody was asked and wants the whole turn to stop."""
+
+
+class RetryRejected(ApprovalRejected):
+    """The run was refused by the sandbox and nobody wanted another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one run is to be made.  ``sandbox`` goes to the executor as it is."""
+
+    number: int
+    sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
+    network: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sandboxed(self) -> bool:
+        return self.sandbox is not SandboxKind.NONE
+
+
+class CallFlow:
+    """One call on its way: ``admit`` before the first run, ``after`` behind each."""
+
+    def __init__(
+        self,
+        house: Orchestrator,
+        call: Call,
+        requirement: Requirement,
+        settings: Settings,
+        keys: Sequence[Key],
+        *,
+        kind: Kind = Kind.COMMAND,
+        paths: tuple[str, ...] = (),
+    ) -> None:
+        self.call = call
+        self.settings = settings
+        self._house = house
+        self._requirement = requirement
+        self._keys = tuple(keys)
+        self._kind = kind
+        self._paths = paths
+        self._attempt: Attempt | None = None
+        self._started: list[float] = []
+        self._durations: list[float] = []
+
+    async def admit(self) -> Attempt:
+        """Let it through; raises Forbidden or ApprovalRejected."""
+        need = self._requirement.need
+        if need is Need.FORBIDDEN:
+            reason = self._requirement.reason or "blocked by policy"
+            self._decided(Choice.DENY, Source.CONFIG, reason)
+            self._tell(RunEnded(self.call.call_id, self.call.tool, Outcome.DECLINED))
+            raise Forbidden(reason)
+        if need is Need.NOTHING:
+            self._decided(Choice.APPROVE, Source.CONFIG)
+        else:
+            await self._approval()
+        return self._go(free=self._requirement.free, grants=self._wants)
+
+    async def after(self, denied: Denied, output: bytes = b"") -> Attempt | None:
+        """The run is over; the next one, or None if this was the last.
+
+        Raises RetryRejected or TurnAborted if another run was offered and not wanted.
+        """
+        self._ended()
+        attempt = self._attempt
+        if attempt is None or not attempt.sandboxed or not denied.likely:
+            outcome = Outcome.COMPLETED if len(self._durations) < 2 else Outcome.ESCALATED
+            self._finished(outcome)
+            return None
+        chance = None if attempt.number > 1 else await self._chance(denied, output)
+        if chance is None:
+            self._finished(Outcome.DENIED)
+            return None
+        self._notice(f"Execution failed: {_last_line(output) or 'the sandbox refused something'}")
+        # Whatever was said to the sandboxed run: one outside is a question of its own.
+        return await self._retry(free=self.settings.sandbox.may_run_free, narrow=chance.narrow)
+
+    @property
+    def _wants(self) -> Grants:
+        """What the first run gets beyond the mode, if it is sandboxed."""
+        return self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
+
+    @property
+    def sandboxed_intent(self) -> dict[str, object] | None:
+        """The sandbox that the settings ask for, whatever was approved beyond it."""
+        return self._house.intent(self.settings, Grants())
+
+    def _outside(self, *, free: bool) -> bool:
+        """Whether such a run is without a sandbox; one that others made is still there."""
+        if self.settings.sandbox.mode is Mode.EXTERNAL:
+            return False
+        return free or self._house.intent(self.settings, self._wants) is None
+
+    async def _approval(self) -> None:
+        requirement = self._requirement
+        outside = self._outside(free=requirement.free)
+        wants = Grants(write=requirement.outside_paths)
+        question = Question(
+            self.call.call_id,
+            self._kind,
+            self.call.argv,
+            self.call.cwd,
+            command_choices(with_rule=requirement.proposed_prefix is not None),
+            reason=requirement.reason,
+            proposed_prefix=requirement.proposed_prefix,
+            paths=self._paths,
+            outside=outside,
+            wants=wants if outside else self._wants,
+            justification=self.call.justification,
+        )
+        answer = await self._ask(question)
+        if not answer.choice.approves:
+            self._finished(Outcome.DECLINED)
+            raise self._rejection(answer)
+        if answer.choice is Choice.APPROVE_WITH_RULE:
+            self._amend(answer, question)
+
+    async def _retry(self, *, free: bool, narrow: Offer | None) -> Attempt | None:
+        prefix = self._requirement.retry_prefix if self._kind is Kind.COMMAND else None
+        narrow_wants = narrow.grants.with_(self.call.wants) if narrow else Grants()
+        question = Question(
+            self.call.call_id,
+            Kind.RETRY,
+            self.call.argv,
+            self.call.cwd,
+            retry_choices(free=free, with_grant=narrow is not None, with_rule=prefix is not None),
+            reason=RETRY_REASON,
+            proposed_prefix=prefix if free else None,
+            notes=(SIDE_EFFECTS, *self._requirement.notes),
+            grant=narrow.shown if narrow else None,
+            paths=self._paths,
+            outside=free,
+            wants=Grants() if free else narrow_wants,
+            justification=self.call.justification,
+        )
+        answer = await self._ask(question)
+        if not answer.choice.approves:
+            self._finished(Outcome.DENIED)
+            if answer.choice is Choice.ABORT:
+                raise self._rejection(answer)
+            raise RetryRejected(str(self._rejection(answer)))
+        if answer.choice is Choice.GRANT_AND_RERUN and narrow is not None:
+            self._notice(GRANT_NOTICE.format(narrow.shown))
+            return self._go(free=False, grants=narrow_wants)
+        if answer.choice is Choice.APPROVE_WITH_RULE:
+            self._amend(answer, question)
+        self._notice(RETRY_NOTICE)
+        return self._go(free=True, grants=Grants())
+
+    async def _chance(self, denied: Denied, output: bytes) -> _Chance | None:
+        """Whether another run may be offered at all."""
+        if not self._requirement.retry:
+            return None
+        path = refused_path(denied, output, self.call.cwd)
+        there = None if path is None else await self._house.nearest(path)
+        narrow = offer(denied, there, self.settings)
+        if narrow is None and not self.settings.sandbox.may_run_free:
+            return None
+        return _Chance(narrow)
+
+    async def _ask(self, question: Question) -> Answer:
+        """Put the question, unless the session has the answer; one at a time for the same call."""
+        house = self._house
+        asked = [(key, self._extent(key, question)) for key in self._keys]
+        async with house.turn_of(self._keys):
+            known = bool(asked) and all(house.memory.knows([key], far) for key, far in asked)
+            if known and Choice.APPROVE_FOR_SESSION in question.choices:
+                self._decided(Choice.APPROVE_FOR_SESSION, Source.CONFIG)
+                return Answer(Choice.APPROVE_FOR_SESSION)
+            self._tell(ApprovalRequested(question))
+            ruling = await house.reviewers.put(question, self.settings.approval_timeout)
+            answer = ruling.answer
+            if answer.choice.approves and answer.choice not in question.choices:
+                answer = Answer(Choice.DENY, f"`{answer.choice.value}` was not on offer")
+            self._decided(answer.choice, ruling.source, answer.text or None)
+            if answer.choice is Choice.APPROVE_FOR_SESSION:
+                for key, far in asked:
+                    house.memory.remember([key], far)
+            return answer
+
+    def _extent(self, key: Key, question: Question) -> Extent:
+        """What a yes to this question is for this key: of a patch only some paths leave."""
+        inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
+        if inside and question.kind is Kind.PATCH:
+            return Extent()
+        return Extent(question.outside, question.wants)
+
+    def _go(self, *, free: bool, grants: Grants) -> Attempt:
+        number = 1 if self._attempt is None else self._attempt.number + 1
+        intent = None if free else self._house.intent(self.settings, grants)
+        mode = self.settings.sandbox
+        online = intent is None or not mode.restricted or mode.network_access
+        online = online or grants.network or self.settings.grants.network
+        self._attempt = Attempt(number, SandboxKind.NONE if intent is None else intent, online)
+        self._started.append(self._house.clock())
+        return self._attempt
+
+    def _amend(self, answer: Answer, question: Question) -> None:
+        prefix = answer.prefix or question.proposed_prefix
+        if prefix is not None:
+            # Where no sandbox is set, nothing was said about leaving one elsewhere.
+            free = question.outside and self.settings.sandbox.restricted
+            self._house.amend(self.call.call_id, prefix, free=free)
+
+    def _rejection(self, answer: Answer) -> ApprovalRejected:
+        what = "patch" if self._kind is Kind.PATCH else "exec command"
+        text = f"{what} rejected by user"
+        if answer.choice is Choice.TIMED_OUT:
+            text = f"{what} not approved"
+        text += f": {answer.text}" if answer.text else ""
+        if answer.choice is Choice.ABORT:
+            return TurnAborted(text)
+        return ApprovalRejected(text)
+
+    def _ended(self) -> None:
+        if len(self._durations) < len(self._started):
+            self._durations.append(self._house.clock() - self._started[-1])
+
+    def finished(self, outcome: Outcome) -> None:
+        """The last run ended in a way that is no matter of a sandbox (time, signal)."""
+        self._ended()
+        self._finished(outcome)
+
+    def _finished(self, outcome: Outcome) -> None:
+        durations = tuple(self._durations)
+        self._tell(RunEnded(self.call.call_id, self.call.tool, outcome, durations))
+
+    def _decided(self, choice: Choice, source: Source, reason: str | None = None) -> None:
+        self._tell(ToolDecision(self.call.call_id, self.call.tool, choice, source, reason))
+
+    def _notice(self, text: str) -> None:
+        self._tell(Notice(self.call.call_id, text))
+
+    def _tell(self, event: Event) -> None:
+        self._house.listener(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chance:
+    narrow: Offer | None
+
+
+def _last_line(output: bytes) -> str:
+    lines = output[-4096:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""

@@ -1,0 +1,1 @@
+"""One command in the foreground of a terminal, without a keeper."""

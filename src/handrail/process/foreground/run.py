@@ -1,0 +1,398 @@
+"""One command whose parent is this very process: for a program that does nothing else.
+
+It does for one command what the keeper does for many: it adopts what is orphaned, passes
+signals on, and ends all of it at the end.  The command gets our own stdin, stdout and stderr,
+so nothing has to be copied; or a terminal of its own (``pty_relay.py``); a sandboxed one has
+files copied (``stream_copies.py``).  Only C modules of the standard library are imported before the
+command runs; ``signal`` alone would cost a third of an interpreter's start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Mapping
+    from typing import Protocol, TypedDict
+
+    from handrail.process.foreground.pty_relay import PtyRelay
+    from handrail.process.foreground.stream_copies import StreamCopies
+
+    class _Beginning(TypedDict):
+        setsid: bool
+        setsigmask: tuple[int, ...]
+        setsigdef: tuple[int, ...]
+
+    class Held(Protocol):
+        """What is around a command in a sandbox."""
+
+        def sent(self) -> None: ...
+        def abandon(self) -> None: ...
+        def attend_alone(self, listener: int) -> None: ...
+        def signal(self, number: int, *, tree: bool) -> int: ...
+        def wait(self) -> None: ...
+else:
+    import _signal  # the C part: ``signal`` itself would import enum
+
+#: What a command gets between TERM and KILL.
+_GRACE_SECONDS = 0.5
+_PR_SET_CHILD_SUBREAPER = 36
+#: As timeout(1) says it.
+TIMED_OUT = 124
+_PASSED_ON = (
+    *(_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT),
+    *(_signal.SIGUSR1, _signal.SIGUSR2),
+)
+_STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
+_WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
+#: Signals that the interpreter ignores or catches, and that a command is to find as usual.
+_GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
+#: null, zero, full, random, urandom.
+_HARMLESS = tuple(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
+#: How a command begins: in a session of its own, with signals as a shell would leave them.
+_AS_USUAL: _Beginning = {"setsid": True, "setsigmask": (), "setsigdef": _GIVEN_BACK}
+
+
+def own_terminal() -> PtyRelay | None:
+    """A terminal for the command, if somebody types to us and looks at what we write."""
+    if not (os.isatty(0) and os.isatty(1)) or _in_background():
+        return None
+    from handrail.process.foreground.pty_relay import PtyRelay
+
+    return PtyRelay()
+
+
+class Foreground:
+    """The one command of this process."""
+
+    def __init__(self, terminal: PtyRelay | None = None) -> None:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # ignored ones cannot be waited for
+        jobs = () if _signal.getsignal(_STOP) is _signal.SIG_IGN else (_STOP, _GO)
+        self._watched = (*_WATCHED, *jobs)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
+        self.terminal = terminal
+        #: Whether what is typed to our terminal is for the command.  Its session is not ours, so
+        #: the kernel does not keep it from reading what is typed to a shell.
+        self._typing = os.isatty(0) and not _in_background()
+        self._pid = 0
+        self._inside: Held | None = None
+        self._copies: StreamCopies | None = None
+        self._listener = -1
+        #: A child of ours that is not of the command's family.
+        self.stranger = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the command, or of what holds it."""
+        return self._pid
+
+    def start(self, argv: list[str], env: Mapping[str, str]) -> None:
+        """Start a command, found in our own PATH; raises OSError."""
+        _become_subreaper()
+        _keep_to_ourselves()
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+        if self.terminal is not None:
+            # Opened in the child, which leads a session: so it is the one that controls it.
+            path = self.terminal.path
+            actions.append((os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0))
+            actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in self.terminal.streams[1:]]
+        elif self._no_input:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+        self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
+
+    def start_held(
+        self,
+        argv: tuple[bytes, ...],
+        env: Mapping[bytes, bytes],
+        passed: tuple[tuple[int, int], ...],
+        inside: Held,
+        copies: StreamCopies | None = None,
+    ) -> None:
+        """Start what holds a command in a sandbox, from the root directory; raises OSError.
+
+        ``passed`` are (number in the child, descriptor here).
+        """
+        self._inside = inside
+        self._copies = copies
+        try:
+            _keep_to_ourselves()
+            if self.terminal is not None:
+                passed += tuple((fd, self.terminal.theirs) for fd in self.terminal.streams)
+            passed += () if copies is None else tuple(copies.passed)
+            os.chdir("/")
+            no_input = self.terminal is None and self._no_input
+            self._pid, self._listener = start_passing(argv, env, passed, no_input=no_input)
+        except BaseException:
+            inside.abandon()
+            raise
+        inside.sent()
+        if copies is not None:
+            copies.sent()
+
+    def start_copied(
+        self,
+        argv: tuple[bytes, ...],
+        env: Mapping[bytes, bytes],
+        passed: tuple[tuple[int, int], ...],
+        copies: StreamCopies,
+    ) -> None:
+        """Start a command that restricts itself, with copies of our streams; raises OSError."""
+        self._copies = copies
+        _become_subreaper()
+        _keep_to_ourselves()
+        os.chdir("/")
+        given = (*passed, *copies.passed)
+        self._pid, _ = start_passing(argv, env, given, no_input=self._no_input)
+        copies.sent()
+
+    @property
+    def own_streams(self) -> tuple[int, ...]:
+        """Those that a command has from us, and not from a terminal of its own."""
+        theirs = () if self.terminal is None else self.terminal.streams
+        return tuple(number for number in range(3) if number not in theirs)
+
+    def attend(self, timeout: float | None) -> int:
+        """Pass signals on until it ends, then end what it has left; its exit code.
+
+        128+N for one that signal N has ended, 124 after ``timeout`` seconds.
+        """
+        if self._inside is not None and self._listener >= 0:
+            self._inside.attend_alone(self._listener)  # which takes a thread: nobody forks any more
+        if self._copies is not None:
+            self._copies.begin()
+        if self.terminal is not None:
+            self.terminal.begin()
+        try:
+            return self._wait(timeout)
+        finally:
+            if self.terminal is not None:
+                self.terminal.finish()
+            if self._copies is not None:
+                self._copies.finish()
+
+    def give_up(self) -> None:
+        """What was to hold the command has not come to start it: wait for its end."""
+        self._wait(None)
+        if self.terminal is not None:
+            self.terminal.spill()
+        if self._copies is not None:
+            self._copies.spill()
+        if self._listener >= 0:
+            os.close(self._listener)
+
+    def _wait(self, timeout: float | None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        timed_out = False
+        while True:
+            left = 3600.0 if deadline is None else deadline - time.monotonic()
+            told = _signal.sigtimedwait(self._watched, left) if left > 0 else None
+            if told is not None and told.si_signo != _signal.SIGCHLD:
+                self._answer(told.si_signo)
+            elif told is None and deadline is not None and time.monotonic() >= deadline:
+                self._send(_signal.SIGKILL if timed_out else _signal.SIGTERM)
+                deadline = None if timed_out else time.monotonic() + _GRACE_SECONDS
+                timed_out = True
+            status = self._reap()
+            if status is not None:
+                self._bury()
+                return TIMED_OUT if timed_out else _code(status)
+
+    @property
+    def _no_input(self) -> bool:
+        return os.isatty(0) and not self._typing
+
+    def _answer(self, number: int) -> None:
+        if number in _PASSED_ON:
+            self._pass_on(number)
+        elif number == _signal.SIGWINCH and self.terminal is not None:
+            self.terminal.resize()
+        elif number == _STOP:
+            self._stop()
+        elif number == _GO:
+            self._go()
+
+    def _stop(self) -> None:
+        """Stop the command together with us, and let it go on when we do.
+
+        By a signal that it cannot miss: the kernel drops the terminal's own for a group without
+        a shell above it.
+        """
+        self._send(_signal.SIGSTOP)
+        self._send(_signal.SIGSTOP)  # whoever was being forked meanwhile
+        if self.terminal is not None:
+            self.terminal.give_back()
+        self._stand(_STOP)
+        self._go()
+
+    def _go(self) -> None:
+        """One that has the terminal goes on in the foreground only: the kernel stops others that
+        read in the background.
+        """
+        while self._typing and _in_background():
+            if _signal.sigpending().intersection(_PASSED_ON):
+                break  # there is something to tell it
+            if not self._stand(_signal.SIGTTIN):
+                break  # nobody is there who could continue us, so we were not stopped
+        else:
+            if self.terminal is not None:
+                self.terminal.take()
+                self.terminal.resize()
+        self._send(_GO)
+
+    def _stand(self, number: int) -> bool:
+        """Stop by this signal until we are continued; whether we were."""
+        _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (number,))  # here
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._watched)
+        return _signal.sigtimedwait((_GO,), 0) is not None
+
+    def _pass_on(self, number: int) -> None:
+        if self._inside is not None:
+            self._inside.signal(number, tree=False)
+            return
+        try:
+            os.killpg(self._pid, number)
+        except OSError:
+            pass  # it is gone, as we shall hear
+
+    def _reap(self) -> int | None:
+        """The status of our command, if it has ended; orphans that came to us are buried."""
+        found = None
+        while True:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if ended == 0:
+                return found
+            if ended == self._pid:
+                found = status
+
+    def _send(self, number: int) -> None:
+        """Signal the whole family: the command, and what was orphaned to us."""
+        if self._inside is not None and number != _signal.SIGKILL:
+            # What holds it would die of a signal that is meant for it.
+            self._inside.signal(number, tree=True)
+            return
+        from handrail.keeper import tree
+
+        family = self._family()
+        for one in family:
+            if number == _signal.SIGKILL:
+                tree.kill(one, 0, {*family, self.stranger} - {one})
+            else:
+                tree.send(one, 0, set(), number)
+
+    def _bury(self) -> None:
+        """The command has ended: nothing of it stays."""
+        if self._inside is not None:
+            self._inside.wait()  # the kernel has ended all of them, or does it just now
+            return
+        while self._family():
+            self._send(_signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def _family(self) -> list[int]:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            found = [int(word) for word in file.read().split()]
+        return [pid for pid in found if pid != self.stranger]
+
+
+def is_plain(number: int) -> bool:
+    """Whether a stream of ours is no more than a stream, or closed.
+
+    Pipes, sockets and terminals are, and devices to which whatever is done changes nothing.
+    """
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return True
+    kind = status.st_mode & 0o170000
+    if kind == 0o020000:  # a character device
+        return status.st_rdev in _HARMLESS or os.isatty(number)
+    return kind in (0o010000, 0o140000)
+
+
+def start_passing(
+    argv: tuple[bytes, ...],
+    env: Mapping[bytes, bytes],
+    passed: tuple[tuple[int, int], ...],
+    *,
+    no_input: bool = False,
+) -> tuple[int, int]:
+    """Start a program in a session of its own; its pid, and the listener of its calls or -1.
+
+    ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``.
+    ``no_input``: it has nothing to read.  Raises OSError.
+    """
+    import fcntl
+
+    from handrail.keeper import seccomp_spawn
+
+    code = b""
+    spare: list[int] = []
+    actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]] = []
+    if no_input:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0))
+    first = max((number for number, _ in passed), default=2) + 1
+    try:
+        for number, fd in passed:
+            if number == seccomp_spawn.PROGRAM:
+                code = os.pread(fd, os.fstat(fd).st_size, 0)
+                continue
+            # Out of the way of the numbers that are being given.
+            spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
+            actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
+        if code and seccomp_spawn.startable():
+            return seccomp_spawn.start(argv, env, actions, _GIVEN_BACK, code)
+        if code:
+            from handrail.keeper import fork
+
+            return fork.start(argv[0], argv, env, actions, _GIVEN_BACK, fork.Before(code=code))
+        return os.posix_spawn(argv[0], argv, env, file_actions=actions, **_AS_USUAL), -1
+    finally:
+        for fd in spare:
+            os.close(fd)
+
+
+def _code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _become_subreaper() -> None:
+    """What the command orphans comes to us, and can be ended with it."""
+    try:
+        # The module below ctypes: half a millisecond instead of four.
+        from _ctypes import call_function, dlopen, dlsym
+
+        prctl = dlsym(dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    except ImportError:
+        from handrail.keeper.main import become_subreaper
+
+        become_subreaper()
+
+
+def _keep_to_ourselves() -> None:
+    """The command gets 0, 1 and 2 and nothing else we were given."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2:
+            try:
+                os.set_inheritable(fd, False)
+            except OSError:
+                pass  # the listing itself
+
+
+def _in_background() -> bool:
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:
+        return False  # not the terminal of our session: nobody's jobs are controlled by it

@@ -1,0 +1,76 @@
+"""How a child is asked to end: a terminal hangs up, everybody gets TERM, then KILL.
+
+The keeper does it (``keeper/deadlines.py``), so that it happens once and in time also when we are
+killed meanwhile.  Here it is watched: the grace is over early when nobody is left who could use
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handrail.errors import KeeperLost
+from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
+
+if TYPE_CHECKING:
+    from handrail.process.child import Child
+
+log = logging.getLogger(__name__)
+
+#: What a process that ran out of time gets between TERM and KILL.
+TIMEOUT_GRACE = 2.0
+#: How much of the grace descendants still get once their leader has used its own.
+STRAGGLER_SECONDS = 1.0
+#: First and longest pause between two looks whether descendants have ended.
+_LOOK_SECONDS = 0.005
+_LOOK_SECONDS_MOST = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a keeper is told of an end that is to come."""
+
+    cause: bytes
+    at: int  # on the monotonic clock, in milliseconds
+    grace: int  # in milliseconds
+
+
+def asked(seconds: float) -> Due:
+    """From now on."""
+    return Due(CAUSE_ASKED, int(time.monotonic() * 1000), int(seconds * 1000))
+
+
+def timeout(child: Child) -> Due | None:
+    """When its time is over, if it has a limit."""
+    if child.spec.timeout is None:
+        return None
+    at = int((child.started[1] + child.spec.timeout) * 1000)
+    return Due(CAUSE_TIME, at, int(TIMEOUT_GRACE * 1000))
+
+
+async def see_out(child: Child, seconds: float) -> None:
+    """Return when all have ended or the grace is over."""
+    loop = child._loop
+    deadline = loop.time() + seconds
+    while child.running and (left := deadline - loop.time()) > 0:
+        await child.changed(left)
+    deadline = min(deadline, loop.time() + STRAGGLER_SECONDS)
+    pause = _LOOK_SECONDS
+    while (left := deadline - loop.time()) > 0:
+        if child.number not in await child._launcher.orphans():
+            break
+        await asyncio.sleep(min(left, pause))
+        pause = min(2 * pause, _LOOK_SECONDS_MOST)
+    if child.running:
+        log.info("process %r: did not end within its grace, killed", child.key[:80])
+
+
+async def end_quietly(child: Child, seconds: float) -> None:
+    """End it for nobody who waits."""
+    with contextlib.suppress(KeeperLost):  # then its exit is reported as lost
+        await child.end(seconds)

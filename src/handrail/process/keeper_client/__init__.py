@@ -1,0 +1,1 @@
+"""The server's side of the keeper: start it, prove it, talk to it."""

@@ -1,0 +1,264 @@
+"""Our end of the line to the keeper: questions, their answers, and what waits to be sent.
+
+Questions carry a serial number and are answered by futures.  A keeper that does not keep up
+holds up nobody: what it does not take at once is queued, with copies of the descriptors.  What it
+only has to know sooner or later (streams that ended, children to forget) is gathered and sent
+together.  What the answers mean is ``launcher.py``'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+
+from handrail.errors import KeeperLost
+from handrail.keeper import messages
+from handrail.process.keeper_client.start import KeeperHandle
+
+#: How long housekeeping messages are gathered.
+_GATHER_SECONDS = 0.05
+_GATHER_MOST = 256
+#: First and longest pause between two looks whether the keeper has ended.
+_REAP_SECONDS = 0.01
+_REAP_SECONDS_MOST = 2.0
+
+
+class KeeperLink(ABC):
+    """One line to one keeper, on one event loop."""
+
+    def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = handle.sock
+        self._sock.setblocking(False)
+        self._pid = 0 if handle.found else handle.pid
+        self._loop = loop
+        self._serial = 0
+        self._questions: dict[int, asyncio.Future[messages.Message]] = {}
+        self._unsent: deque[tuple[int, int, list[bytes], list[int]]] = deque()
+        self._released: list[bytes] = []
+        self._forgotten: list[bytes] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._goodbye: asyncio.Future[messages.Message] | None = None  # answered: the keeper ends
+        self.alive = True
+        self._knows = True  # the children there are
+        #: Questions about them that wait for a keeper who does.
+        self._held: list[tuple[int, list[bytes], asyncio.Future[messages.Message]]] = []
+        #: Who waits until a keeper is there that knows our children.
+        self._waiting: list[asyncio.Future[None]] = []
+        #: Called once when the keeper is gone without having been asked to go.
+        self.on_lost: Callable[[], None] | None = None
+        loop.add_reader(self._sock.fileno(), self._readable)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended because we asked it to."""
+        said = self._goodbye
+        return said is not None and said.done() and not said.cancelled() and not said.exception()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the keeper has not taken everything that it was told."""
+        return bool(self._unsent)
+
+    @property
+    def bereft(self) -> bool:
+        """Whether the keeper is gone without having been asked to go, and the next one does not
+        know our children yet."""
+        return self.on_lost is not None and not (self.alive and self._knows)
+
+    def _ask(
+        self, op: int, fields: list[bytes], fds: list[int] | None = None
+    ) -> asyncio.Future[messages.Message]:
+        future: asyncio.Future[messages.Message] = self._loop.create_future()
+        if self.alive:
+            self._put(op, fields, fds or [], future)
+        else:
+            future.set_exception(gone())
+        return future
+
+    def _ask_of_children(self, op: int, fields: list[bytes]) -> asyncio.Future[messages.Message]:
+        """Ask what only a keeper can answer that knows them; while there is none, it waits."""
+        if not self.bereft:
+            return self._ask(op, fields)
+        future: asyncio.Future[messages.Message] = self._loop.create_future()
+        self._held.append((op, fields, future))
+        return future
+
+    def _put(
+        self, op: int, fields: list[bytes], fds: list[int], future: asyncio.Future[messages.Message]
+    ) -> None:
+        self._serial = serial = self._serial % 0xFFFFFFFF + 1
+        self._tell(op, serial, fields, fds)
+        self._questions[serial] = future
+
+    def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
+        if not self.alive:
+            return
+        if not self._unsent:
+            try:
+                messages.send(self._sock, op, serial, fields, fds)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self._sock.fileno(), self._writable)
+            except ConnectionError:
+                return  # seen by the reader
+        self._unsent.append((op, serial, fields, [os.dup(fd) for fd in fds]))
+
+    def _gather(self) -> None:
+        if len(self._released) + len(self._forgotten) >= _GATHER_MOST:
+            self._send_gathered()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHER_SECONDS, self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._released:
+            self._tell(messages.RELEASE, 0, self._released, [])
+            self._released = []
+        if self._forgotten:
+            self._tell(messages.FORGET, 0, self._forgotten, [])
+            self._forgotten = []
+
+    def _writable(self) -> None:
+        while self._unsent:
+            op, serial, fields, fds = self._unsent[0]
+            try:
+                messages.send(self._sock, op, serial, fields, fds)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                break  # seen by the reader
+            except OSError as error:  # no descriptor free for its body
+                question = self._questions.pop(serial, None)
+                if question is not None and not question.done():
+                    question.set_exception(error)
+            self._unsent.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._loop.remove_writer(self._sock.fileno())
+
+    def _readable(self) -> None:
+        # A few at a time: a burst of exits must not hold up the streams.
+        for _ in range(16):
+            try:
+                message = messages.receive(self._sock)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = None
+            if message is None:
+                self._lost()
+                return
+            self._heard(message)
+
+    @abstractmethod
+    def _heard(self, message: messages.Message) -> None:
+        """The keeper has said something."""
+
+    def _lost(self) -> None:
+        if not self.alive:
+            return
+        self.alive = self._knows = False
+        if self._gathering is not None:
+            self._gathering.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        for _, _, _, fds in self._unsent:
+            for fd in fds:
+                os.close(fd)
+        self._unsent.clear()
+        self._let_go()
+        for future in self._questions.values():
+            if not future.done():
+                future.set_exception(gone())
+        self._questions.clear()
+        self._reap_keeper(self._pid, _REAP_SECONDS)
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """There is no keeper any more for whatever waits to be asked."""
+
+    def relink(self, handle: KeeperHandle) -> None:
+        """Go on with another keeper; what was asked of the one before has failed."""
+        self._sock = handle.sock
+        self._sock.setblocking(False)
+        self._pid = 0 if handle.found else handle.pid
+        self._released.clear()
+        self._forgotten.clear()
+        self._gathering = None
+        self.alive = True
+        self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def restored(self) -> None:
+        """The keeper we go on with knows our children."""
+        self._knows = True
+        self._wake()
+        held, self._held = self._held, []
+        for op, fields, future in held:
+            if not future.done():
+                self._put(op, fields, [], future)
+
+    async def at_hand(self) -> None:
+        """Wait until there is a keeper that knows our children, or there will be none."""
+        while self.on_lost is not None:
+            if self.bereft:
+                future: asyncio.Future[None] = self._loop.create_future()
+                self._waiting.append(future)
+                await future
+                continue
+            try:
+                await self._ask(messages.WHO, [])  # it may be dead, and we have not noticed
+                return
+            except KeeperLost:
+                pass
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def give_up(self) -> None:
+        """There will be no other keeper."""
+        self.on_lost = None
+        self._wake()
+        held, self._held = self._held, []
+        for _, _, future in held:
+            if not future.done():
+                future.set_exception(gone())
+
+    def _reap_keeper(self, pid: int, pause: float) -> None:
+        """Take the status of a keeper that is our child, now or when it has ended.
+
+        After STOP it closes the link as its last act, so this does not take long; one that
+        ends its children first, or dies, may still be on its way.
+        """
+        if not pid:
+            return
+        try:
+            # Waiting is right only for a keeper that has confirmed its end by itself.
+            wait = 0 if self.ended else os.WNOHANG
+            ended, _ = os.waitpid(pid, wait)
+        except ChildProcessError:
+            ended = pid
+        if ended:
+            if self._pid == pid:
+                self._pid = 0
+        else:
+            later = min(2 * pause, _REAP_SECONDS_MOST)
+            self._loop.call_later(pause, self._reap_keeper, pid, later)
+
+
+def gone() -> KeeperLost:
+    """What a question is answered with that has no keeper to answer it."""
+    return KeeperLost("the keeper is gone, so nothing can be started or signalled now; try again")

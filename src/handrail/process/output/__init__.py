@@ -1,0 +1,1 @@
+"""Output of a child: pipe or terminal to spool to numbered chunks."""

@@ -1,0 +1,1 @@
+"""Children over a change of server or keeper: what is recorded, released and revived."""

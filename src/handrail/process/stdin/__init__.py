@@ -1,0 +1,1 @@
+"""Input of a child: each write once, in order, also over a crash of the server."""

@@ -1,0 +1,1 @@
+"""Sandboxes made by bubblewrap: its arguments, its start, and what runs in it."""

@@ -1,0 +1,152 @@
+"""The argument list of bubblewrap.  Pure.
+
+A mount plan is a list of steps; descriptors are named by their number in the child.  All of it,
+the command's environment included, is handed over by ``--args``, so that nothing of a request is
+in bwrap's own environment or in the list of processes.
+"""
+
+from __future__ import annotations
+
+from handrail.sandbox.frozen import Frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+#: Numbers of descriptors in the child.
+ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD, FIRST_FD = 3, 4, 5, 6, 7, 8, 9
+#: What is started before bwrap: one program or the other.
+APART_FD = BEFORE_FD
+#: The last thing that bwrap does before it starts the command is to copy this file.
+READY_FILE = b"/dev/.ready"
+#: bwrap itself refuses more than 9000 arguments.
+MOST_ARGUMENTS = 8900
+#: What of /proc belongs to the host and could be written by its root: the settings stay readable,
+PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
+#: of the others nothing is left.  An empty directory is also the cheaper mount by far.
+PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
+#: bwrap's own process inside: whoever could write its memory would have it live on when bwrap ends.
+FIRST_PROCESS = b"/proc/1"
+
+
+class Bind(Frozen):
+    """Mount what descriptor ``number`` is at ``path``; 0: the host's own path."""
+
+    path: bytes
+    number: int
+    writable: bool
+
+
+class Empty(Frozen):
+    """An empty directory of its own at ``path``.
+
+    Its mode closes it.  The command may change that, and then has a directory that nobody else
+    ever sees: no reason to pay for a second mount that makes it read-only.
+    """
+
+    path: bytes
+    mode: int
+
+
+class Directory(Frozen):
+    """A directory inside an empty one."""
+
+    path: bytes
+    mode: int
+
+
+class EmptyFile(Frozen):
+    """An empty file mounted at ``path``, read from descriptor ``number`` (the null device)."""
+
+    path: bytes
+    number: int
+    mode: int
+
+
+class MountPoint(Frozen):
+    """An empty file inside an empty directory, for something to be mounted on."""
+
+    path: bytes
+    number: int
+
+
+class Seal(Frozen):
+    """No more changes to this mount."""
+
+    path: bytes
+
+
+class Link(Frozen):
+    """A symbolic link in an empty root."""
+
+    path: bytes
+    target: bytes
+
+
+class Devices(Frozen):
+    """The harmless devices, terminals of its own and shared memory of its own."""
+
+    path: bytes = b"/dev"
+
+
+class Processes(Frozen):
+    """The processes of the new namespace, and no others."""
+
+    path: bytes = b"/proc"
+
+
+Step = Bind | Empty | Directory | EmptyFile | MountPoint | Seal | Link | Devices | Processes
+
+
+def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
+    """The steps as bwrap reads them, in order."""
+    out: list[bytes] = []
+    for step in steps:
+        match step:
+            case Bind(path, 0, writable):
+                out += [b"--bind" if writable else b"--ro-bind", path, path]
+            case Bind(path, number, writable):
+                out += [b"--bind-fd" if writable else b"--ro-bind-fd", b"%d" % number, path]
+            case Empty(path, mode):
+                out += [b"--perms", b"%04o" % mode, b"--tmpfs", path]
+            case Directory(path, mode):
+                out += [b"--perms", b"%04o" % mode, b"--dir", path]
+            case EmptyFile(path, number, mode):
+                out += [b"--perms", b"%04o" % mode, b"--ro-bind-data", b"%d" % number, path]
+            case MountPoint(path, number):
+                out += [b"--perms", b"0444", b"--file", b"%d" % number, path]
+            case Seal(path):
+                out += [b"--remount-ro", path]
+            case Link(path, target):
+                out += [b"--symlink", target, path]
+            case Devices(path):
+                out += [b"--dev", path]
+            case Processes(path):
+                out += [b"--proc", path]
+    return out
+
+
+def namespace_arguments(*, network: bool, lasting: bool = False) -> list[bytes]:
+    """What is cut off besides files; ``lasting``: it outlives whoever starts it."""
+    out = [
+        b"--unshare-user",  # named, because bwrap leaves it out for root
+        b"--unshare-pid",
+        b"--unshare-ipc",
+        b"--unshare-uts",
+        b"--unshare-cgroup-try",
+        b"--new-session",
+        b"--cap-drop",
+        b"ALL",
+    ]
+    if not lasting:
+        out.append(b"--die-with-parent")
+    return out if network else [*out, b"--unshare-net"]
+
+
+def environment_arguments(env: Mapping[bytes, bytes]) -> list[bytes]:
+    """The command's environment and nothing else."""
+    out = [b"--clearenv"]
+    for name, value in env.items():
+        out += [b"--setenv", name, value]
+    return out

@@ -1,0 +1,69 @@
+"""Places that are mounted before bwrap begins, because there are many of them.
+
+bwrap reads the whole table of mounts for each one it makes, and needs a descriptor for each: five
+hundred repositories would take it seconds, if they fitted into a message at all.
+``premount_program.py`` mounts them all in a mount namespace in which bwrap then starts, and bwrap
+copies whole trees with everything that is mounted in them.  It is a program of its own and takes a
+while to start, so few places are left to bwrap.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from handrail import unnamed_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What is done at a place: pinned by mounting it onto itself, made read-only, covered.
+PIN, READ, EMPTY_DIRECTORY, EMPTY_FILE = b"p", b"r", b"d", b"f"
+
+Place = tuple[bytes, int, int, bytes]  # what is done, device, inode, real path
+
+_ENV = {b"PATH": b"/usr/bin:/bin"}
+_possible: bool | None = None
+
+
+def request(places: Iterable[Place]) -> bytes:
+    """What the program reads from its descriptor: places, each after those it lies in."""
+    return b"".join(b"%b %d %d %b\0" % place for place in places)
+
+
+def words(number: int, *, lasting: bool = False) -> tuple[bytes, ...]:
+    """What to run before another program, with the request under a number.
+
+    ``lasting``: it outlives whoever starts it.
+    """
+    program = os.path.join(os.path.dirname(__file__), "premount_program.py")
+    end = "alone" if lasting else "with-parent"
+    argv = (sys.executable, "-I", "-S", "-B", program, str(number), end)
+    return tuple(os.fsencode(word) for word in argv)
+
+
+def possible() -> bool:
+    """Whether this machine lets us; asked once, by doing it."""
+    global _possible  # it is of the machine
+    if _possible is None:
+        _possible = _try()
+    return _possible
+
+
+def _try() -> bool:
+    empty = unnamed_file.create("handrail-probe")
+    try:
+        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, empty, 3),
+        ]
+        argv = (*words(3), b"/bin/true")
+        pid = os.posix_spawn(argv[0], argv, _ENV, file_actions=actions)
+        return os.waitpid(pid, 0)[1] == 0
+    except OSError:
+        return False
+    finally:
+        os.close(empty)

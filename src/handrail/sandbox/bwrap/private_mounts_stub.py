@@ -1,0 +1,79 @@
+"""A program of some hundred bytes that runs before bwrap where mounts spread.  Pure.
+
+On most systems a mount that somebody makes later, of a stick or of another machine's files, shows
+up in every mount namespace there is, and in a sandbox with the permissions it has outside: bwrap
+makes read-only what is there, not what comes.  So bwrap is started in a mount namespace to which
+nothing spreads.  Whoever is not root needs a user namespace for that; ids stay what they are.
+
+In C it would be::
+
+    unshare(CLONE_NEWNS | CLONE_NEWUSER);
+    write_file("/proc/self/setgroups", "deny");
+    write_file("/proc/self/uid_map", "UID UID 1");
+    write_file("/proc/self/gid_map", "GID GID 1");
+    mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+    close(NUMBER);
+    execve(argv[1], argv + 1, environ);
+
+and it exits with the error of what fails.
+"""
+
+from __future__ import annotations
+
+from handrail.keeper.elf_x86_64 import (
+    EDI,
+    EDX,
+    ESI,
+    LEAVE,
+    OR_LEAVE,
+    call,
+    data_at,
+    executable,
+    number,
+    put,
+)
+from handrail.sandbox.bwrap.arguments import APART_FD
+
+#: Under which it finds itself.
+NUMBER = APART_FD
+
+_WRITE, _OPEN, _CLOSE, _EXECVE, _MOUNT, _UNSHARE = 1, 2, 3, 59, 165, 272
+_NEW_NAMESPACE, _NEW_USER = 0x20000, 0x10000000
+_PRIVATE = 0x4000 | 1 << 18  # with all below it
+_FOR_WRITING = 1
+
+
+def elf(uid: int, gid: int, itself: int) -> bytes:
+    """The program for a user, which closes the descriptor of itself."""
+    texts = [b"/\0"]
+    if uid != 0:
+        texts += [b"/proc/self/setgroups\0", b"deny"]
+        texts += [b"/proc/self/uid_map\0", b"%d %d 1" % (uid, uid)]
+        texts += [b"/proc/self/gid_map\0", b"%d %d 1" % (gid, gid)]
+    text = b""
+    for _ in range(2):  # the second time with its length
+        places = [data_at(text)]
+        for one in texts[:-1]:
+            places.append(places[-1] + len(one))
+        text = _text(texts, places, itself)
+    return executable(text, b"".join(texts))
+
+
+def _text(texts: list[bytes], places: list[int], itself: int) -> bytes:
+    alone = len(texts) == 1
+    text = put(EDI, _NEW_NAMESPACE if alone else _NEW_NAMESPACE | _NEW_USER)
+    text += call(_UNSHARE) + OR_LEAVE
+    for name, what in zip(range(1, len(texts), 2), range(2, len(texts), 2), strict=True):
+        text += put(EDI, places[name]) + put(ESI, _FOR_WRITING) + call(_OPEN) + OR_LEAVE
+        text += b"\x89\xc3" + b"\x89\xdf"  # mov ebx, eax; mov edi, ebx
+        text += put(ESI, places[what]) + put(EDX, len(texts[what])) + call(_WRITE) + OR_LEAVE
+        text += b"\x89\xdf" + call(_CLOSE)
+    text += put(EDI, 0) + put(ESI, places[0]) + put(EDX, 0)
+    text += b"\x41\xba" + number(_PRIVATE, 4) + b"\x4d\x31\xc0"  # mov r10d, flags; xor r8, r8
+    text += call(_MOUNT) + OR_LEAVE
+    text += put(EDI, itself) + call(_CLOSE)
+    text += b"\x48\x8b\x7c\x24\x10"  # mov rdi, [rsp+16]: argv[1]
+    text += b"\x48\x8d\x74\x24\x10"  # lea rsi, [rsp+16]
+    text += b"\x48\x8b\x04\x24"  # mov rax, [rsp]: argc
+    text += b"\x48\x8d\x54\xc4\x10"  # lea rdx, [rsp+rax*8+16]: environ
+    return text + call(_EXECVE) + LEAVE

@@ -1,0 +1,252 @@
+"""What a doctor looks at: each finding says what there is, and how to get what is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from dataclasses import asdict, dataclass
+
+from handrail import own_code
+from handrail.errors import SandboxUnavailable
+from handrail.sandbox import probe
+from handrail.sandbox.syscalls import seccomp_filter
+
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_VERSION = 1
+#: Fixes what bwrap follows while it makes mount points (CVE-2026-87766).
+_SOUND = (0, 12)
+APPARMOR_PROFILE = """\
+abi <abi/4.0>,
+include <tunables/global>
+profile bwrap /usr/bin/bwrap flags=(unconfined) {
+  userns,
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about this machine.  ``needed``: without it no command can be contained."""
+
+    subject: str
+    good: bool
+    what: str
+    remedy: str = ""
+    needed: bool = False
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Everything that matters, the needed things first."""
+    return [
+        _architecture(),
+        *_bubblewrap(),
+        _namespaces(),
+        _apparmor(),
+        _seccomp(),
+        _landlock(),
+        _cgroups(),
+        _own_code(),
+    ]
+
+
+def _own_code() -> Finding:
+    """A file with a second name can be changed by that name, also where this one is read-only."""
+    linked = _linked_files()
+    return Finding(
+        "own code",
+        not linked,
+        f"{len(linked)} files that handrail runs from have a second name: a command that may write"
+        " there changes them"
+        if linked
+        else "no file of it has a second name",
+        "install handrail with copies (UV_LINK_MODE=copy)" if linked else "",
+    )
+
+
+def _linked_files() -> list[str]:
+    """Files of ours with more than one name."""
+    found = []
+    for _, real, kind in own_code.places():
+        top = os.fsdecode(real)
+        if kind != own_code.CODE or os.path.basename(top) not in ("handrail", *own_code.PACKAGES):
+            continue
+        for directory, _, names in os.walk(top):
+            for path in (os.path.join(directory, name) for name in names):
+                try:
+                    if os.lstat(path).st_nlink > 1:
+                        found.append(path)
+                except OSError:
+                    pass  # gone meanwhile
+    return found
+
+
+def _architecture() -> Finding:
+    machine = os.uname().machine
+    return Finding(
+        "architecture",
+        machine in seccomp_filter.ARCHES,
+        machine,
+        "" if machine in seccomp_filter.ARCHES else "run commands on x86_64 or aarch64",
+        needed=True,
+    )
+
+
+def _bubblewrap() -> list[Finding]:
+    try:
+        path = probe.find_bubblewrap()
+    except SandboxUnavailable as error:
+        return [Finding("bubblewrap", False, str(error), _command(str(error)), needed=True)]
+    try:
+        found = probe.bubblewrap()
+    except SandboxUnavailable as error:
+        remedy = _command(str(error)) or _unshare_remedy()
+        return [Finding("bubblewrap", False, f"{path}: {error}", remedy, needed=True)]
+    findings = [Finding("bubblewrap", True, f"{found.version} at {path}, works", needed=True)]
+    findings.append(
+        Finding(
+            "unix sockets",
+            found.connects,
+            "made inside work, those of the host are out of reach"
+            if found.connects
+            else "none can be made inside: connections of a command cannot be announced here",
+            ""
+            if found.connects
+            else "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
+            " with kernel.yama.ptrace_scope below 3",
+        )
+    )
+    spread = probe.receives_mounts()
+    findings.append(
+        Finding(
+            "later mounts",
+            found.apart or not spread,
+            "stay outside"
+            if found.apart or not spread
+            else "of the host show up inside with the permissions they have outside",
+            ""
+            if found.apart or not spread
+            else "`mount --make-rprivate /` in a mount namespace for the server, as root",
+        )
+    )
+    numbers = tuple(map(int, re.findall(r"\d+", found.version)[:2]))
+    findings.append(
+        Finding(
+            "bubblewrap version",
+            numbers >= _SOUND,
+            "0.12 or newer"
+            if numbers >= _SOUND
+            else f"{found.version} follows links while it makes mount points; we make them"
+            " ourselves",
+            "" if numbers >= _SOUND else "install bubblewrap 0.12 or newer when you can",
+        )
+    )
+    findings.append(
+        Finding(
+            "/proc inside",
+            found.fresh_proc,
+            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty inside",
+            "" if found.fresh_proc else "run the outer container with an unmasked /proc",
+        )
+    )
+    return findings
+
+
+def _unshare_remedy() -> str:
+    if _read("/proc/sys/user/max_user_namespaces") == "0":
+        return "sysctl -w user.max_user_namespaces=15000"
+    if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "sysctl -w kernel.unprivileged_userns_clone=1"
+    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return _apparmor_remedy()
+    return "in a container: allow unshare and mount (for Docker a seccomp profile that does)"
+
+
+def _namespaces() -> Finding:
+    most = _read("/proc/sys/user/max_user_namespaces")
+    clone = _read("/proc/sys/kernel/unprivileged_userns_clone")
+    good = most != "0" and clone != "0"
+    return Finding(
+        "user namespaces",
+        good,
+        f"at most {most or 'unknown'}" if good else "switched off",
+        "" if good else _unshare_remedy(),
+        needed=True,
+    )
+
+
+def _apparmor() -> Finding:
+    restricted = _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
+    profiles = os.path.exists("/etc/apparmor.d/bwrap-userns-restrict") or os.path.exists(
+        "/etc/apparmor.d/bwrap"
+    )
+    good = not restricted or profiles
+    what = "does not restrict user namespaces"
+    if restricted:
+        what = "restricts user namespaces" + (", with a profile for bwrap" if profiles else "")
+    return Finding("AppArmor", good, what, "" if good else _apparmor_remedy())
+
+
+def _apparmor_remedy() -> str:
+    text = APPARMOR_PROFILE.replace("\n", "\\n")
+    return f"printf '{text}' > /etc/apparmor.d/bwrap && apparmor_parser -r /etc/apparmor.d/bwrap"
+
+
+def _seccomp() -> Finding:
+    actions = _read("/proc/sys/kernel/seccomp/actions_avail")
+    good = "errno" in actions
+    return Finding(
+        "seccomp",
+        good,
+        actions or "not there",
+        "" if good else "use a kernel with CONFIG_SECCOMP_FILTER",
+        needed=True,
+    )
+
+
+def _landlock() -> Finding:
+    version = landlock_abi()
+    return Finding(
+        "Landlock",
+        version > 0,
+        f"ABI {version}" if version > 0 else "not there",
+        "" if version > 0 else "boot with lsm=landlock,... for a fallback without namespaces",
+    )
+
+
+def landlock_abi() -> int:
+    """The version the kernel offers, 0 when there is none."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return max(0, int(call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)))
+
+
+def _cgroups() -> Finding:
+    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    line = _read("/proc/self/cgroup").splitlines()
+    own = line[-1].rpartition(":")[2] if line else ""
+    writable = unified and os.access("/sys/fs/cgroup" + own, os.W_OK)
+    what = "version 2" if unified else "version 1 or none"
+    return Finding(
+        "cgroups",
+        writable,
+        f"{what}, our own {'can' if writable else 'cannot'} be divided",
+        "" if writable else "start under `systemd-run --user --scope -p Delegate=yes`",
+    )
+
+
+def _command(text: str) -> str:
+    """The first command that a sentence names."""
+    found = re.search(r"`([^`]+)`", text)
+    return found[1] if found else ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

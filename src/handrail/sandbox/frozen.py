@@ -1,0 +1,77 @@
+"""Small immutable values, cheap to define.
+
+What a dataclass, a named tuple or an enumeration is, without what importing those costs: ``handrail
+sandbox`` is a program of its own each time, and they took longer than the sandbox it starts.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from enum import IntEnum
+    from typing import Any, Self, dataclass_transform
+
+    Choice = IntEnum
+
+    @dataclass_transform(frozen_default=True)
+    class Frozen:
+        """For the type checker: a frozen dataclass."""
+
+        def _replace(self, **changes: Any) -> Self: ...
+
+else:
+
+    class _Members(type):
+        def __iter__(cls):
+            return (value for value in vars(cls).values() if isinstance(value, cls))
+
+    class Choice(int, metaclass=_Members):
+        """What an IntEnum is to those who name its members, compare them and list them."""
+
+        def __init_subclass__(cls) -> None:
+            for name, value in list(vars(cls).items()):
+                if type(value) is int:
+                    member = cls(value)
+                    member.name = name
+                    setattr(cls, name, member)
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}.{self.name}"
+
+        def __reduce__(self):
+            return getattr, (type(self), self.name)
+
+    class Frozen:
+        """Fields by annotation, in order; values compare and hash by them."""
+
+        def __init_subclass__(cls) -> None:
+            cls.__match_args__ = tuple(cls.__annotations__)
+
+        def __init__(self, *values, **named) -> None:
+            fields = self.__match_args__
+            given = dict(zip(fields, values, strict=False))
+            given.update(named)
+            if len(values) > len(fields) or len(given) != len(values) + len(named):
+                raise TypeError(f"{type(self).__name__}: too many values")
+            for name in fields:
+                if name not in given:
+                    given[name] = getattr(type(self), name)  # the default
+            if len(given) != len(fields):
+                raise TypeError(f"{type(self).__name__}: no such field among {list(named)}")
+            self.__dict__.update(given)
+
+        def __setattr__(self, name, value) -> None:
+            raise AttributeError(f"{name} cannot be changed")
+
+        def __eq__(self, other) -> bool:
+            return type(self) is type(other) and self.__dict__ == other.__dict__
+
+        def __hash__(self) -> int:
+            return hash(tuple(self.__dict__[name] for name in self.__match_args__))
+
+        def __repr__(self) -> str:
+            shown = ", ".join(f"{k}={self.__dict__[k]!r}" for k in self.__match_args__)
+            return f"{type(self).__name__}({shown})"
+
+        def _replace(self, **changes):
+            return type(self)(**{**self.__dict__, **changes})

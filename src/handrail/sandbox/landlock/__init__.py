@@ -1,0 +1,1 @@
+"""Sandboxes without user namespaces: Landlock rules and the program that enters them."""

@@ -1,0 +1,164 @@
+"""Landlock in place of bubblewrap, for profiles it can hold and machines that need it.
+
+Used only when bubblewrap cannot work here, and never in silence: the reply names what held, and a
+profile that asks for more than Landlock can do is refused with both reasons.  The command is no
+other than the one asked for: ``program.py`` restricts itself and becomes it, so terminals, signals
+and exit codes are as without a sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import NoReturn
+
+from handrail import own_code, unnamed_file
+from handrail.errors import SandboxUnavailable
+from handrail.process.spec import ProcessSpec
+from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
+from handrail.sandbox.landlock.ruleset import Refusal, Rules
+from handrail.sandbox.plan.git_index import RepositoryIndex
+from handrail.sandbox.plan.safe_open import shown
+from handrail.sandbox.profile import Access, Profile, Rule, within
+from handrail.sandbox.syscalls import seccomp_filter
+
+BACKEND = "landlock"
+
+_WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
+#: The number under which the helper finds what to do.
+_REQUEST_FD = 3
+_ENV = {b"PATH": b"/usr/bin:/bin"}
+
+
+def rules_of(profile: Profile) -> Rules | Refusal:
+    """What Landlock can make of a profile that is bound to this machine."""
+    if profile.globs:
+        return Refusal(f"the denied pattern {profile.globs[0].pattern}")
+    named = {rule.path for rule in profile.rules}
+    entries = []
+    for rule in profile.rules:
+        if rule.access is Access.READ:
+            entries.append((os.path.realpath(rule.path), "read"))
+        elif rule.access is Access.DENY or os.path.lexists(rule.path):
+            entries.append((rule.path, _WORDS[rule.access]))
+        # A root inside something protected was opened by name, and meant as a whole.
+        if rule.access is Access.WRITE and not set(rule.path.split(b"/")) & set(profile.protected):
+            for name in profile.protected:
+                path = os.path.join(rule.path, name)
+                wanted = rule.path not in profile.shared or os.path.lexists(path)
+                if path not in named and wanted:
+                    entries.append((path, "read"))
+            entries += [(path, "read") for path in _nested(rule.path, profile) if path not in named]
+    refusal = _own_code(profile, entries)
+    if refusal is not None:
+        return refusal
+    entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
+    rules = ruleset.rules_for(entries, "enabled" if profile.network else "restricted")
+    if isinstance(rules, Refusal) or not profile.private:
+        return rules
+    return private_places.without_places(rules, profile.private)
+
+
+def _own_code(profile: Profile, entries: list[tuple[bytes, str]]) -> Refusal | None:
+    """What handrail runs from would have to be read-only below a writable root."""
+    roots = [os.path.realpath(path) for path, access in entries if access == "write"]
+    for name, real, kind in profile.own_code:
+        for root in roots:
+            below = within(name, root) or within(real, root)
+            there = kind == own_code.CODE or os.path.lexists(name)
+            inside = kind == own_code.CODE and within(root, real)
+            if inside or (below and there and real != root):
+                return Refusal(
+                    f"keeping {shown(real)}, from which handrail itself runs, read-only with"
+                    f" {shown(root)} writable (install handrail elsewhere, or make another"
+                    " directory writable)"
+                )
+    own_code.avoid(roots, ())
+    return None
+
+
+def _nested(root: bytes, profile: Profile) -> tuple[bytes, ...]:
+    """The repositories below a root, and what else would have to be protected there."""
+    if b".git" not in profile.protected or root == b"/":
+        return ()
+    found = RepositoryIndex(root, shared=root in profile.shared).refresh()
+    return tuple(path or root + b"/..." for path in found)  # or more than can be looked at
+
+
+def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
+    """A place that is missing needs no rule, unless it must not come into being."""
+    if os.path.exists(path):
+        return True
+    return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
+
+
+def own_directory(spec: ProcessSpec, profile: Profile) -> tuple[ProcessSpec, Profile]:
+    """The same for a command that was to have a /tmp of its own: its directory is written by name.
+
+    The host's /tmp stays closed to it.
+    """
+    path = profile.private_tmp or b""
+    rules = (*profile.rules, Rule(path, Access.WRITE))
+    env = {**spec.env, b"TMPDIR": path}
+    shared = (*profile.shared, path)
+    return replace(spec, env=env), profile._replace(rules=rules, shared=shared, private_tmp=None)
+
+
+def become(held: ProcessSpec, fd: int) -> NoReturn:
+    """Turn this process into what ``contain`` has made of a command."""
+    if fd != _REQUEST_FD:
+        os.dup2(fd, _REQUEST_FD)
+        os.close(fd)
+    os.set_inheritable(_REQUEST_FD, True)
+    os.chdir(held.cwd)
+    os.execve(held.argv[0], held.argv, held.env)
+
+
+def may_write(profile: Profile, path: bytes) -> bool:
+    """Whether a command under Landlock may write a real path."""
+    rules = rules_of(profile)
+    if isinstance(rules, Refusal):
+        return False
+    return any(within(path, root) for root in rules.writable)
+
+
+def contain(
+    spec: ProcessSpec, profile: Profile, why: SandboxUnavailable, *, lasting: bool = False
+) -> tuple[ProcessSpec, int]:
+    """The spec to start instead, and a descriptor to close when it was sent.
+
+    ``why`` says what keeps bubblewrap from working; ``lasting``: it outlives whoever starts it.
+    Raises SandboxUnavailable.
+    """
+    abi = ruleset.abi_version()
+    if abi < ruleset.LOWEST_ABI:
+        raise SandboxUnavailable(
+            f"{why}; Landlock cannot take its place either, for this kernel has version {abi} of"
+            f" it and {ruleset.LOWEST_ABI} is needed"
+        )
+    rules = rules_of(profile)
+    if isinstance(rules, Refusal):
+        raise SandboxUnavailable(
+            f"{why}; Landlock, which this machine has, cannot hold this profile: {rules.reason}"
+        )
+    machine = os.uname().machine
+    filters = (seccomp_filter.program(machine, unix_sockets=False), process_filter.program(machine))
+    asked = program.request(
+        rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
+    )
+    fd = unnamed_file.create("handrail-landlock")
+    view = memoryview(asked)
+    while view:
+        view = view[os.write(fd, view) :]
+    argv = (sys.executable, "-I", "-S", "-B", program.__file__, str(_REQUEST_FD))
+    wrapped = replace(
+        spec,
+        asked=spec.command,
+        argv=tuple(os.fsencode(word) for word in argv),
+        arg0=None,
+        cwd=b"/",
+        env=_ENV,
+        passed=(*spec.passed, (_REQUEST_FD, fd)),
+    )
+    return wrapped, fd

@@ -1,0 +1,75 @@
+"""Landlock rules that leave out places of ours (``handrail.private_places``).
+
+Landlock grants trees and takes nothing out of one.  So a readable tree that holds a place of ours
+is not granted as a whole: what lies *beside* the way to the place is granted piece by piece, and of
+the directories on the way only the names.  A writable tree that holds one is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+
+from handrail import private_places
+from handrail.sandbox.landlock.ruleset import Refusal, Rules
+from handrail.sandbox.profile import within
+
+#: So many names beside the ways are granted; more take longer than a command should.
+_MOST = 20_000
+
+
+def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
+    """The same rules with nothing of ours in them, or why that cannot be."""
+    places = set()
+    for path in private:
+        real = os.path.realpath(path)
+        there = os.path.lexists(real)
+        for root in rules.writable:
+            if within(root, real) or (within(real, root) and _matters(path, there)):
+                shown, above = os.fsdecode(real), os.fsdecode(root)
+                return Refusal(f"hiding {shown}, where our own files are, below {above}")
+        if there:
+            places.add(real)
+    readable, listable, pieces = [], [], []
+    for root in rules.readable:
+        if any(within(root, place) for place in places):
+            return Refusal(f"reading {os.fsdecode(root)}, where our own files are")
+        if not any(within(place, root) for place in places):
+            readable.append(root)
+            continue
+        listable.append(root)
+        pieces += _beside(root, places)
+        if len(pieces) > _MOST:
+            return Refusal(f"hiding our own files among more than {_MOST} others")
+    return replace(rules, readable=tuple(readable), listable=tuple(listable), beside=tuple(pieces))
+
+
+def _matters(path: bytes, there: bool) -> bool:
+    """One that only earlier versions used is not believed if a command makes it."""
+    return there or not private_places.is_retired(path)
+
+
+def _beside(directory: bytes, places: set[bytes]) -> list[bytes]:
+    """Everything in a directory but the places in it."""
+    found = []
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []  # not for the command either
+    for name in names:
+        path = os.path.join(directory, name)
+        if path in places:
+            continue
+        if any(within(place, path) for place in places):
+            found += _beside(path, places)
+        elif not _is_link(path):
+            found.append(path)  # where a link leads to has a rule of its own, or none
+    return found
+
+
+def _is_link(path: bytes) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return True

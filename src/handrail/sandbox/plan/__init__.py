@@ -1,0 +1,1 @@
+"""What a profile means on this file system: rules, protected names, mounts."""

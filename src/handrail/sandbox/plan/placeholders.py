@@ -1,0 +1,377 @@
+"""Names that must not come into being while a sandbox runs.
+
+A mount needs something to be mounted on, so a protected name that is missing has to exist on the
+host for as long as a sandbox covers it.  What we make is written down in a private directory
+at once, one file a lease.  Beside it lies an empty file that stays locked as long as anybody of the
+sandbox lives: a copy of its descriptor is held by the first process inside (bwrap's ``--sync-fd``).
+So whoever comes later can tell what a killed server has left behind, and takes it away, by identity
+and only if empty.
+
+What is read the sandbox never gets to hold, and the empty file it cannot reach: the place of that
+first process in ``/proc`` is covered.
+"""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import os
+import stat
+
+from handrail import private_places
+from handrail.errors import SandboxUnavailable
+from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.plan.safe_open import (
+    Crossed,
+    Missing,
+    Refused,
+    alias_of_the_system,
+    open_path,
+)
+from handrail.sandbox.profile import PROTECTED_NAMES, known_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
+
+
+Identity = tuple[int, int]  # device, inode
+
+#: What was made, and the lock that says whether it is still needed.
+_MADE, _HELD = ".made", ".held"
+
+
+class Placeholder(Frozen):
+    """A missing path that is to be covered, by an empty directory or by an empty file."""
+
+    path: bytes
+    directory: bool
+
+
+class Stale(Exception):
+    """Something is at a path that was missing when the plan was made: make another plan."""
+
+
+class PlaceholderLease:
+    """Some masks, held for one sandbox or for several at once."""
+
+    __slots__ = ("_registry", "fd", "made", "name", "users")
+
+    def __init__(
+        self, registry: PlaceholderRegistry, name: str, fd: int, made: dict[Placeholder, Identity]
+    ) -> None:
+        self._registry = registry
+        self.name = name
+        self.fd = fd  # to be handed to --sync-fd
+        self.made = made
+        self.users = 1
+
+    def release(self) -> None:
+        """One sandbox is over: nothing of it lives any more."""
+        self.users -= 1
+        if self.users == 0:
+            self._registry.give_up(self)
+
+    def leave(self) -> None:
+        """Somebody of that sandbox lives, and we are going: whoever comes later clears away."""
+        self.users -= 1
+        if self.users == 0:
+            self._registry.leave(self)
+
+    def disown(self) -> None:
+        """In a child after a fork: it is the parent's, and not to be held any longer than that."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class PlaceholderRegistry:
+    """The masks of this user, in one directory that all our processes share."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = directory or _usual_directory()
+        self._lock = _open_lock(self.directory)
+        self._active: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
+        #: The lock of the file keeps other processes out, this one other threads.
+        self._threads = _thread.RLock()
+        self._count = 0
+        self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
+
+    def acquire(self, masks: Sequence[Placeholder]) -> PlaceholderLease:
+        """Make what is missing and hold it.  Raises Stale, or Refused."""
+        key = tuple(masks)
+        lease = self._active.get(key)
+        if lease is not None and _all_there(lease.made):
+            lease.users += 1
+            return lease
+        with self._locked():
+            others = self._living()
+            lease = self._make(key, others)
+        self._active[key] = lease
+        return lease
+
+    def _make(
+        self, masks: tuple[Placeholder, ...], others: dict[bytes, Identity]
+    ) -> PlaceholderLease:
+        self._count += 1
+        name = f"{self._prefix}-{self._count}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        held = os.open(self._place(name, _HELD), flags, 0o600)
+        made: dict[Placeholder, Identity] = {}
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH)
+            written = os.open(self._place(name, _MADE), flags, 0o600)
+            try:
+                with _Directories() as directories:
+                    for mask in masks:
+                        made[mask] = _make(directories, mask, others.get(mask.path))
+                        # Each at once: what is not written down stays for ever after a kill.
+                        os.write(written, _record(mask, made[mask]))
+            finally:
+                os.close(written)
+        except BaseException:
+            _remove({mask.path: made[mask] for mask in made if mask.path not in others})
+            self._forget(name)
+            os.close(held)
+            raise
+        return PlaceholderLease(self, name, held, made)
+
+    def _place(self, name: str, kind: str) -> str:
+        return os.path.join(self.directory, name + kind)
+
+    def _forget(self, name: str) -> None:
+        _unlink(self._place(name, _MADE))
+        _unlink(self._place(name, _HELD))
+
+    def give_up(self, lease: PlaceholderLease) -> None:
+        """Take a lease's masks away, but not those that somebody else holds as well."""
+        self._drop(lease)
+        with self._locked():
+            os.close(lease.fd)
+            self._forget(lease.name)
+            others = self._living()
+            _remove(
+                {
+                    mask.path: identity
+                    for mask, identity in lease.made.items()
+                    if not _held(others, mask.path, identity)
+                }
+            )
+
+    def leave(self, lease: PlaceholderLease) -> None:
+        """Let go of a lease whose sandbox goes on holding it."""
+        self._drop(lease)
+        os.close(lease.fd)
+
+    def _drop(self, lease: PlaceholderLease) -> None:
+        for key, held in list(self._active.items()):
+            if held is lease:
+                del self._active[key]
+
+    def is_mask(self, path: bytes, identity: Identity) -> bool:
+        """Whether what is at ``path`` is there only because a sandbox covers it."""
+        for lease in list(self._active.values()):
+            for mask, made in lease.made.items():
+                if mask.path == path and made == identity:
+                    return True
+        with self._locked():
+            return self._living().get(path) == identity
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self._lock)
+
+    def sweep(self) -> None:
+        """Take away what sandboxes have left behind that were killed with everything around."""
+        with self._locked():
+            self._living()
+
+    def _living(self) -> dict[bytes, Identity]:
+        """The masks of all leases whose sandboxes live; those of others are taken away."""
+        living: dict[bytes, Identity] = {}
+        dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
+        # By the locks, which are made first and go last: none of the records is left out.
+        for file in os.listdir(self.directory):
+            name = file.removesuffix(_HELD)
+            if name == file:
+                continue
+            records = list(_records(_read(self._place(name, _MADE))))
+            if _locked_by_others(self._place(name, _HELD)):
+                living.update(records)
+            else:
+                dead.append((name, records))
+        for name, records in dead:
+            _remove({path: made for path, made in records if not _held(living, path, made)})
+            self._forget(name)
+        return living
+
+    def _locked(self) -> _Locked:
+        return _Locked(self._lock, self._threads)
+
+
+def _usual_directory() -> str:
+    try:
+        return os.path.join(private_places.state_home(), "covers")
+    except private_places.NotOurs as error:
+        raise SandboxUnavailable(str(error)) from None
+
+
+def _open_lock(path: str) -> int:
+    try:
+        directory = private_places.open_directory(path)
+    except private_places.NotOurs as error:
+        raise SandboxUnavailable(str(error)) from None
+    try:
+        return private_places.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"{path}/lock cannot be used ({error.strerror}); remove it and try again"
+        ) from None
+    finally:
+        os.close(directory)
+
+
+class _Locked:
+    """The lock of the whole registry, held for a block."""
+
+    def __init__(self, fd: int, threads: _thread.RLock) -> None:
+        self._fd = fd
+        self._threads = threads
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._threads.release()
+
+
+def _unlink(place: str) -> None:
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        pass
+
+
+def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
+    """Whether another lease holds the same thing; a root may have been exchanged meanwhile."""
+    return others.get(path) == identity
+
+
+class _Directories:
+    """Directories of masks, each opened once for a block: most lie in the same one."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+
+    def of(self, path: bytes) -> tuple[int, bytes]:
+        """A descriptor of the one a path lies in, and its name there; raises as ``open_path``."""
+        parent, name = os.path.split(path)
+        fd = self._open.get(parent)
+        if fd is None:
+            fd = self._open[parent] = open_path(parent, alias_of_the_system).fd
+        return fd, name
+
+
+def _make(directories: _Directories, mask: Placeholder, shared: Identity | None) -> Identity:
+    """Make one mount point by the descriptor of its directory; share one of a living lease."""
+    try:
+        parent, name = directories.of(mask.path)
+    except (Missing, Crossed):
+        raise Stale from None
+    fresh = True
+    try:
+        if mask.directory:
+            # What others trust only if it is theirs alone is of use to them in the meantime.
+            os.mkdir(name, 0o755 if name in PROTECTED_NAMES else 0o700, dir_fd=parent)
+        else:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o644, dir_fd=parent))
+    except FileExistsError:
+        fresh = False
+    except OSError as error:
+        raise Refused(
+            f"{os.fsdecode(mask.path)} is missing and cannot be covered ({error.strerror});"
+            " make it, or leave its directory out of what may be written"
+        ) from None
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    identity = (status.st_dev, status.st_ino)
+    if not fresh and identity != shared:
+        raise Stale
+    return identity
+
+
+def _remove(made: Mapping[bytes, Identity]) -> None:
+    """Take away what we made, unless it is something else by now or holds something."""
+    with _Directories() as directories:
+        for path, identity in made.items():
+            try:
+                _remove_one(*directories.of(path), identity, path)
+            except (Missing, Crossed, Refused):
+                pass  # out of reach
+            except OSError:
+                pass  # gone, or somebody has begun to use it: then it is theirs
+
+
+def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> None:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if identity != (status.st_dev, status.st_ino):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
+        if not ours and not private_places.is_name(path):
+            return  # no other directory was ever made by us
+        os.rmdir(name, dir_fd=parent)
+    elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        os.unlink(name, dir_fd=parent)
+
+
+def _all_there(made: dict[Placeholder, Identity]) -> bool:
+    for mask, identity in made.items():
+        try:
+            status = os.stat(mask.path, follow_symlinks=False)
+        except OSError:
+            return False
+        if (status.st_dev, status.st_ino) != identity:
+            return False
+    return True
+
+
+def _record(mask: Placeholder, identity: Identity) -> bytes:
+    return b"%d %d %b\0" % (*identity, mask.path)
+
+
+def _records(text: bytes) -> Iterable[tuple[bytes, Identity]]:
+    for line in text.split(b"\0"):
+        device, _, rest = line.partition(b" ")
+        inode, _, path = rest.partition(b" ")
+        if device.isdigit() and inode.isdigit() and path.startswith(b"/"):
+            yield path, (int(device), int(inode))
+
+
+def _read(place: str) -> bytes:
+    try:
+        with open(place, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""  # its maker was killed before it made anything
+
+
+def _locked_by_others(place: str) -> bool:
+    fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

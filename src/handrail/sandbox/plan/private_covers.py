@@ -1,0 +1,124 @@
+"""Covering a private place in a plan, whether it is there or not (``handrail.private_places``).
+
+What is there is denied, whatever the profile says of it or below it.  What is missing in a
+directory that can be written inside is masked like a missing ``.git``: otherwise a command could
+make it, and the next handrail outside would take it for its own.  Where nothing can be written
+nothing is made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from handrail import private_places
+from handrail.sandbox.plan.placeholders import Placeholder
+from handrail.sandbox.plan.plan import look
+from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused, Unreachable, shown
+from handrail.sandbox.profile import Access, within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.plan.resolve import Resolver
+
+
+class PrivateCover:
+    """One place in one plan in the making."""
+
+    def __init__(self, layout: Resolver, path: bytes) -> None:
+        self._layout = layout
+        self._path = path
+
+    def make(self) -> None:
+        """Add what hides it to the plan; raises Refused."""
+        layout = self._layout
+        try:
+            opened = layout._open(self._path, layout._not_writable)
+        except Unreachable as closed:
+            parent = os.path.dirname(closed.path)
+            now = look(parent, follow=False)
+            if now is not None and now[2] != stat.S_IFDIR:  # for root a file looks closed
+                self._missing(closed.path)
+            else:
+                layout._keep_closed(parent, Access.DENY)
+            return
+        except Missing as missing:
+            self._missing(missing.path)
+            return
+        except Crossed as crossed:
+            self._crossed(crossed.link)
+            return
+        except Refused:
+            return  # out of reach for us, so for the command
+        layout._note(self._path, follow=True)
+        if self._is_mask(opened.path):
+            self._mask(opened.path, directory=opened.is_directory)
+            return
+        self._deny(opened.path)
+
+    def _deny(self, path: bytes) -> None:
+        layout = self._layout
+        for inner, access in list(layout.rules.items()):
+            if access is not Access.DENY and inner != path and within(inner, path):
+                layout.rules[inner] = Access.DENY
+        if layout.plan.access(path) is not Access.DENY:
+            layout._rule(path, Access.DENY)
+
+    def _missing(self, at: bytes) -> None:
+        """``at`` is the first component that is not there."""
+        layout = self._layout
+        parent = os.path.dirname(at)
+        layout._note(at)
+        if layout.plan.access(parent) is not Access.WRITE:
+            return  # it cannot be made inside
+        now = look(parent, follow=False)
+        if now is not None and now[2] != stat.S_IFDIR:
+            self._in_the_way(parent)
+        elif at != self._path and self._made_above():
+            self.make()
+        else:
+            directory = at == self._path and private_places.is_directory(self._path)
+            self._mask(at, directory=directory)
+
+    def _made_above(self) -> bool:
+        """Make ``~/.local/state`` rather than cover ``~/.local``, which others use as well."""
+        if os.fsdecode(self._path) != private_places.default_state_home():
+            return False
+        try:
+            private_places.make_above(self._path)
+        except OSError:
+            return False
+        return os.path.isdir(os.path.dirname(self._path))
+
+    def _in_the_way(self, path: bytes) -> None:
+        """A file where a directory above ours would be: a cover, or the user's own."""
+        if self._is_mask(path):
+            self._mask(path, directory=False)
+        else:
+            self._layout._carve(path, Access.READ)
+
+    def _crossed(self, link: bytes) -> None:
+        if private_places.is_retired(self._path):
+            return  # it is never used, so there is nothing to lead astray
+        raise Refused(
+            f"{shown(self._path)}, where handrail keeps its own files, leads over the symbolic"
+            f" link {shown(link)}, which a command could replace; set XDG_STATE_HOME (or what"
+            " names that place) to its real path, or make a smaller directory writable"
+        )
+
+    def _is_mask(self, path: bytes) -> bool:
+        """Whether it is there only because another sandbox covers it."""
+        layout = self._layout
+        now = look(path, follow=False)
+        if now is None or path in layout.rules or layout.plan.access(path) is not Access.WRITE:
+            return False
+        if now[2] == stat.S_IFREG:
+            return layout.registry.is_mask(path, (now[0], now[1]))
+        return layout._is_mask(path, now)
+
+    def _mask(self, path: bytes, *, directory: bool) -> None:
+        layout = self._layout
+        parent = os.path.dirname(path)
+        layout._note_missing(path)
+        if os.access(parent, os.W_OK) or os.stat(parent).st_uid == os.geteuid():
+            layout.masks[path] = Placeholder(path, directory)

@@ -1,0 +1,485 @@
+"""From a profile to what it means on this file system.
+
+Every rule's path is opened once (``paths``); what is protected without being named and what
+patterns match are found and become rules too.  A name that is missing and must not appear is
+covered (``masks``).  How all that is mounted is in ``mounts``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from handrail import own_code
+from handrail.sandbox import private_tmp
+from handrail.sandbox.plan import mount_aliases
+from handrail.sandbox.plan.git_index import MORE, MOST_DIRECTORIES, git_directories
+from handrail.sandbox.plan.mounts import Mounts
+from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+from handrail.sandbox.plan.plan import Indexes, Plan, look
+from handrail.sandbox.plan.private_covers import PrivateCover
+from handrail.sandbox.plan.safe_open import (
+    Crossed,
+    Exchanged,
+    Missing,
+    Opened,
+    Places,
+    Refused,
+    Unreachable,
+    alias_of_the_system,
+    shown,
+)
+from handrail.sandbox.profile import Access, Profile, known_names, parents, within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from handrail.sandbox.private_tmp import Part
+
+#: In so many repositories that were found, names that are missing are covered; what is there is
+#: protected in all.  Each name is a directory of the host for a while, and a mount.
+MOST_NESTED_MASKS = 64
+#: What every sandbox has one of for itself, to be used as it is; the host's is never shown.
+ITS_OWN = (b"/dev", b"/proc")
+
+
+class Resolver:
+    """One plan in the making."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        registry: PlaceholderRegistry,
+        indexes: Indexes,
+        fresh_proc: bool,
+        careful: bool = False,
+    ) -> None:
+        self.profile = profile
+        self.registry = registry
+        self.indexes = indexes
+        self.fresh_proc = fresh_proc
+        self.careful = careful
+        self.plan = Plan(profile, registry, indexes)
+        self.rules = self.plan.rules
+        self.places = Places()
+        self.masks: dict[bytes, Placeholder] = {}
+        self.closed: set[bytes] = set()
+        self.parts: list[Part] = []
+        #: Repositories that were found below writable roots.
+        self.nested = 0
+
+    def build(self) -> Plan:
+        try:
+            self._writable_rules()
+            self._other_rules()
+            self._protected()
+            self._globs()
+            self._own_code()
+            self._private()
+            self._private_tmp()
+            self._trusted_names()
+            self._mounted_twice()
+            own = {path: opened for part in self.parts for path, opened in part.opened.items()}
+            Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
+        except BaseException:
+            self.plan.close()
+            raise
+        finally:
+            self.places.close()
+            for part in self.parts:
+                part.close()
+        return self.plan
+
+    # --- rules ----------------------------------------------------------------------------
+
+    def _writable_rules(self) -> None:
+        for rule in self.profile.rules:
+            if rule.access is not Access.WRITE or rule.path in ITS_OWN:
+                continue
+            try:
+                opened = self._open(rule.path, alias_of_the_system)
+            except Missing as missing:
+                # Ignored: the command starts, and there is nothing to write to.
+                self._note(missing.path)
+                if isinstance(missing, Unreachable):
+                    self._keep_closed(os.path.dirname(missing.path), Access.READ)
+                continue
+            except Crossed as crossed:
+                raise Refused(
+                    f"{shown(rule.path)} is to be writable but leads over the symbolic link"
+                    f" {shown(crossed.link)}, which a command could have made; give its real path"
+                ) from None
+            self._rule(opened.path, Access.WRITE)
+            self._note(rule.path, follow=True)
+
+    def _other_rules(self) -> None:
+        for rule in self.profile.rules:
+            own = rule.path in ITS_OWN and rule.access is Access.READ
+            if rule.access is not Access.WRITE and not own:
+                self._carve(rule.path, rule.access)
+
+    def _carve(
+        self, path: bytes, access: Access, *, protected: bool = False, existing: bool = False
+    ) -> None:
+        """A path that is to be less than writable, whether it is there or not.
+
+        ``existing``: only if it is there, and can be reached without a link of a command's.
+        """
+        try:
+            opened = self._open(path, self._not_writable)
+        except Missing as missing:
+            self._note(missing.path)
+            if existing:
+                return
+            if isinstance(missing, Unreachable):
+                self._keep_closed(os.path.dirname(missing.path), access)
+                return
+            if self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
+                self._mask(missing.path, directory=protected and missing.path == path)
+            return
+        except Crossed as crossed:
+            if existing:
+                return
+            raise Refused(
+                f"{shown(path)} leads over the symbolic link {shown(crossed.link)}, which a"
+                " command could replace; give its real path, or make the link's directory"
+                " read-only"
+            ) from None
+        self._note(path, follow=True)
+        self._rule(opened.path, access, soft=protected)
+
+    def _keep_closed(self, path: bytes, access: Access) -> None:
+        """A directory nobody can look into now: see to it that the command cannot open it.
+
+        Whoever owns a directory can change its mode, so one in a writable place becomes a mount
+        of its own.  Elsewhere, or if it is somebody else's, it is out of reach for the command.
+        """
+        if path in self.closed:
+            self._rule(path, access)
+            return
+        try:
+            owner = os.stat(path, follow_symlinks=False).st_uid
+        except OSError:
+            return  # gone, or in another one that is closed and was found as well
+        if owner != os.geteuid() or self.plan.access(path) is not Access.WRITE:
+            return
+        if path in self.rules:
+            raise Refused(
+                f"{shown(path)} is to be writable but its owner may not look into it, so what is"
+                " protected there cannot be found; give it its mode back (chmod u+rwx)"
+            )
+        try:
+            self._open(path, lambda link, status: False)
+        except (Missing, Crossed):
+            raise Exchanged(path) from None
+        self.closed.add(path)
+        self._rule(path, access)
+
+    def _not_writable(self, link: bytes, status: os.stat_result) -> bool:
+        return self.plan.access(os.path.dirname(link)) is not Access.WRITE
+
+    def _rule(self, path: bytes, access: Access, *, soft: bool = False) -> None:
+        if soft:
+            self.rules.setdefault(path, access)
+        else:
+            self.rules[path] = max(self.rules.get(path, access), access)
+        self._note(path)
+
+    def _mask(self, path: bytes, *, directory: bool) -> None:
+        parent = os.path.dirname(path)
+        if directory and (parent in self.profile.shared or parent == b"/"):
+            return  # never made up in a directory that others use too
+        if not os.access(parent, os.W_OK) and os.stat(parent).st_uid != os.geteuid():
+            return  # nobody with our rights can make it
+        self.masks[path] = Placeholder(path, directory)
+
+    # --- what is protected without being named ------------------------------------------------
+
+    def _protected(self) -> None:
+        roots = [path for path, access in self.rules.items() if access is Access.WRITE]
+        names = self.profile.protected
+        if not names:
+            return
+        for root in sorted(roots):
+            parts = set(root.split(b"/"))
+            if not self.places[root].is_directory or parts & set(names):
+                continue  # a root inside what was opened by name: it was meant
+            for name in names:
+                self._protect(os.path.join(root, name))
+            if root != b"/":
+                self._nested(root)
+
+    def _nested(self, root: bytes) -> None:
+        if b".git" not in self.profile.protected:
+            return
+        shared = root in self.profile.shared
+        if any(p in self.plan.repositories and p not in self.profile.shared for p in parents(root)):
+            return  # found from there
+        found = self.indexes(root, shared=shared).refresh()
+        self.plan.repositories[root] = found
+        for path in found:
+            if path == MORE:
+                raise Refused(
+                    f"{shown(root)} has more than {MOST_DIRECTORIES} directories, too many to look"
+                    " for repositories to protect; make a smaller directory writable"
+                )
+            if os.path.basename(path) == b".git":
+                self._protect_found(path, existing=shared)
+            else:
+                self._keep_closed(path, Access.READ)
+
+    def _protect_found(self, path: bytes, *, existing: bool) -> None:
+        """Protect a repository that was found, with the protected names beside it.
+
+        One that leads over a link is left out: no mount can keep a link, and a command that made
+        one must not keep every later command from running.
+        """
+        if self._is_odd(path):
+            self._note(path)
+            return
+        above = os.path.dirname(path)
+        if not existing and not os.access(above, os.W_OK):
+            # No name can be covered in it, and its owner could open it again.
+            self._keep_closed(above, Access.READ)
+            return
+        self._protect(path, existing=existing)
+        masked = self.nested < MOST_NESTED_MASKS
+        self.nested += 1
+        for name in self.profile.protected:
+            if name != b".git":
+                beside = os.path.join(above, name)
+                if not os.path.islink(beside):
+                    self._protect(beside, existing=existing or not masked)
+
+    def _is_odd(self, path: bytes) -> bool:
+        now = look(path, follow=False)
+        if now is None or now[2] == stat.S_IFLNK:
+            return True
+        if now[2] != stat.S_IFREG:
+            return False
+        for target in git_directories(path):
+            try:
+                self._open(target, self._not_writable)
+            except (Crossed, Refused):
+                return True
+            except Missing:
+                continue
+        return False
+
+    def _protect(self, path: bytes, *, existing: bool = False) -> None:
+        """``existing``: only what is there; nothing is made up, nothing in the way is refused."""
+        if path in self.rules or self.plan.access(path) is not Access.WRITE:
+            return
+        now = look(path, follow=False)
+        if now is not None and self._is_mask(path, now):
+            self._note_missing(path)
+            if not existing:
+                self._mask(path, directory=True)
+            return
+        self._carve(path, Access.READ, protected=True, existing=existing)
+        if now is not None and now[2] == stat.S_IFREG and path.endswith(b"/.git"):
+            for target in git_directories(path):
+                if self.plan.access(target) is Access.WRITE and not self._was_meant(target):
+                    self._carve(target, Access.READ, existing=existing)
+
+    def _was_meant(self, path: bytes) -> bool:
+        """Whether it may be written because something protected was opened by name."""
+        around = next(p for p in (path, *parents(path)) if p in self.rules)
+        return around == path or bool(set(around.split(b"/")) & set(self.profile.protected))
+
+    def _is_mask(self, path: bytes, now: tuple[int, ...]) -> bool:
+        # Only an empty directory can be one of ours, and those are rare.
+        if now[2] != stat.S_IFDIR or (path in self.rules):
+            return False
+        try:
+            with os.scandir(path) as entries:
+                if next(entries, None) is not None:
+                    return False
+        except OSError:
+            return False
+        return self.registry.is_mask(path, (now[0], now[1]))
+
+    def _globs(self) -> None:
+        if not self.profile.globs:
+            return
+        from handrail.sandbox.plan import globs  # only when there are any
+
+        for glob in self.profile.globs:
+            found, closed = globs.expand(glob, self.profile.glob_depth, self.plan.changed)
+            for path in closed:
+                self._note(path + b"/.")  # no longer there for us as long as it is closed
+                self._keep_closed(path, Access.DENY)
+            for path in found:
+                real = os.path.realpath(path)
+                try:
+                    self._open(real, lambda link, status: False)
+                except Unreachable as closed_one:
+                    self._keep_closed(os.path.dirname(closed_one.path), Access.DENY)
+                    continue
+                except (Missing, Crossed):
+                    continue  # gone meanwhile
+                self._rule(real, Access.DENY)
+
+    def _own_code(self) -> None:
+        """What we run from is read-only inside, or nothing is started."""
+        roots = [path for path, access in self.rules.items() if access is Access.WRITE]
+        if not roots or not self.profile.own_code:
+            return
+        before = set(self.rules)
+        everything = b"/" in roots  # which holds nothing back: as much as can be
+        below = tuple(root.rstrip(b"/") + b"/" for root in roots)
+        for name, real, kind in self.profile.own_code:
+            if kind == own_code.CODE:
+                self._refuse_roots_in(real, roots)
+            if not (name.startswith(below) or real.startswith(below)):
+                continue
+            if name != real or self.plan.access(real) is Access.WRITE:
+                self._keep_code(name, existing=everything)
+        self.plan.own_code = self.rules.keys() - before
+        kept = (path for path, access in self.rules.items() if access is not Access.WRITE)
+        own_code.avoid(roots, kept)
+
+    def _refuse_roots_in(self, place: bytes, roots: list[bytes]) -> None:
+        for root in roots:
+            if within(root, place):
+                raise Refused(
+                    f"{shown(root)} is to be writable, but handrail itself runs from"
+                    f" {shown(place)}, which a command could then change; make another directory"
+                    " writable, or run a handrail that is installed elsewhere"
+                )
+
+    def _keep_code(self, name: bytes, *, existing: bool) -> None:
+        """``existing``: only what is there, and can be reached without a link of a command's."""
+        try:
+            opened = self._open(name, self._not_exchangeable)
+        except Missing as missing:
+            self._note(missing.path)
+            if isinstance(missing, Unreachable):
+                self._keep_closed(os.path.dirname(missing.path), Access.READ)
+            elif not existing and self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
+                self._mask(missing.path, directory=False)
+            return
+        except Crossed as crossed:
+            if existing:
+                return
+            raise Refused(
+                f"handrail runs from {shown(name)}, which leads over the symbolic link"
+                f" {shown(crossed.link)}, and a command could replace that; start handrail by its"
+                " real path, or from a virtual environment that is not a link"
+            ) from None
+        self._note(name, follow=True)
+        if self.plan.access(opened.path) is Access.WRITE:
+            self._rule(opened.path, Access.READ)
+
+    def _not_exchangeable(self, link: bytes, status: os.stat_result) -> bool:
+        return self._not_writable(link, status) or alias_of_the_system(link, status)
+
+    def _private(self) -> None:
+        """Hide every place of ours; one that is missing cannot be made inside."""
+        for path in self.profile.private:
+            PrivateCover(self, path).make()
+
+    def _cover(self, path: bytes) -> None:
+        try:
+            self._open(path, alias_of_the_system)
+        except Unreachable as closed:
+            self._keep_closed(os.path.dirname(closed.path), Access.DENY)
+            return
+        except (Missing, Crossed, Refused):
+            return  # out of reach for this process, so for the command
+        self._rule(path, Access.DENY)
+
+    def _mounted_twice(self) -> None:
+        """Deny what is denied, and cover every place of ours, at its other mounts as well."""
+        self.plan.mount_table = text = self.indexes.mounts.text()
+        for alias in mount_aliases.other_names(self.profile.private, text):
+            PrivateCover(self, alias).make()
+        named = {rule.path: rule.access for rule in self.profile.rules}
+        denied = [path for path, access in self.rules.items() if access is Access.DENY]
+        for alias in mount_aliases.aliases(denied, text):
+            # One that is named itself was meant.
+            if named.get(alias, Access.DENY) is Access.DENY and alias not in self.plan.shown.mounts:
+                self._cover(alias)
+
+    # --- the host's /tmp --------------------------------------------------------------------
+
+    def _trusted_names(self) -> None:
+        """Keep what programs of the host trust in a shared directory as it is."""
+        for root in self.profile.shared:
+            if self.rules.get(root) is not Access.WRITE or root in self.plan.shown.mounts:
+                continue
+            found = self.plan.sockets[root] = self.indexes.sockets(root).refresh()
+            for path in found:
+                if self._nearest(path) == root:
+                    self._carve(path, Access.READ, protected=True, existing=True)
+            if root == b"/tmp":
+                self._cover_known_names(root)
+
+    def _cover_known_names(self, root: bytes) -> None:
+        if not os.access(root, os.W_OK):
+            return  # a command cannot make them either
+        for name in known_names(os.geteuid()):
+            path = os.path.join(root, name)
+            if path in self.rules or path in self.masks:
+                continue
+            now = look(path, follow=False)
+            if now is None or self._is_mask(path, now):
+                self._note_missing(path)
+                self.masks[path] = Placeholder(path, directory=True)
+
+    def _nearest(self, path: bytes) -> bytes | None:
+        return next((p for p in (path, *parents(path)) if p in self.rules), None)
+
+    # --- a /tmp of its own -------------------------------------------------------------------
+
+    def _private_tmp(self) -> None:
+        """Cover the host's directories for temporary files, unless they are named themselves."""
+        directory = self.profile.private_tmp
+        if directory is None:
+            return
+        for place, name in private_tmp.places().items():
+            if place not in self.rules:
+                self._show_own_code(place)
+                self._cover_tmp(directory, place, name)
+
+    def _show_own_code(self, place: bytes) -> None:
+        """Keep our own code readable where it lies below the host's directory.
+
+        Programs of ours run inside, and a caller's ``sys.executable`` is one of them as a rule.
+        """
+        for _, real, kind in self.profile.own_code:
+            if kind == own_code.SEARCHED or real == place or not within(real, place):
+                continue
+            if self._nearest(real) == b"/" and self.plan.access(real) is Access.READ:
+                self._carve(real, Access.READ, existing=True)
+
+    def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
+        open_rules = [path for path, access in self.rules.items() if access is not Access.DENY]
+        named = private_tmp.named_paths(self.profile)
+        shared = private_tmp.shares(place, (*open_rules, *named))
+        for path in (*self.rules, *self.masks):
+            if within(path, place) and not any(within(path, share) for share in shared):
+                self.rules.pop(path, None)  # of the host's, which is not shown
+                self.masks.pop(path, None)
+        kinds = {
+            path: self.places[path].is_directory if path in self.rules else None for path in shared
+        }
+        part = private_tmp.open_part(directory, place, name, kinds)
+        self.parts.append(part)
+        self.plan.shown.add(part)
+        for path in part.opened:
+            way = path != place and path not in shared
+            self.rules[path] = Access.READ if way else Access.WRITE
+        self._note(part.path)
+
+    # --- looking --------------------------------------------------------------------------
+
+    def _open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+        return self.places.open(path, trusted)
+
+    def _note(self, path: bytes, *, follow: bool = False) -> None:
+        self.plan.facts[path, follow] = look(path, follow)
+
+    def _note_missing(self, path: bytes) -> None:
+        self.plan.facts[path, False] = None

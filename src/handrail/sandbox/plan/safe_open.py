@@ -1,0 +1,235 @@
+"""Opening paths without being led astray.
+
+Every directory a plan uses is opened once, component by component, and kept as a descriptor:
+what was looked at is what gets mounted, whatever happens to its name meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+
+from handrail.errors import SandboxError
+from handrail.sandbox.frozen import Frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_MOST_LINKS = 40
+#: How many paths are kept open at a time; of others the identity is known.
+_MOST_OPEN = 400
+_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(SandboxError):
+    """The profile cannot be enforced on this file system as it is; nothing was started."""
+
+
+class Exchanged(Refused):
+    """A path is no longer what it was when the plan was begun."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(
+            f"{shown(path)} was exchanged while the sandbox was made; start the command again"
+        )
+
+
+class Missing(Exception):
+    """There is nothing at ``path``, the first component that does not exist."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class Unreachable(Missing):
+    """A directory on the way cannot be searched with our ids alone, so not by the command either.
+
+    Root searches every directory; inside, without its capabilities, it does not.
+    """
+
+
+class Crossed(Exception):
+    """The way leads over a symbolic link that is not to be trusted."""
+
+    def __init__(self, link: bytes) -> None:
+        super().__init__(link)
+        self.link = link
+
+
+class Opened(Frozen):
+    """A path that is there: its descriptor (the caller's), its real name, the links on the way."""
+
+    fd: int
+    path: bytes
+    mode: int
+    links: dict[bytes, bytes]
+    identity: tuple[int, int]  # device, inode
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+
+class Places:
+    """All that was opened for one plan.  Close it when done."""
+
+    def __init__(self) -> None:
+        self._opened: dict[bytes, Opened] = {}
+        #: The symbolic links that were crossed.
+        self.links: dict[bytes, bytes] = {}
+
+    def __getitem__(self, path: bytes) -> Opened:
+        return self._opened[path]
+
+    def open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+        """What is at a path, looked at once; raises as ``open_path`` does."""
+        known = self._opened.get(path)
+        if known is not None:
+            return known
+        parent, name = posixpath.split(path)
+        above = self._opened.get(parent)
+        opened = None if above is None or above.fd < 0 else _below(above, name, path)
+        if opened is None:
+            opened = open_path(path, trusted)
+        self.links.update(opened.links)
+        known = self._opened.get(opened.path)
+        if known is not None:
+            os.close(opened.fd)
+            return known
+        if len(self._opened) >= _MOST_OPEN:
+            os.close(opened.fd)
+            opened = opened._replace(fd=-1)
+        self._opened[opened.path] = opened
+        return opened
+
+    def take(self, opened: Opened) -> int:
+        """A descriptor of it, from now on the caller's."""
+        if opened.fd >= 0:
+            return os.dup(opened.fd)
+        try:
+            again = open_path(opened.path, lambda link, status: False)
+        except (Missing, Crossed):
+            raise Exchanged(opened.path) from None
+        if again.identity != opened.identity:
+            os.close(again.fd)
+            raise Exchanged(opened.path)
+        return again.fd
+
+    def close(self) -> None:
+        for opened in self._opened.values():
+            if opened.fd >= 0:
+                os.close(opened.fd)
+        self._opened.clear()
+
+
+def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+    """Open a normal absolute path.  ``trusted`` is asked about each symbolic link on the way.
+
+    Raises Missing, Crossed, or Refused for what can neither be opened nor is missing.
+    """
+    links: dict[bytes, bytes] = {}
+    fd, status, crossed = _step(path, links, trusted)
+    while crossed is not None:
+        if len(links) > _MOST_LINKS:
+            raise Refused(f"{shown(path)} runs in a circle of symbolic links; give its real path")
+        path = crossed
+        fd, status, crossed = _step(path, links, trusted)
+    return Opened(fd, path, status.st_mode, links, (status.st_dev, status.st_ino))
+
+
+def _step(
+    path: bytes, links: dict[bytes, bytes], trusted: Callable[[bytes, os.stat_result], bool]
+) -> tuple[int, os.stat_result, bytes | None]:
+    """Walk until the end, or until a link: then the third value is where to start again."""
+    fd = os.open(b"/", _FLAGS)
+    at = b"/"
+    status = os.fstat(fd)
+    names = [name for name in path.split(b"/") if name]
+    for index, name in enumerate(names):
+        before = fd
+        here = posixpath.join(at, name)
+        if not _searchable(status):
+            os.close(before)
+            raise Unreachable(here)
+        try:
+            fd = _open_name(name, before, here)
+        finally:
+            os.close(before)
+        status = os.fstat(fd)
+        if stat.S_ISLNK(status.st_mode):
+            try:
+                if not trusted(here, status):
+                    raise Crossed(here)
+                target = os.readlink(b"", dir_fd=fd)
+            finally:
+                os.close(fd)
+            links[here] = target
+            rest = posixpath.join(at, target, *names[index + 1 :])
+            # `..` behind a link means the parent of what it leads to, so it is not for words.
+            return -1, status, _resolved(rest)
+        at = here
+    return fd, status, None
+
+
+def _below(above: Opened, name: bytes, path: bytes) -> Opened | None:
+    """The same for a name in a directory that is open: what was looked at is gone on from.
+
+    None for a symbolic link, which is walked over from the root.
+    """
+    if not _searchable(os.fstat(above.fd)):
+        raise Unreachable(path)
+    fd = _open_name(name, above.fd, path)
+    status = os.fstat(fd)
+    if stat.S_ISLNK(status.st_mode):
+        os.close(fd)
+        return None
+    return Opened(fd, path, status.st_mode, {}, (status.st_dev, status.st_ino))
+
+
+def _open_name(name: bytes, directory: int, path: bytes) -> int:
+    try:
+        return os.open(name, _FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise Missing(path) from None
+        if error.errno == errno.EACCES:
+            raise Unreachable(path) from None
+        raise Refused(
+            f"{shown(path)} cannot be opened ({error.strerror}); leave it out of the profile"
+        ) from None
+
+
+def _searchable(directory: os.stat_result) -> bool:
+    if directory.st_mode & 0o001 or os.geteuid() != 0:
+        return True  # for everybody but root the kernel has the last word, in a moment
+    if directory.st_uid == 0:
+        return bool(directory.st_mode & 0o100)
+    groups = {os.getegid(), *os.getgroups()}
+    return bool(directory.st_mode & 0o010) and directory.st_gid in groups
+
+
+def _resolved(path: bytes) -> bytes:
+    if b".." in path.split(b"/"):
+        return os.path.realpath(path)
+    return b"/" + posixpath.normpath(path).lstrip(b"/")
+
+
+def alias_of_the_system(link: bytes, status: os.stat_result) -> bool:
+    """A link of the root directory, or one that only root could have made."""
+    if link.count(b"/") == 1:
+        return True
+    return os.geteuid() != 0 and status.st_uid == 0 and not _writable(posixpath.dirname(link))
+
+
+def _writable(directory: bytes) -> bool:
+    return os.access(directory, os.W_OK, effective_ids=True)
+
+
+def shown(path: bytes) -> str:
+    """A path for people."""
+    return os.fsdecode(path)

@@ -1,0 +1,1 @@
+"""The seccomp filter, and the supervisor that answers the calls it announces."""

@@ -1,0 +1,191 @@
+"""System calls that wait for an answer: reading them, looking at who asks, answering.
+
+The kernel's form of seccomp's user notification (``keeper/seccomp_spawn.py`` installs it).  What a
+notice points to is memory of the caller, who may change it at any time: whoever decides something
+by it has to do the thing itself, and must not let the caller go on with the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+from typing import NamedTuple
+
+_RECEIVE, _SEND, _ID_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_CONTINUE = 1
+_NOTICE = struct.Struct("=QIIiIQ6Q")
+_ANSWER = struct.Struct("=QqiI")
+_ID = struct.Struct("=Q")
+_ADDED = struct.Struct("=QIIII")
+_PIDFD_GETFD = 438  # on every machine
+_PIDFD_THREAD = os.O_EXCL  # since Linux 6.9
+_LONGEST_PATH = 4096
+#: ERESTARTSYS: with a signal waiting, the kernel makes EINTR of it, or has the call begin again.
+INTERRUPTED = 512
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.syscall.restype = ctypes.c_long
+
+
+class Notification(NamedTuple):
+    """One call that waits."""
+
+    number: int  # of the notice
+    pid: int  # of the thread that calls, as we see it
+    call: int
+    arguments: tuple[int, ...]
+
+    def raw(self) -> bytes:
+        """To be kept."""
+        return _NOTICE.pack(self.number, self.pid, 0, self.call, 0, 0, *self.arguments)
+
+
+def from_raw(raw: bytes | bytearray) -> Notification:
+    """A notice as the kernel, or ``raw``, has written it."""
+    number, pid, _, call, _, _, *arguments = _NOTICE.unpack_from(raw)
+    return Notification(number, pid, call, tuple(arguments))
+
+
+SIZE = _NOTICE.size
+
+
+def receive(listener: int) -> Notification | None:
+    """The next one, when a poll says that there is one; None for a caller that has gone."""
+    buffer = bytearray(SIZE)
+    try:
+        fcntl.ioctl(listener, _RECEIVE, buffer)
+    except OSError:
+        return None
+    return from_raw(buffer)
+
+
+def still_waits(listener: int, notice: Notification) -> bool:
+    """Whether its caller is still the one that asked: its number may be somebody else's by now."""
+    try:
+        fcntl.ioctl(listener, _ID_VALID, _ID.pack(notice.number))
+    except OSError:
+        return False
+    return True
+
+
+def answer(listener: int, notice: Notification, error: int) -> bool:
+    """The call was done for its caller: ``error`` 0, or could not be; False when it has gone."""
+    return _send(listener, _ANSWER.pack(notice.number, 0, -error, 0))
+
+
+def go_on(listener: int, notice: Notification) -> bool:
+    """Let the caller do it itself; False when it has gone."""
+    return _send(listener, _ANSWER.pack(notice.number, 0, 0, _CONTINUE))
+
+
+def _send(listener: int, text: bytes) -> bool:
+    try:
+        fcntl.ioctl(listener, _SEND, text)
+    except OSError:
+        return False  # nobody waits for it any more
+    return True
+
+
+def give_descriptor(listener: int, notice: Notification, fd: int, *, close_on_exec: bool) -> int:
+    """Give the caller a copy of a descriptor of ours; its number there.  Raises OSError."""
+    asked = _ADDED.pack(notice.number, 0, fd, 0, os.O_CLOEXEC if close_on_exec else 0)
+    while True:
+        try:
+            number: int = fcntl.ioctl(listener, _ADD, bytearray(asked))
+        except InterruptedError:
+            continue  # by a signal of ours, before it was done
+        return number
+
+
+# --- who asks -------------------------------------------------------------------------------------
+
+
+def thread_group(pid: int) -> int:
+    """A descriptor of the process a thread belongs to, or of the thread alone where that goes."""
+    try:
+        return os.pidfd_open(pid, _PIDFD_THREAD)
+    except OSError:
+        pass
+    with open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"Tgid:"):
+                return os.pidfd_open(int(line[5:]))
+    raise ProcessLookupError(pid)
+
+
+def has_signal(pid: int) -> bool:
+    """Whether a signal that this thread handles itself waits for it.
+
+    One that is meant for the process goes to its first thread, if that takes it.
+    """
+    fields = {}
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b":")
+                fields[name] = value.strip()
+    except OSError:
+        return False
+    blocked, handled = int(fields[b"SigBlk"], 16), int(fields[b"SigCgt"], 16)
+    pending = int(fields[b"SigPnd"], 16)
+    if fields[b"Tgid"] == fields[b"Pid"]:
+        pending |= int(fields[b"ShdPnd"], 16)
+    return bool(pending & ~blocked & handled)
+
+
+def descriptor_of(pidfd: int, number: int) -> int:
+    """A copy of a descriptor of another process; raises OSError."""
+    fd: int = _libc.syscall(
+        ctypes.c_long(_PIDFD_GETFD), ctypes.c_long(pidfd), ctypes.c_long(number), ctypes.c_long(0)
+    )
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return fd
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def memory(pid: int, address: int, length: int) -> bytes:
+    """Some bytes of another process; raises OSError."""
+    buffer = ctypes.create_string_buffer(length)
+    ours = _Vector(ctypes.cast(buffer, ctypes.c_void_p), length)
+    theirs = _Vector(address, length)
+    one = ctypes.c_ulong(1)
+    got = _libc.process_vm_readv(
+        pid, ctypes.byref(ours), one, ctypes.byref(theirs), one, ctypes.c_ulong(0)
+    )
+    if got < 0:
+        raise OSError(ctypes.get_errno(), "the memory of the command cannot be read")
+    return buffer.raw[:got]
+
+
+def text_at(pid: int, address: int) -> bytes:
+    """The C string there; never beyond a page that may be the last."""
+    text = b""
+    while len(text) < _LONGEST_PATH:
+        at = address + len(text)
+        part = memory(pid, at, min(256, 4096 - at % 4096))
+        head, end, _ = part.partition(b"\0")
+        text += head
+        if end or not part:
+            break
+    return text
+
+
+def connect(fd: int, address: bytes) -> int:
+    """``connect`` with an address as the caller had it; its error or 0."""
+    if _libc.connect(fd, address, len(address)) < 0:
+        return ctypes.get_errno()
+    return 0
+
+
+def bind(fd: int, address: bytes) -> int:
+    """The same for ``bind``."""
+    if _libc.bind(fd, address, len(address)) < 0:
+        return ctypes.get_errno()
+    return 0

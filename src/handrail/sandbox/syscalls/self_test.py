@@ -1,0 +1,53 @@
+"""``python -I -S rehearsal.py BWRAP``: whether connections can be made for contained commands.
+
+It takes a kernel that announces calls, no other listener around us, and the right to look into
+processes of a namespace of ours.  Rather than ask for each, a command in a sandbox connects to
+itself once; the exit code says how that went.  A program of its own, for it has to fork.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_SCRIPT = """
+import socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/dev/shm/rehearsal")
+listener.listen()
+socket.socket(socket.AF_UNIX).connect("/dev/shm/rehearsal")
+"""
+_SECONDS = 10.0
+#: It took too long, which says nothing about the machine.
+UNDECIDED = 75
+
+
+def main(bwrap: str) -> int:
+    """0: they can; UNDECIDED: ask again."""
+    import platform
+    import select
+
+    from handrail.keeper import fork
+    from handrail.sandbox.syscalls import seccomp_filter
+    from handrail.sandbox.syscalls.supervisor import Supervisor
+
+    words = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--die-with-parent"]
+    words += ["--new-session", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
+    words += ["--", sys.executable, "-I", "-S", "-c", _SCRIPT]
+    code = seccomp_filter.announcing(platform.machine(), watch=False)
+    argv = [os.fsencode(word) for word in words]
+    pid, listener = fork.start(argv[0], argv, {}, (), (), fork.Before(code=code))
+    Supervisor(listener)
+    pidfd = os.pidfd_open(pid)
+    if not select.select([pidfd], [], [], _SECONDS)[0]:
+        return UNDECIDED
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+if __name__ == "__main__":
+    # Searched for the package alone, and last: nothing that lies beside it is ever imported.
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(os.path.dirname(package))
+    __import__("handrail")
+    sys.path.pop()
+    os._exit(main(sys.argv[1]))

@@ -1,0 +1,165 @@
+"""Directories for the temporary files of contained commands, gone with those who made them.
+
+``/tmp`` itself stays closed to the commands, so each owner makes a directory of its own there and
+holds a lock on it for as long as it lives.  One that nobody has locked was left by an owner that
+was killed, and the next owner takes it away.  A server's have other names and no lock: they go
+with their session, which outlives the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+#: How they are named, with eight hex digits after it.
+PREFIX = "handrail-tmp-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Of directories that lead to mount points.
+_MOST_LEVELS = 16
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class TempDir:
+    """One directory that only this user can look into."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, tag: str = "", place: bytes = b"") -> None:
+        """Make it; ``tag`` is eight hex digits, any by default.  Raises OSError."""
+        base = place or usual_place()
+        while True:
+            name = PREFIX + (tag or os.urandom(4).hex())
+            self.path = os.path.join(base, os.fsencode(name))
+            try:
+                os.mkdir(self.path, 0o700)
+                self._fd = os.open(self.path, _DIRECTORY)
+            except FileExistsError:
+                if tag:
+                    raise
+                continue
+            except FileNotFoundError:
+                if not os.path.isdir(base):
+                    raise
+                continue  # somebody who sweeps was quicker than our lock
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+            if _is_still(self.path, self._fd):
+                return
+            os.close(self._fd)
+
+    def remove(self) -> None:
+        """Take it away with all that is in it."""
+        if self._fd >= 0:
+            clear(self.path)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def usual_place() -> bytes:
+    """Where they are made: the real path of TMPDIR."""
+    return os.path.realpath(os.environb.get(b"TMPDIR") or b"/tmp")
+
+
+def sweep() -> None:
+    """Take away those of this user whose owners are gone."""
+    base = usual_place()
+    prefix = os.fsencode(PREFIX)
+    try:
+        names = os.listdir(base)
+    except OSError:
+        return
+    for name in names:
+        tag = name.removeprefix(prefix)
+        if tag != name and len(tag) == 8 and not tag.strip(b"0123456789abcdef"):
+            _sweep_one(os.path.join(base, name))
+
+
+def _sweep_one(path: bytes) -> None:
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except OSError:
+        return  # gone meanwhile, or none of ours
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(path, fd):
+                clear(path)
+    except OSError:
+        pass  # its owner lives, or something in it is not to be removed
+    finally:
+        os.close(fd)
+
+
+def _is_still(path: bytes, fd: int) -> bool:
+    """Whether the directory we have opened is the one at its path."""
+    ours = os.fstat(fd)
+    try:
+        now = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def clear(path: bytes) -> None:
+    """Remove a directory with all that is in it, closed directories too.
+
+    What is in it was made by commands, and others may be at work there: no name is followed, and
+    no depth is too much.
+    """
+    try:
+        _remove_empty(path, None)  # nearly always there are mount points in it, and no more
+        return
+    except OSError:
+        pass
+    from handrail.errors import FilesError
+    from handrail.filesystem.removal import remove
+
+    for prepare in (lambda _: None, _open_up):
+        prepare(path)
+        try:
+            remove(path)
+            return
+        except FilesError:
+            continue  # closed, or somebody else's: then it stays
+
+
+def _remove_empty(path: bytes | str, above: int | None, depth: int = 0) -> None:
+    """Remove a directory in which there are only directories; raises OSError for any other."""
+    if depth > _MOST_LEVELS:
+        raise OSError("mount points are not that deep")
+    here = os.open(path, _PLACE & ~os.O_PATH, dir_fd=above)
+    try:
+        for name in os.listdir(here):
+            _remove_empty(name, here, depth + 1)
+    finally:
+        os.close(here)
+    os.rmdir(path, dir_fd=above)
+
+
+def _open_up(path: bytes) -> None:
+    try:
+        top = os.open(path, _PLACE)
+    except OSError:
+        return
+    levels = [(top, _opened(top))]
+    while levels:
+        here, below = levels[-1]
+        if not below:
+            os.close(here)
+            levels.pop()
+            continue
+        try:
+            inner = os.open(below.pop(), _PLACE, dir_fd=here)
+        except OSError:
+            continue  # gone, exchanged, or deeper than we can have files open
+        levels.append((inner, _opened(inner)))
+
+
+def _opened(place: int) -> list[bytes]:
+    """The directories in one that is given its mode back: the very one, whatever its name is."""
+    name = b"/proc/self/fd/%d" % place
+    try:
+        os.chmod(name, 0o700)
+        with os.scandir(name) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # somebody else's: then it stays

@@ -1,0 +1,1 @@
+"""File calls that are carried out inside a sandbox."""

@@ -1,0 +1,162 @@
+"""Calls to one confined file helper: numbers, futures, frames, a socket that never blocks.
+
+Knows nothing of processes; whoever starts the helper gives it the other end of the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from handrail.errors import FilesError
+from handrail.sandboxed_files import frames
+
+_STEP = 256 * 1024
+#: Heads longer than this are read in a thread by whoever asked.
+SMALL_HEAD = 64 * 1024
+
+
+class Reply(NamedTuple):
+    """An answer as it came; ``result`` reads its head, which takes a while for long listings."""
+
+    head: bytes
+    body: bytes
+
+    def result(self) -> Any:
+        """What the helper answered; raises FilesError when the operation failed."""
+        answer = frames.decode_head(self.head)
+        if len(answer) == 2:
+            return answer[1]
+        _, _, message, kind, path = answer
+        raise FilesError(message, kind=kind, path=path)
+
+
+class FileHelperClient:
+    """One end of the socket, on one event loop."""
+
+    def __init__(
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._loop = loop
+        self._lost = lost
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        #: Calls nobody waits for any more and that were not answered yet.
+        self._given_up: set[int] = set()
+        self._reader = frames.FrameReader()
+        self._unsent: deque[memoryview] = deque()
+        self.alive = True
+        loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def hung(self) -> int:
+        """How many calls were given up and are still with the helper."""
+        return len(self._given_up)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._waiting)
+
+    async def call(
+        self, op: str, arguments: list[Any], body: bytes | memoryview = b"", *, deadline: float
+    ) -> Reply:
+        """One operation; raises FilesError when the helper is lost or too slow."""
+        if not self.alive:
+            raise _ended()
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._waiting[number] = future
+        self._send(frames.encode([number, op, arguments], body))
+        timer = self._loop.call_later(deadline, self._expire, number, deadline)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            if self._waiting.pop(number, None) is not None:  # cancelled
+                self._given_up.add(number)
+
+    def close(self) -> None:
+        """Hang up: the helper ends by itself, and whoever still waits is told."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        self._unsent.clear()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(_ended())
+
+    def _expire(self, number: int, deadline: float) -> None:
+        future = self._waiting.pop(number, None)
+        if future is not None and not future.done():
+            self._given_up.add(number)
+            text = f"the file operation did not finish within {deadline:g} s and was given up"
+            future.set_exception(FilesError(text))
+
+    def _send(self, pieces: list[bytes | memoryview]) -> None:
+        idle = not self._unsent
+        self._unsent.extend(memoryview(piece) for piece in pieces)
+        if idle and not self._flush():
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        if self._flush() and self.alive:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _flush(self) -> bool:
+        """Whether everything is on its way."""
+        try:
+            while self._unsent:
+                sent = self._sock.send(self._unsent[0])
+                if sent < len(self._unsent[0]):
+                    self._unsent[0] = self._unsent[0][sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._gone()
+        return True
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(_STEP)
+            if not data:
+                raise ConnectionResetError
+            for head, body in self._reader.feed(data):
+                self._answered(head, body)
+        except BlockingIOError:
+            return
+        except (OSError, frames.BrokenFrame):
+            self._gone()
+
+    def _answered(self, head: bytes, body: bytes) -> None:
+        # `[number,...`: the number alone is read here, the rest by whoever asked.
+        first = head[1:24].split(b",", 1)[0]
+        if not first.isdigit():
+            raise frames.BrokenFrame("an answer without a number")
+        number = int(first)
+        future = self._waiting.pop(number, None)
+        if future is None:
+            self._given_up.discard(number)
+        elif not future.done():
+            future.set_result(Reply(head, body))
+
+    def _gone(self) -> None:
+        if self.alive:
+            self.close()
+            self._lost()
+
+
+def _ended() -> FilesError:
+    return FilesError("the confined file helper has ended, so this call was not done; try again")

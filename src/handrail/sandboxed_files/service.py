@@ -1,0 +1,185 @@
+"""What a confined file helper does for its server: one operation per frame.
+
+The same functions that serve unconfined calls, called from inside a sandbox, so a file call sees
+what a command there would see.  Imports the standard library and this package only: whatever is
+imported has to be readable inside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from handrail.errors import FilesError
+from handrail.filesystem import copying, directories, local, regular_file, removal, walk
+from handrail.filesystem.handles import HandleTable, Mode
+from handrail.sandboxed_files.frames import path_bytes, path_text
+
+#: Content of a file travels in pieces of at most this; a multiple of 3, so that the base64 of
+#: the pieces can be put one behind the other.
+PIECE = 768 * 1024
+#: The server counts handles, for all its helpers together.
+_MANY = 1 << 16
+
+Answer = tuple[Any, bytes]
+Handle = list[str]  # whose, and its name
+_NOTHING: Answer = (None, b"")
+
+
+class FileService:
+    """The open files of one helper, and what can be done to others."""
+
+    def __init__(self) -> None:
+        #: Of the client, and of the server's own large writes.
+        self._tables = {"client": HandleTable(_MANY), "ours": HandleTable(_MANY)}
+        self._plans: dict[int, regular_file.ReadPlan] = {}
+        self._last_plan = 0
+        self._lock = threading.Lock()
+
+    def perform(self, op: str, arguments: list[Any], body: bytes) -> Answer:
+        """Head and body of the answer; raises FilesError."""
+        work = _OPERATIONS.get(op)
+        if work is None:
+            raise FilesError(f"the file helper knows no `{op}`")
+        return work(self, body, *arguments)
+
+    def close(self) -> None:
+        """Drop what is half written."""
+        for table in self._tables.values():
+            table.close_all()
+
+    # --- one path ------------------------------------------------------------------------
+
+    def _metadata(self, _: bytes, path: str, follow: bool) -> Answer:
+        found = local.get_metadata(path_bytes(path), follow=follow)
+        return (
+            [
+                found.is_directory,
+                found.is_file,
+                found.is_symlink,
+                found.size,
+                found.created_at_ms,
+                found.modified_at_ms,
+            ],
+            b"",
+        )
+
+    def _canonicalize(self, _: bytes, path: str) -> Answer:
+        return path_text(local.canonicalize(path_bytes(path))), b""
+
+    def _create_directory(self, _: bytes, path: str, recursive: bool, follow: bool) -> Answer:
+        directories.create_directory(path_bytes(path), recursive=recursive, follow=follow)
+        return _NOTHING
+
+    def _remove(self, _: bytes, path: str, recursive: bool, force: bool, follow: bool) -> Answer:
+        removal.remove(path_bytes(path), recursive=recursive, force=force, follow=follow)
+        return _NOTHING
+
+    def _copy(self, _: bytes, source: str, destination: str, recursive: bool) -> Answer:
+        copying.copy(path_bytes(source), path_bytes(destination), recursive=recursive)
+        return _NOTHING
+
+    def _read_directory(self, _: bytes, path: str) -> Answer:
+        found = directories.read_directory(path_bytes(path))
+        return [[path_text(e.name), e.is_directory, e.is_file] for e in found], b""
+
+    def _walk(self, _: bytes, path: str, *options: Any) -> Answer:
+        found = walk.walk(path_bytes(path), walk.WalkOptions(*options))
+        parents: dict[bytes, int] = {}
+        entries = [
+            [parents.setdefault(e.parent, len(parents)), path_text(e.name), e.is_directory]
+            for e in found.entries
+        ]
+        problems = [[path_text(p.path), p.message] for p in found.errors]
+        return [[path_text(p) for p in parents], entries, problems, found.truncated], b""
+
+    # --- content, in pieces ------------------------------------------------------------
+
+    def _read(self, _: bytes, path: str, follow: bool) -> Answer:
+        """The first piece, the size, and a number to ask for more with (0: that was all)."""
+        plan = regular_file.ReadPlan(path_bytes(path), follow=follow)
+        try:
+            piece = plan.next_block(PIECE)
+            if plan.delivered >= plan.size or not piece:
+                plan.close()
+                return [len(piece), 0], piece
+        except BaseException:
+            plan.close()
+            raise
+        with self._lock:
+            self._last_plan += 1
+            number = self._last_plan
+            self._plans[number] = plan
+        return [plan.size, number], piece
+
+    def _read_on(self, _: bytes, number: int) -> Answer:
+        """The next piece; empty at the end, and then the number is free."""
+        with self._lock:
+            plan = self._plans.get(number)
+        piece = plan.next_block(PIECE) if plan is not None else b""
+        if not piece:
+            self._read_end(b"", number)
+        return None, piece
+
+    def _read_end(self, _: bytes, number: int) -> Answer:
+        with self._lock:
+            plan = self._plans.pop(number, None)
+        if plan is not None:
+            plan.close()
+        return _NOTHING
+
+    def _write(self, body: bytes, path: str, follow: bool) -> Answer:
+        local.write_file(path_bytes(path), body, follow=follow)
+        return _NOTHING
+
+    # --- handles ---------------------------------------------------------------------------
+
+    def _open(self, _: bytes, handle: Handle, path: str, mode: str, follow: bool) -> Answer:
+        table, name = self._find(handle)
+        table.open(name, path_bytes(path), Mode(mode), follow=follow)
+        return _NOTHING
+
+    def _read_block(self, _: bytes, handle: Handle, offset: int, length: int) -> Answer:
+        table, name = self._find(handle)
+        data, eof = table.read_block(name, offset, length)
+        return eof, data
+
+    def _write_block(self, body: bytes, handle: Handle, offset: int) -> Answer:
+        table, name = self._find(handle)
+        table.write_block(name, offset, body)
+        return _NOTHING
+
+    def _close(self, _: bytes, handle: Handle) -> Answer:
+        table, name = self._find(handle)
+        table.close(name)
+        return _NOTHING
+
+    def _forget(self, _: bytes, handle: Handle) -> Answer:
+        table, name = self._find(handle)
+        table.forget(name)
+        return _NOTHING
+
+    def _find(self, handle: Handle) -> tuple[HandleTable, str]:
+        owner, name = handle
+        return self._tables[owner], name
+
+
+_OPERATIONS: dict[str, Callable[..., Answer]] = {
+    "metadata": FileService._metadata,
+    "canonicalize": FileService._canonicalize,
+    "createDirectory": FileService._create_directory,
+    "remove": FileService._remove,
+    "copy": FileService._copy,
+    "readDirectory": FileService._read_directory,
+    "walk": FileService._walk,
+    "read": FileService._read,
+    "readOn": FileService._read_on,
+    "readEnd": FileService._read_end,
+    "write": FileService._write,
+    "open": FileService._open,
+    "readBlock": FileService._read_block,
+    "writeBlock": FileService._write_block,
+    "close": FileService._close,
+    "forget": FileService._forget,
+}

@@ -1,0 +1,162 @@
+"""The HTTP surface of a listener: one request in, an answer or a receiver out.
+
+Pure but for what it is given.  The order of the rules is the point:
+
+  1. Origin      browsers send it, clients do not: 403 before anything is looked at
+  2. Host        a name that is not ours is DNS rebinding: 403
+  3. path, then method, then the upgrade headers
+  4. authentication, only where something is given away: the upgrade and /metrics
+
+A probe of /readyz needs no token, and a wrong method is told so without one, as with the
+Codex exec-server 0.166.  That server looks at no Host at all; ours is rule 2.  Whoever sends
+an answer of status 401 asks ``auth.Throttle`` first how long to wait.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+
+from handrail.server.auth import Authenticator, AuthFailure, Principal
+from handrail.telemetry import prometheus
+from handrail.transport.base import Receiver
+from handrail.transport.http_head import HttpRequest, HttpResponse, upgrade_problem
+
+_READ = ("GET", "HEAD")
+_ALLOW_READ = (("Allow", "GET,HEAD"),)
+_NOT_FOUND = HttpResponse(404)
+_FORBIDDEN_ORIGIN = HttpResponse(403)
+_FORBIDDEN_HOST = HttpResponse(
+    403,
+    b"the Host header names neither this address nor a loopback name;"
+    b" connect by IP address, or start the server with that host allowed",
+)
+
+
+class HttpFront:
+    """Decides about each request of one listener.  Instances are its ``Route``.
+
+    ``bound_host`` is the address listened on, without the port.  ``allowed_origins`` are
+    compared whole (``https://example.org``), ``allowed_hosts`` with or without a port.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        metrics_text: Callable[[], bytes],
+        new_receiver: Callable[[Principal], Receiver],
+        bound_host: str,
+        allowed_origins: Iterable[str] = (),
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:
+        self._authenticator = authenticator
+        self._metrics_text = metrics_text
+        self._new_receiver = new_receiver
+        self._bound = _address(bound_host.strip("[]"))
+        self._bound_name = _bare(bound_host)
+        self._origins = frozenset(origin.strip().rstrip("/").lower() for origin in allowed_origins)
+        self._hosts = frozenset(_bare(host) for host in allowed_hosts)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Receiver:
+        return self._refusal(request) or self._route(request)
+
+    def _refusal(self, request: HttpRequest) -> HttpResponse | None:
+        origins = [value for name, value in request.headers if name.lower() == "origin"]
+        if any(origin.strip().lower() not in self._origins for origin in origins):
+            return _FORBIDDEN_ORIGIN
+        hosts = [value for name, value in request.headers if name.lower() == "host"]
+        if len(hosts) > 1 or (not hosts and request.version != "HTTP/1.0"):
+            return HttpResponse(400, b"exactly one Host header is needed")
+        if hosts and not self._is_ours(hosts[0]):
+            return _FORBIDDEN_HOST
+        return None
+
+    def _is_ours(self, value: str) -> bool:
+        host = _host_of(value)
+        if host is None:
+            return False
+        if host == "localhost" or host in self._hosts or _bare(value) in self._hosts:
+            return True
+        address = _address(host)
+        if address is None:
+            return host == self._bound_name
+        if address.is_loopback or address == self._bound:
+            return True
+        # Bound to every address, we do not know our own ones.  Rebinding needs a name.
+        return self._bound is not None and self._bound.is_unspecified
+
+    def _route(self, request: HttpRequest) -> HttpResponse | Receiver:
+        if request.path == "/":
+            return self._upgrade(request)
+        if request.path == "/readyz":
+            return HttpResponse(200) if request.method in _READ else _not_allowed()
+        if request.path == "/metrics":
+            return self._metrics(request)
+        return _NOT_FOUND
+
+    def _upgrade(self, request: HttpRequest) -> HttpResponse | Receiver:
+        if request.method != "GET":
+            return HttpResponse(405, b"Request method must be `GET`", headers=(("Allow", "GET"),))
+        problem = upgrade_problem(request)
+        if problem is not None:
+            # RFC 6455, 4.4: name the version we speak, in case theirs was the problem.
+            version = (("Sec-WebSocket-Version", "13"),)
+            return HttpResponse(400, problem.encode(), headers=version)
+        who = self._authenticator.check(request)
+        if isinstance(who, AuthFailure):
+            return _unauthorized(who)
+        return self._new_receiver(who)
+
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in _READ:
+            return _not_allowed()
+        who = self._authenticator.check(request)
+        if isinstance(who, AuthFailure):
+            return _unauthorized(who)
+        return HttpResponse(200, self._metrics_text(), content_type=prometheus.CONTENT_TYPE)
+
+
+def _not_allowed() -> HttpResponse:
+    return HttpResponse(405, headers=_ALLOW_READ)
+
+
+def _unauthorized(failure: AuthFailure) -> HttpResponse:
+    challenge = (("WWW-Authenticate", "Bearer"),)
+    return HttpResponse(failure.status, failure.body, headers=challenge)
+
+
+def _bare(host: str) -> str:
+    """A host for comparing: lower-case, without brackets around an address that has no port."""
+    host = host.strip().lower()
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1]
+    return host.removesuffix(".")
+
+
+def _host_of(value: str) -> str | None:
+    """The host of a Host header without port, brackets and the dot of the root; None if the
+    header has no such form."""
+    value = value.strip().lower()
+    if value.startswith("["):
+        host, bracket, port = value[1:].partition("]")
+        if not bracket or ":" not in host or (port and not port.startswith(":")):
+            return None
+        port = port[1:]
+    else:
+        host, _, port = value.partition(":")
+        host = host.removesuffix(".")
+    if not host or not (port == "" or (port.isascii() and port.isdigit())):
+        return None
+    return host
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address a literal means.  Only the usual spelling: browsers send no other, and
+    ``127.1`` or ``0x7f000001`` are names to us."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

@@ -1,0 +1,1 @@
+"""HTTP requests that the server makes for its clients."""

@@ -1,0 +1,344 @@
+"""``fs/*``: URIs and base64 here, the work itself in threads of the file pool.
+
+Everything that takes time, encoding included, happens in the thread; the loop only sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from handrail.errors import FilesError, RpcError
+from handrail.filesystem import copying, directories, local, regular_file, removal, walk
+from handrail.filesystem.handles import HandleTable, Mode
+from handrail.filesystem.pool import FilePool
+from handrail.filesystem.watch import MissingWatch, WatchSlot
+from handrail.protocol import codec, path_uri
+from handrail.protocol.envelope import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    NOT_FOUND,
+)
+from handrail.protocol.environment import Nothing
+from handrail.protocol.filesystem import (
+    CopyParams,
+    CreateDirectoryParams,
+    DirectoryEntryShape,
+    HandleParams,
+    HandleResult,
+    LinkParams,
+    MetadataResult,
+    OpenParams,
+    PathParams,
+    PathResult,
+    ReadBlockParams,
+    ReadDirectoryResult,
+    RemoveParams,
+    WalkParams,
+    WatchMissingParams,
+    WatchMissingResult,
+    WriteBlockParams,
+    WriteFileParams,
+)
+from handrail.server.raw_results import Parts, Streamed
+from handrail.server.sandboxed_files_pool import FileHelper, FileHelpers
+
+if TYPE_CHECKING:
+    from handrail.server.connection import Connection
+
+T = TypeVar("T")
+
+#: Seconds for one call; a file system that hangs longer is given up on.
+DEADLINE = 60.0
+#: Files up to this size are read and encoded in one go, larger ones are sent in pieces.
+WHOLE = 8 * 1024 * 1024
+#: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
+PIECE = 384 * 1024
+
+_NOTHING = Nothing()
+_CODES = {
+    "not_found": NOT_FOUND,
+    "invalid_input": INVALID_REQUEST,
+    "permission_denied": INVALID_REQUEST,
+}
+
+
+class ConnectionFiles:
+    """What one connection has open; ends with it."""
+
+    def __init__(self, conn: Connection, pool: FilePool) -> None:
+        self.pool = pool
+        self._conn = conn
+        self._helpers: FileHelpers | None = None
+        self._spawn = conn.server.spawn_task
+        self.handles = HandleTable()
+        self.watch = WatchSlot(conn.server.loop, conn.missing_changed)
+
+    @property
+    def helpers(self) -> FileHelpers:
+        """The confined helpers; most connections need none."""
+        if self._helpers is None:
+            server = self._conn.server
+            self._helpers = FileHelpers(server.launcher, server.loop, server.ending_helpers)
+        return self._helpers
+
+    @property
+    def confined_handles(self) -> int:
+        """How many handles are open under sandboxes."""
+        return 0 if self._helpers is None else len(self._helpers.handles)
+
+    def helper_of(self, handle_id: str) -> FileHelper | None:
+        """Who has this handle open, if it was opened under a sandbox."""
+        return None if self._helpers is None else self._helpers.handles.get(handle_id)
+
+    def close(self) -> None:
+        self.watch.close()
+        if self._helpers is not None:
+            self._helpers.close()
+        if len(self.handles) and self._conn.server.draining:
+            self.handles.close_all()  # tasks are about to be cancelled, and nobody is served
+        elif len(self.handles):
+            # Dropping a half-written file touches the disk.
+            self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
+
+
+async def _run(conn: Connection, work: Callable[..., T], *args: Any, **options: Any) -> T:
+    try:
+        return await conn.files.pool.run(work, *args, deadline=DEADLINE, **options)
+    except FilesError as error:
+        raise rpc_error(error) from None
+
+
+def rpc_error(error: FilesError) -> RpcError:
+    """The wire's code for a failed file call."""
+    path = error.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    data = {"kind": error.kind, "path": path}
+    return RpcError(_CODES.get(error.kind, INTERNAL_ERROR), str(error), data)
+
+
+def native_path(uri: str) -> bytes:
+    try:
+        return path_uri.to_path(uri)
+    except path_uri.NotNative as error:
+        raise RpcError(INVALID_REQUEST, str(error)) from None
+    except path_uri.BadUri as error:
+        raise RpcError(INVALID_PARAMS, str(error)) from None
+
+
+def default(value: bool | None, otherwise: bool) -> bool:
+    return otherwise if value is None else value
+
+
+async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
+    follow = default(params.follow_symlinks, True)
+    return await _run(conn, _read_file, native_path(params.path), follow, discard=_drop_result)
+
+
+def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
+    plan = regular_file.ReadPlan(path, follow=follow)
+    if plan.size > WHOLE:
+        return Streamed(b'{"dataBase64":"', lambda: _piece(plan), b'"}', plan.close)
+    with plan:
+        parts = [codec.encode_base64(piece) for piece in plan]
+    return Parts([b'{"dataBase64":"', *parts, b'"}'])
+
+
+def _drop_result(result: Parts | Streamed) -> None:
+    if isinstance(result, Streamed):
+        result.close()
+
+
+def _piece(plan: regular_file.ReadPlan) -> bytes:
+    return codec.encode_base64(plan.next_block(PIECE))
+
+
+async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
+    follow = default(params.follow_symlinks, True)
+    await _run(conn, _write_file, native_path(params.path), params.data_base64, follow)
+    return _NOTHING
+
+
+def _write_file(path: bytes, text: str, follow: bool) -> None:
+    try:
+        data = codec.decode_base64(text, "dataBase64")
+    except RpcError as error:
+        text = f"fs/writeFile requires valid base64 dataBase64: {error}"
+        raise FilesError(text, kind="invalid_input") from None
+    local.write_file(path, data, follow=follow)
+
+
+async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:
+    await _run(
+        conn,
+        directories.create_directory,
+        native_path(params.path),
+        recursive=default(params.recursive, True),
+        follow=default(params.follow_symlinks, True),
+    )
+    return _NOTHING
+
+
+def get_metadata(conn: Connection, params: LinkParams) -> Any:
+    path = native_path(params.path)
+    try:
+        # What the kernel has in memory is answered here: a thread costs more than the answer.
+        return metadata_result(local.metadata_at_once(path))
+    except BlockingIOError:
+        return _metadata_later(conn, path, default(params.follow_symlinks, True))
+    except FilesError as error:
+        raise rpc_error(error) from None
+
+
+async def _metadata_later(conn: Connection, path: bytes, follow: bool) -> MetadataResult:
+    return metadata_result(await _run(conn, local.get_metadata, path, follow=follow))
+
+
+def metadata_result(found: local.Metadata) -> MetadataResult:
+    return MetadataResult(
+        is_directory=found.is_directory,
+        is_file=found.is_file,
+        is_symlink=found.is_symlink,
+        size=found.size,
+        created_at_ms=found.created_at_ms,
+        modified_at_ms=found.modified_at_ms,
+    )
+
+
+async def canonicalize(conn: Connection, params: PathParams) -> PathResult:
+    found = await _run(conn, local.canonicalize, native_path(params.path))
+    return PathResult(path=path_uri.to_uri(found))
+
+
+async def read_directory(conn: Connection, params: PathParams) -> Parts:
+    return await _run(conn, _read_directory, native_path(params.path))
+
+
+def _read_directory(path: bytes) -> Parts:
+    return directory_parts(path, directories.read_directory(path))
+
+
+def directory_parts(path: bytes, found: list[directories.DirectoryEntry]) -> Parts:
+    entries = [_entry(path, entry.name, entry.is_directory, entry.is_file) for entry in found]
+    return Parts([codec.encode(ReadDirectoryResult(entries=entries))])
+
+
+def _entry(parent: bytes, name: bytes, is_directory: bool, is_file: bool) -> DirectoryEntryShape:
+    try:
+        text, uri = name.decode(), None
+    except UnicodeDecodeError:
+        text = name.decode("utf-8", "replace")
+        uri = path_uri.to_uri(parent.rstrip(b"/") + b"/" + name)
+    return DirectoryEntryShape(file_name=text, is_directory=is_directory, is_file=is_file, uri=uri)
+
+
+async def walk_tree(conn: Connection, params: WalkParams) -> Parts:
+    options = params.options
+    return await _run(
+        conn,
+        _walk,
+        native_path(params.path),
+        walk.WalkOptions(
+            max_depth=options.max_depth,
+            max_directories=options.max_directories,
+            max_entries=options.max_entries,
+            follow_directory_symlinks=options.follow_directory_symlinks,
+            prune_hidden_directories=options.prune_hidden_directories,
+        ),
+    )
+
+
+def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
+    return walk_parts(walk.walk(path, options))
+
+
+def walk_parts(result: walk.WalkResult) -> Parts:
+    """Put together by hand: tens of thousands of entries, most with the same beginning."""
+    parts: list[bytes] = []
+    parent, prefix = None, b""
+    for entry in result.entries:
+        if entry.parent is not parent:
+            parent = entry.parent
+            prefix = b'{"path":"' + path_uri.to_uri(parent).encode()
+        kind = b"directory" if entry.is_directory else b"file"
+        parts.append(b'%b%b","kind":"%b"}' % (prefix, path_uri.quote(entry.name), kind))
+    errors = [
+        {"path": path_uri.to_uri(error.path), "message": error.message} for error in result.errors
+    ]
+    tail = b'],"errors":%b,"truncated":%b}' % (
+        codec.encode(errors),
+        codec.encode(result.truncated),
+    )
+    return Parts([b'{"entries":[', b",".join(parts), tail])
+
+
+async def remove(conn: Connection, params: RemoveParams) -> Nothing:
+    await _run(
+        conn,
+        removal.remove,
+        native_path(params.path),
+        recursive=default(params.recursive, True),
+        force=default(params.force, True),
+        follow=default(params.follow_symlinks, True),
+    )
+    return _NOTHING
+
+
+async def copy(conn: Connection, params: CopyParams) -> Nothing:
+    source, destination = native_path(params.source_path), native_path(params.destination_path)
+    await _run(conn, copying.copy, source, destination, recursive=params.recursive)
+    return _NOTHING
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
+    mode = Mode.READ if params.mode == "read" else Mode.REPLACE
+    handles, name = conn.files.handles, params.handle_id
+    await _run(
+        conn,
+        handles.open,
+        name,
+        native_path(params.path),
+        mode,
+        discard=lambda _: handles.forget(name),
+    )
+    return HandleResult(handle_id=params.handle_id)
+
+
+async def read_block(conn: Connection, params: ReadBlockParams) -> Parts:
+    return await _run(
+        conn, _read_block, conn.files.handles, params.handle_id, params.offset, params.len
+    )
+
+
+def _read_block(handles: HandleTable, handle_id: str, offset: int, length: int) -> Parts:
+    data, eof = handles.read_block(handle_id, offset, length)
+    return Parts([b'{"chunk":"', codec.encode_base64(data), b'","eof":%b}' % codec.encode(eof)])
+
+
+async def write_block(conn: Connection, params: WriteBlockParams) -> Nothing:
+    data = codec.decode_base64(params.chunk, "chunk")
+    handles = conn.files.handles
+    await _run(conn, handles.write_block, params.handle_id, params.offset, data)
+    return _NOTHING
+
+
+async def close_file(conn: Connection, params: HandleParams) -> Nothing:
+    await _run(conn, conn.files.handles.close, params.handle_id)
+    return _NOTHING
+
+
+async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMissingResult:
+    paths = [native_path(uri) for uri in params.missing]
+    slot = conn.files.watch
+    if not slot.claim(params.watch_id):
+        return WatchMissingResult(watching=False)
+    watch = await _run(conn, MissingWatch.arm, paths, discard=_close_watch)
+    return WatchMissingResult(watching=slot.hold(params.watch_id, watch))
+
+
+def _close_watch(watch: MissingWatch | None) -> None:
+    if watch is not None:
+        watch.close()

@@ -1,0 +1,119 @@
+"""Ends of processes: signals, terminate, and the list of those that are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from handrail.errors import RpcError
+from handrail.process.child import Child
+from handrail.process.spec import signal_number
+from handrail.process.table import Starting
+from handrail.protocol import path_uri
+from handrail.protocol.envelope import INVALID_PARAMS
+from handrail.protocol.environment import Empty, Nothing
+from handrail.protocol.process import (
+    ListResult,
+    ProcessInfo,
+    SignalParams,
+    TerminateParams,
+    TerminateResult,
+)
+from handrail.server.methods import process_lookup
+from handrail.server.notifier import exit_shape
+
+if TYPE_CHECKING:
+    from handrail.server.connection import Connection
+
+_NOTHING = Nothing()
+
+
+async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
+    number = signal_number(params.signal)
+    child = process_lookup.entry(conn, params.process_id)
+    reachable = isinstance(child, Child) and (child.running or params.tree)
+    # The wire knows `interrupt` alone and refuses other names; ours are understood where they
+    # have an effect, so that a client of the wire is answered as it expects for the rest.
+    if number is not None and params.signal != "interrupt" and not reachable:
+        raise RpcError(
+            INVALID_PARAMS,
+            f"process {params.process_id[:80]} is not running here, so it takes no"
+            f" `{params.signal[:40]}`; ask process/list for those that are",
+        )
+    if number is None:
+        raise RpcError(
+            INVALID_PARAMS,
+            f"no signal `{params.signal[:40]}` for this process; use `interrupt`, or for one that"
+            " runs a name such as `term`",
+        )
+    if isinstance(child, Child):
+        await child.signal(number, tree=params.tree)
+    return _NOTHING
+
+
+def process_terminate(conn: Connection, params: TerminateParams) -> Any:
+    if process_lookup.entry(conn, params.process_id) is None and conn.calls.cancel_queued_start(
+        params.process_id
+    ):
+        return TerminateResult(running=True)
+    return _terminate(conn, params)
+
+
+async def _terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
+    grace = min(
+        (process_lookup.u64("graceMs", params.grace_ms) or 0) / 1000, process_lookup.LONGEST_WAIT
+    )
+    session = conn.session
+    child = process_lookup.entry(conn, params.process_id)
+    if isinstance(child, Starting):
+        assert session is not None  # noqa: S101 (checked with the handshake)
+        session.table.cancel_start(child)
+        return TerminateResult(running=True)
+    if child is None:
+        if params.tree and session is not None:
+            for forgotten in session.table.left_behind(params.process_id):
+                await forgotten.kill()
+        return TerminateResult(running=False)
+    if not child.running:
+        if params.tree:
+            await child.kill()
+        return TerminateResult(running=False)
+    if grace:
+        child.ask_to_end(grace)  # before the answer: it happens whatever becomes of us
+        conn.server.spawn_task(child.see_out(grace))
+    else:
+        await child.kill()
+    return TerminateResult(running=True)
+
+
+async def process_list(conn: Connection, params: Empty) -> ListResult:
+    session = conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    orphans = await conn.server.launcher.orphans()
+    rows = [_info(child, orphans.get(child.number, 0)) for child in session.table]
+    for child in session.table.left_behind():
+        if child.number in orphans:
+            rows.append(_info(child, orphans[child.number]))
+    for child in conn.server.sessions.detached(session.owner):
+        rows.append(_info(child, orphans.get(child.number, 0), detached=True))
+    return ListResult(processes=rows)
+
+
+def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
+    state = "running" if child.running else "closed" if child.closed else "exited"
+    words, cwd = child.spec.command
+    return ProcessInfo(
+        process_id=child.key,
+        name=child.spec.name,
+        argv=[word.decode("utf-8", "replace") for word in words],
+        cwd=path_uri.to_uri(cwd),
+        tty=child.spec.tty,
+        pid=child.pid if child.running else None,
+        state=state,  # type: ignore[arg-type]
+        exit=exit_shape(child),
+        started_at_ms=int(child.started_at * 1000),
+        output_bytes=child.log.bytes_total,
+        next_seq=child.log.next_seq,
+        orphans=orphans,
+        held_open=child.held_open,
+        detached=detached,
+    )

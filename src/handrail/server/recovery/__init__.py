@@ -1,0 +1,1 @@
+"""One server after another: state directory, adoption, upgrade, a lost keeper."""

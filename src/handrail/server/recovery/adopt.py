@@ -1,0 +1,138 @@
+"""What a server finds of the one before it: sessions, processes, their output and their exits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from handrail.errors import KeeperLost, UsageError
+from handrail.process.keeper_client import start
+from handrail.process.keeper_client.launcher import Found, Launcher
+from handrail.process.recovery import release, start_note
+from handrail.process.recovery.revive import revive
+from handrail.process.recovery.start_note import Note
+from handrail.process.spec import ProcessSpec
+from handrail.server.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+
+async def adopt(
+    sessions: Sessions, launcher: Launcher, loop: asyncio.AbstractEventLoop
+) -> tuple[int, int]:
+    """Go on with everything the keeper holds; how many sessions and processes that were."""
+    began = time.monotonic()
+    kept, found = await launcher.found()
+    if any(one.cut for one in found):
+        for one in found:
+            for fd in one.fds.values():
+                os.close(fd)
+        raise UsageError(
+            f"the {len(found)} processes of the server before us need more descriptors than we may"
+            " open; they are left as they are: raise `ulimit -n` and start again"
+        )
+
+    def contain(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
+        return _contained(spec, found, listener, calls, launcher, loop)
+
+    sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
+    count = 0
+    for one, note, detached in _newest(kept, found, launcher):
+        session = sessions.get(note.owner)
+        if session is None and not detached:
+            _end(one, launcher)
+            continue
+        try:
+            child, closed_ago = revive(one, note, launcher, loop, contain)
+        except (OSError, ValueError) as error:
+            # Its output cannot be read, so nobody could ever tell what it did.
+            log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
+            _end(one, launcher)
+            continue
+        if session is None:
+            sessions.revive_detached(note.owner, child, closed_ago)
+        else:
+            session.table.revive(child, closed_ago)
+        count += 1
+    if found:
+        log.warning(
+            "took over %d processes of %d sessions in %.0f ms",
+            count,
+            len(sessions),
+            (time.monotonic() - began) * 1000,
+        )
+    return len(sessions), count
+
+
+def _contained(
+    spec: ProcessSpec,
+    found: Found,
+    listener: int,
+    calls: int,
+    launcher: Launcher,
+    loop: asyncio.AbstractEventLoop,
+) -> ProcessSpec:
+    """A process in a sandbox: its signals go inside, its calls are answered, its end is read."""
+    from handrail.sandbox.bwrap.instance import RunningSandbox
+    from handrail.sandbox.verdict import judge
+
+    inside = RunningSandbox.found(found.pid, tty=spec.tty)
+    if listener >= 0:
+        inside.go_on(listener, calls, loop, partial(launcher.keep, found.child, release.CALLS))
+    return replace(spec, containment=inside, judge=judge)
+
+
+async def renew_keeper(launcher: Launcher) -> None:
+    """Have the keeper become the program that belongs to us; it loses nothing by that."""
+    reason = await asyncio.to_thread(start.check_keeper)
+    if reason is None:
+        try:
+            await launcher.replace_keeper(*start.PROGRAM)
+        except KeeperLost as error:
+            reason = str(error)
+    if reason is not None:
+        log.error("the keeper stays the one it was: %s", reason)
+
+
+def _newest(
+    kept: dict[bytes, bytes], found: list[Found], launcher: Launcher
+) -> list[tuple[Found, Note, bool]]:
+    """Each process with its note, and whether it is nobody's.
+
+    An id may be there twice: used again while the keeper still had the one before, because it
+    had left somebody behind or the keeper was not told in time.  That one gets another id.
+    """
+    chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
+    for one in found:
+        note = start_note.decode(one.note)
+        if note is None:
+            _end(one, launcher)
+            continue
+        move = start_note.moved(kept.get(b"child/%d" % one.child))
+        if move is not None:
+            note = msgspec.structs.replace(note, owner=move.owner, key=move.key)
+        this = (one, note, move is not None and move.detached)
+        other = chosen.setdefault((note.owner, note.key), this)
+        if other is not this:
+            older, newer = sorted((other, this), key=lambda each: each[1].started)
+            chosen[note.owner, note.key] = newer
+            if older[0].exit is None:
+                _end(older[0], launcher)
+            else:
+                spare = f"{note.key} (before {older[0].child})"
+                renamed = msgspec.structs.replace(older[1], key=spare)
+                chosen[note.owner, spare] = (older[0], renamed, older[2])
+    return list(chosen.values())
+
+
+def _end(one: Found, launcher: Launcher) -> None:
+    """Nobody can ask for this process any more: its session is gone."""
+    for fd in one.fds.values():
+        os.close(fd)
+    launcher.discard(one.child, running=one.exit is None)

@@ -1,0 +1,87 @@
+"""Processes whose keeper was killed, and that no server has taken over.
+
+No process has their descriptors any more, so they cannot be gone on with; they are ended by the
+next server on the same state directory.  They are known by the mark their keeper gave to
+everything it started (see ``keeper/spawn.py``), and the mark is in a file as long as anything that
+bears it may live.  A server that finds a keeper ends what bears the marks of all the others: a
+server that is killed just after its keeper may already have started the next one, and that one
+knows only what it was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+from handrail import private_places
+from handrail.process.recovery import tag_kill
+
+_FILE = "marks"
+_NEXT = "marks.next"
+_MOST_BYTES = 1 << 20
+
+
+def remember(directory: int, mark: int) -> None:
+    """A keeper with this mark is at work here."""
+    if mark in _marks(directory):
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = private_places.open_file(directory, _FILE, flags)
+    try:
+        os.write(file, b"%d\n" % mark)
+    finally:
+        os.close(file)
+
+
+def end(directory: int) -> int:
+    """Kill what is left of keepers that are gone; how many processes that were."""
+    marks = _marks(directory)
+    if not marks:
+        return 0
+    ended = tag_kill.end_all_of(marks)
+    forget(directory)
+    return ended
+
+
+def end_others(directory: int, keeper: int, known: Collection[int]) -> int:
+    """Kill what keepers other than this one have left, but for the families it was given.
+
+    ``known``: the marks of those families.  Says how many processes were found.
+    """
+    others = [mark for mark in _marks(directory) if mark != keeper]
+    if not others:
+        return 0
+    ended = tag_kill.end_all_of(others, known)
+    needed = [mark for mark in others if tag_kill.started_any(mark, known)]
+    with contextlib.suppress(OSError):  # then they are looked for once more
+        _write(directory, [*needed, keeper])
+    return ended
+
+
+def forget(directory: int) -> None:
+    """Nothing is left of any keeper here."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_FILE, dir_fd=directory)
+
+
+def _marks(directory: int) -> list[int]:
+    try:
+        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return []
+    try:
+        words = os.read(file, _MOST_BYTES).split()
+    finally:
+        os.close(file)
+    return list(dict.fromkeys(int(word) for word in words if word.isdigit()))
+
+
+def _write(directory: int, marks: list[int]) -> None:
+    """Put these into the place of what the file says, at once."""
+    file = private_places.open_file(directory, _NEXT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.write(file, b"".join(b"%d\n" % mark for mark in marks))
+    finally:
+        os.close(file)
+    os.rename(_NEXT, _FILE, src_dir_fd=directory, dst_dir_fd=directory)

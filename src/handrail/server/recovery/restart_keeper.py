@@ -1,0 +1,146 @@
+"""When the keeper dies and the server does not.
+
+The children go on, and we have their descriptors: output goes on, exits are seen by pidfd.  A new
+keeper is given copies of everything before it has even answered, so that a crash of the server
+after that loses nothing either.  A keeper that dies again and again is not started for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from handrail.errors import HandrailError
+from handrail.process.child import Child
+from handrail.process.keeper_client.launcher import Launcher
+from handrail.process.keeper_client.start import KeeperHandle
+from handrail.process.recovery import release, start_note, tag_kill
+from handrail.server.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+#: At most so many new keepers in so many seconds.
+BUDGET = 3
+BUDGET_SECONDS = 60.0
+#: How often one is tried to be started, and how soon again.
+_TRIES = 10
+_TRY_SECONDS = 0.5
+#: How soon a keeper that has too much to read is given more.
+_CROWD_SECONDS = 0.1
+
+
+class KeeperRestart:
+    """Starts the next keeper, within a budget."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        sessions: Sessions,
+        start: Callable[[], KeeperHandle],
+        give_up: Callable[[], None],
+        at_work: Callable[[int], None],
+    ) -> None:
+        self._launcher = launcher
+        self._sessions = sessions
+        self._start = start
+        self._give_up = give_up
+        self._at_work = at_work
+        self._starts: deque[float] = deque()
+        self._dead: set[int] = set()  # keepers, by their first mark
+        self._task: asyncio.Task[None] | None = None
+
+    def happened(self) -> None:
+        """The keeper is gone: see to the children ourselves and start another."""
+        now = time.monotonic()
+        while self._starts and self._starts[0] < now - BUDGET_SECONDS:
+            self._starts.popleft()
+        if len(self._starts) >= BUDGET:
+            log.error(
+                "the keeper has died %d times in %.0f s; the server stops",
+                BUDGET + 1,
+                BUDGET_SECONDS,
+            )
+            self._give_up()
+            return
+        log.error("the keeper is gone; its children go on, and a new keeper is started")
+        self._dead.add(self._launcher.mark)
+        for child in self._sessions.children():
+            release.watch(child)
+        self._task = asyncio.get_running_loop().create_task(self._replace())
+
+    async def _replace(self) -> None:
+        try:
+            handle = await self._next()
+            if not handle.found:  # else the one that dies still has its socket
+                self._starts.append(time.monotonic())
+            self._launcher.relink(handle)
+            left = deque(self._sessions.everything())
+
+            def give_at_once() -> None:
+                # Before it has answered, or even begun: it reads this too should we be killed now.
+                if not handle.found:
+                    self._sessions.save_all()
+                    self._give(left, wait=False)
+
+            await self._launcher.hello(give_at_once)
+            if handle.found:
+                self._sessions.save_all()
+        except (OSError, HandrailError) as error:
+            if self._task is not asyncio.current_task():
+                return  # that one has died as well, and is being replaced
+            log.error("no new keeper can be had (%s); the server stops", error)
+            self._give_up()
+            return
+        self._at_work(self._launcher.mark)
+        for _ in range(_TRIES):
+            self._give(left, wait=True)
+            if not left:
+                break
+            await asyncio.sleep(_CROWD_SECONDS)
+        for _, _, child in left:
+            log.error("process %r is lost with this server", child.key[:80])
+        self._launcher.restored()
+        # Started, and nobody was told: whoever asked for it got an error.
+        known = set(self._launcher.marks.values())
+        dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
+        await asyncio.to_thread(tag_kill.end_all_of, dead, known)
+
+    def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
+        """Give the new keeper what we have of each child, as far as it goes; with ``wait`` what
+        its socket does not take now is sent later."""
+        while left and (wait or not self._launcher.crowded):
+            owner, detached, child = left[0]
+            note = start_note.encode(owner, child.key, child.spec, child.started)
+            held = release.holdings(child)
+            end = None
+            if child.status is not None and child.exit is not None:
+                end = (child.status, child.exit.usage)
+            inside = child.spec.containment is not None
+            started = child.started[1]
+            try:
+                self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
+            except OSError as error:  # too many descriptors are on their way, or none is free
+                if wait:
+                    log.error("process %r cannot be handed over yet: %s", child.key[:80], error)
+                return
+            left.popleft()
+            if detached:
+                self._launcher.renote(
+                    child.number, start_note.move(owner, child.key, detached=True)
+                )
+            due = child.due
+            if due is not None and child.running:
+                self._launcher.end_by(child.number, due, again=True)
+
+    async def _next(self) -> KeeperHandle:
+        """The next keeper; what is missing for it (descriptors, room) may be there in a moment."""
+        for _ in range(_TRIES):
+            try:
+                return self._start()
+            except OSError as error:
+                log.error("no new keeper can be started yet: %s", error)
+                await asyncio.sleep(_TRY_SECONDS)
+        return self._start()

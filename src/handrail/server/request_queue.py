@@ -1,0 +1,333 @@
+"""The requests of one connection: which one runs, which one waits, and for how long.
+
+How it works.  A request whose handler can answer at once is answered in the same turn of the
+loop, without a task.  One that has to wait becomes a task and holds a permit of its lane, so
+that at most N of a lane run; a request that only waits for the world (a long poll, a full
+stdin) gives its permit back unless the server was told to count strictly, for it must not
+keep others out.  Before ``initialized`` everything is answered strictly in order, and with
+``--concurrent-requests 1`` always.
+
+What a client may pile up is bounded: unanswered requests, and answers it does not read.
+Beyond either its socket is left alone until it catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from handrail.errors import HandrailError, RpcError
+from handrail.protocol import codec
+from handrail.protocol.envelope import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Request,
+)
+from handrail.protocol.methods import INITIALIZE, Lane
+from handrail.server.method_dispatch import MethodRow
+from handrail.server.raw_results import Parts, Streamed
+
+if TYPE_CHECKING:
+    from handrail.server.connection import Connection
+    from handrail.telemetry.otel import RequestSpan
+
+log = logging.getLogger(__name__)
+
+#: Unanswered requests of one client before its socket is left alone.
+MOST_REQUESTS = 8192
+#: The same in bytes, and what is too small to be counted.
+MOST_REQUEST_BYTES = 64 * 1024 * 1024
+SMALL_REQUEST = 4096
+#: A request this soon after the last answer is part of a quick conversation ...
+QUICK_SECONDS = 0.0003
+#: ... and the loop looks this long for the next one before it sleeps.
+AWAKE_SECONDS = 0.00015
+#: Unread answers of one client, in bytes, before the same.
+MOST_UNREAD = 4 * 1024 * 1024
+
+
+class QueuedRequest:
+    """One request on its way to an answer."""
+
+    __slots__ = ("arrived", "began", "lane", "over", "request", "row", "size", "span", "work")
+
+    def __init__(self, request: Request, row: MethodRow, lane: LaneState, size: int) -> None:
+        self.request = request
+        self.row = row
+        self.lane = lane
+        self.size = size
+        self.arrived = self.began = monotonic()
+        self.over = False
+        self.span: RequestSpan | None = None
+        self.work: Coroutine[Any, Any, Any] | None = None
+
+
+class LaneState:
+    """The permits of one lane and who waits for one."""
+
+    __slots__ = ("free", "waiting")
+
+    def __init__(self, permits: int) -> None:
+        self.free = permits
+        self.waiting: deque[QueuedRequest] = deque()
+
+
+class RequestQueue:
+    """All unanswered requests of one connection."""
+
+    def __init__(self, conn: Connection, permits: int, *, strict: bool) -> None:
+        self._conn = conn
+        self._strict = strict
+        self._rows = conn.server.rows
+        self._export = conn.server.export
+        ordinary = LaneState(permits)
+        self._lanes = {
+            Lane.ORDINARY: ordinary,
+            Lane.CONTROL: ordinary if permits == 1 else LaneState(permits),
+        }
+        self._early = LaneState(1)
+        self._tasks: dict[asyncio.Task[None], QueuedRequest] = {}
+        self._unanswered = 0
+        self._large_bytes = 0
+        self._held = False
+        self._answered = 0.0
+        self._awake_until = 0.0
+        self._awake = False
+        self._current_arrived = 0.0  # of the call whose handler is being called
+
+    def take(self, request: Request, size: int) -> None:
+        """A request has come in."""
+        row = self._rows.find(request.method)
+        if not self._conn.initialized or request.method == INITIALIZE:
+            lane = self._early
+        else:
+            lane = self._lanes[row.lane]
+        call = QueuedRequest(request, row, lane, size)
+        self._unanswered += 1
+        if size > SMALL_REQUEST:
+            self._large_bytes += size
+        if lane.free and not lane.waiting:
+            self._run(call)
+        else:
+            lane.waiting.append(call)
+        if self._unanswered > MOST_REQUESTS or self._large_bytes > MOST_REQUEST_BYTES:
+            self._hold()
+
+    # --- one call ------------------------------------------------------------------------
+
+    def _run(self, call: QueuedRequest) -> None:
+        """Answer now, or begin to."""
+        call.row.measures.queued.observe(call.began - call.arrived)
+        request = call.request
+        if self._export is not None:
+            trace = request.trace
+            call.span = self._export.request(
+                request.method,
+                trace.traceparent if trace is not None else None,
+                trace.tracestate if trace is not None else None,
+            )
+        self._current_arrived = call.arrived
+        try:
+            result = self._invoke(request, call.row)
+        except HandrailError as error:
+            self._refuse(request, error)
+            self._done(call, "error")
+            return
+        except Exception as bug:  # noqa: BLE001 (one handler must not end the connection)
+            self._failed(request, bug)
+            self._done(call, "error")
+            return
+        if isinstance(result, Coroutine):
+            call.lane.free -= 1
+            call.work = result
+            task = self._conn.server.loop.create_task(self._finish(call, result))
+            self._tasks[task] = call
+            task.add_done_callback(self._ended)
+            return
+        self._answer(request, result)
+        self._stay_awake(call, self._done(call, "success"))
+
+    def _stay_awake(self, call: QueuedRequest, now: float) -> None:
+        """Look for the next request a little longer, if this client asks one after the other.
+
+        Falling asleep and waking up costs such a client more than the answer itself.  Only a
+        request that came right after the last answer buys this time, so an idle or a slow
+        conversation never spins.
+        """
+        if call.arrived - self._answered < QUICK_SECONDS:
+            self._awake_until = now + AWAKE_SECONDS
+            if not self._awake:
+                self._awake = True
+                self._conn.server.loop.call_soon(self._look_again)
+        self._answered = now
+
+    def _look_again(self) -> None:
+        self._awake = monotonic() < self._awake_until and not self._tasks
+        if self._awake:
+            self._conn.server.loop.call_soon(self._look_again)
+
+    def _invoke(self, request: Request, row: MethodRow) -> Any:
+        params = None
+        if row.shape is not None:
+            given = request.params
+            params = codec.convert({} if given is None else given, row.shape)
+        elif not row.known:
+            raise RpcError(METHOD_NOT_FOUND, f"no method `{request.method[:200]}` here")
+        if row.family:
+            self._conn.check_handshake(row.family)
+        if row.handler is None:
+            raise RpcError(METHOD_NOT_FOUND, f"`{request.method}` is not offered by this server")
+        return row.handler(self._conn, params)
+
+    async def _finish(self, call: QueuedRequest, work: Coroutine[Any, Any, Any]) -> None:
+        request = call.request
+        outcome = "disconnected"
+        try:
+            answer = await work
+            if type(answer) is Streamed:
+                await self._conn.stream(request.id, answer)
+            else:
+                self._answer(request, answer)
+            outcome = "success"
+        except HandrailError as error:
+            self._refuse(request, error)
+            outcome = "error"
+        except asyncio.CancelledError:
+            raise
+        except Exception as bug:  # noqa: BLE001 (as in _run)
+            self._failed(request, bug)
+            outcome = "error"
+        finally:
+            self._settle(call, outcome)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        call = self._tasks.pop(task)
+        if not call.over:  # cancelled before its first step
+            if call.work is not None:
+                call.work.close()
+            self._settle(call, "disconnected")
+
+    def _settle(self, call: QueuedRequest, outcome: str) -> None:
+        call.over = True
+        call.lane.free += 1
+        self._done(call, outcome)
+        self._next(call.lane)
+
+    def _next(self, lane: LaneState) -> None:
+        while lane.waiting and lane.free and self._conn.transport.buffered <= MOST_UNREAD:
+            call = lane.waiting.popleft()
+            call.began = monotonic()
+            self._run(call)
+        if self._held:
+            self._release()
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _answer(self, request: Request, result: Any) -> None:
+        transport = self._conn.transport
+        if type(result) is Parts:
+            transport.send(b'{"id":%b,"result":' % codec.encode(request.id), *result.parts, b"}")
+            if result.sent is not None:
+                result.sent()
+        else:
+            transport.send(codec.result_message(request.id, result))
+        self.check_unread()
+
+    def _refuse(self, request: Request, error: HandrailError) -> None:
+        code, data = INTERNAL_ERROR, None
+        if isinstance(error, RpcError):
+            code, data = error.code, error.data
+        self._conn.transport.send(codec.error_message(request.id, code, str(error), data))
+        self.check_unread()
+
+    def _failed(self, request: Request, bug: Exception) -> None:
+        log.error("a bug in the handler of %s", request.method[:80], exc_info=bug)
+        text = "internal error; the server's log has the details"
+        self._conn.transport.send(codec.error_message(request.id, INTERNAL_ERROR, text))
+
+    def _done(self, call: QueuedRequest, outcome: str) -> float:
+        """Count it; the time."""
+        self._unanswered -= 1
+        if call.size > SMALL_REQUEST:
+            self._large_bytes -= call.size
+        now = monotonic()
+        measures = call.row.measures.outcomes[outcome]
+        measures.count.inc()
+        measures.seconds.observe(now - call.began)
+        measures.total_seconds.observe(now - call.arrived)
+        if call.span is not None:
+            call.span.end(outcome)
+        return now
+
+    # --- what the connection asks for ----------------------------------------------------------
+
+    def cancel_queued_start(self, process_id: str) -> bool:
+        """Refuse a start that waits for its permit, for the terminate that came after it."""
+        waiting = self._lanes[Lane.ORDINARY].waiting
+        for call in waiting:
+            params = call.request.params
+            if (
+                call.request.method == "process/start"
+                and type(params) is dict
+                and params.get("processId") == process_id
+                and call.arrived <= self._current_arrived
+            ):
+                waiting.remove(call)
+                text = f"process {process_id} start was cancelled"
+                self._refuse(call.request, RpcError(INVALID_REQUEST, text))
+                self._done(call, "error")
+                return True
+        return False
+
+    def park(self, lane: Lane) -> None:
+        """The request only waits for the world now: its permit is for others."""
+        if not self._strict:
+            state = self._lanes[lane]
+            state.free += 1
+            self._conn.server.loop.call_soon(self._next, state)
+
+    def unpark(self, lane: Lane) -> None:
+        if not self._strict:
+            self._lanes[lane].free -= 1
+
+    def go_on(self) -> None:
+        """The client reads again."""
+        for lane in self._lanes.values():
+            self._next(lane)
+        self._release()
+
+    def abandon(self) -> None:
+        """The client is gone: nobody wants the answers."""
+        for lane in {self._early, *self._lanes.values()}:
+            while lane.waiting:
+                call = lane.waiting.popleft()
+                call.began = monotonic()
+                self._done(call, "disconnected")
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- bounds --------------------------------------------------------------------------------
+
+    def check_unread(self) -> None:
+        if self._conn.transport.buffered > MOST_UNREAD:
+            self._hold()
+
+    def _hold(self) -> None:
+        if not self._held:
+            self._held = True
+            self._conn.transport.pause_reading()
+
+    def _release(self) -> None:
+        if (
+            self._held
+            and self._unanswered <= MOST_REQUESTS // 2
+            and self._large_bytes <= MOST_REQUEST_BYTES // 2
+            and self._conn.transport.buffered <= MOST_UNREAD
+        ):
+            self._held = False
+            self._conn.transport.resume_reading()

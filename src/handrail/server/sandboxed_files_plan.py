@@ -1,0 +1,245 @@
+"""From the ``sandbox`` of a file call to the plan its helper runs in.
+
+The plan is the one that a command with the same profile would get, with these differences: there
+is never a network, and no socket can be made; what the helper itself is made of (interpreter,
+standard library, this package) is readable also where the profile hides it; and a call that changes
+nothing gets a plan in which nothing can be changed.  Such a plan covers no missing names, so its
+helper can stay for as long as it likes: what a plan covers is there on the host meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import handrail
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.process.spec import ProcessSpec
+from handrail.protocol.envelope import INVALID_PARAMS
+
+if TYPE_CHECKING:
+    from handrail.filesystem.pool import FilePool
+    from handrail.sandbox.plan.plan import Plan
+    from handrail.sandbox.profile import Profile
+    from handrail.sandbox.sandbox import Sandbox
+    from handrail.server.connection import Connection
+    from handrail.server.sandboxed_files_pool import Confinement
+
+#: For calls that change nothing a plan is looked at again when this many times the cost of looking
+#: has passed: patterns in large trees take a while.  Calls that change something always look.
+PATIENCE = 20
+#: Profiles whose last plan is remembered.
+_MOST_KNOWN = 64
+
+
+class PlanConfinement:
+    """One plan, for as many helpers as there are connections that use it."""
+
+    def __init__(self, sandbox: Sandbox, profile: Profile, plan: Plan) -> None:
+        self._sandbox = sandbox
+        self._profile = profile
+        self.plan = plan
+        self.key: Hashable = _key(profile, plan)
+        #: Whether the host has to hold something for as long as a helper lives.
+        self.passing = bool(plan.masks)
+
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command inside; raises SandboxError."""
+        held = self._sandbox.contain(spec, self._profile)
+        inside = held.containment
+        return held, _nothing if inside is None else inside.sent
+
+
+class LandlockConfinement:
+    """The same where bubblewrap cannot work, for profiles that Landlock can hold."""
+
+    def __init__(self, profile: Profile, why: SandboxUnavailable) -> None:
+        from handrail.sandbox.landlock import ruleset
+
+        self._profile = profile
+        self._why = why
+        self.passing = False
+        self.key: Hashable = ("landlock", profile, ruleset.abi_version())
+
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command behind Landlock; raises SandboxError."""
+        from handrail.sandbox.landlock import backend
+
+        held, fd = backend.contain(spec, self._profile, self._why)
+        return held, lambda: os.close(fd)
+
+
+def _nothing() -> None:
+    """There is nothing to let go of."""
+
+
+class Confinements:
+    """The plans of a server's file calls, looked at again when it is time."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
+        #: What the look took that was taken beforehand, in seconds.
+        self._cost = 0.0
+
+    async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
+        """Have the look that ``get`` takes in a thread, if it may take a while."""
+        from handrail.server.methods.process_sandbox import planned
+
+        profile = _of_calls(profile, writes)
+        until, known = self._known.get(profile, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return
+        try:
+            preparation = self._sandbox.prepare(profile)
+        except SandboxError:
+            return  # which ``get`` has an answer for
+        if preparation is not None:
+            await planned(pool, preparation, "file")
+            self._cost = preparation.seconds
+
+    def get(self, profile: Profile, *, writes: bool) -> Confinement:
+        """The confinement for a profile and a kind of call; raises SandboxError."""
+        profile = _of_calls(profile, writes)
+        try:
+            return self._planned(profile, patience=0 if writes else PATIENCE)
+        except SandboxUnavailable as why:
+            hidden = [path for path in _runtime() if not _readable(profile, path)]
+            return LandlockConfinement(_with_readable(profile, hidden), why)
+
+    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
+        now = time.monotonic()
+        until, known = self._known.get(profile, (0.0, None))
+        if known is not None and now < until:
+            return known
+        fitting, plan = self._plan(profile)
+        if known is None or known.plan is not plan:
+            known = PlanConfinement(self._sandbox, fitting, plan)
+        after = time.monotonic() + self._cost
+        self._cost = 0.0
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[profile] = (after + patience * (after - now), known)
+        return known
+
+    def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
+        plan = self._sandbox.plan(profile)
+        hidden = _hidden(plan)
+        if not hidden:
+            return profile, plan
+        profile = _with_readable(profile, hidden)
+        return profile, self._sandbox.plan(profile)
+
+
+async def confinement_of(
+    conn: Connection, given: dict[str, Any], *, writes: bool
+) -> Confinement | None:
+    """The plan; None when the profile confines no file.  Raises the wire's errors."""
+    from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
+
+    server = conn.server
+    session = conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    check_private_tmp(session, given)
+    profile = profile_of(server.sandbox, given, b"/")
+    if not profile.confined or _all_files(profile):
+        return None
+    try:
+        await server.confinements.prepare(server.pool, profile, writes=writes)
+        return server.confinements.get(profile, writes=writes)
+    except SandboxError as error:
+        raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
+
+
+def _all_files(profile: Profile) -> bool:
+    """Files are unrestricted, or the caller looks after them: only the network is confined."""
+    from handrail.sandbox.profile import Access, Rule
+
+    everything = (Rule(b"/", Access.WRITE),)
+    return profile.rules == everything and not profile.protected and not profile.globs
+
+
+def _of_calls(profile: Profile, writes: bool) -> Profile:
+    profile = profile._replace(network=False, sockets=False)
+    return profile if writes else _reading(profile)
+
+
+def _reading(profile: Profile) -> Profile:
+    """The same profile for a call that changes nothing."""
+    from handrail.sandbox.profile import Access, Rule
+
+    rules = tuple(
+        Rule(rule.path, Access.READ) if rule.access is Access.WRITE else rule
+        for rule in profile.rules
+    )
+    return profile._replace(rules=rules)
+
+
+def _key(profile: Profile, plan: Plan) -> Hashable:
+    """Equal for plans that show the same files."""
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
+
+
+# --- what a helper is made of -------------------------------------------------------------------
+
+
+@cache
+def interpreter() -> str:
+    """The program itself: not a link in a virtual environment, of which nothing is needed."""
+    return os.path.realpath(sys.executable)
+
+
+@cache
+def _runtime() -> tuple[bytes, ...]:
+    """Files and directories that the helper reads before it can do anything."""
+    import ctypes  # noqa: F401  (so that its library is among those below)
+
+    found = {interpreter(), os.path.dirname(os.__file__), os.path.dirname(handrail.__file__)}
+    found = {os.path.realpath(path) for path in found} | {"/etc/ld.so.cache"}
+    libraries = {os.path.dirname(_loader())}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if ".so" in path and "site-packages" not in path:
+                libraries.add(os.path.dirname(path))
+    for place in list(libraries):
+        # The loader may ask by the older name, which is a link on most systems.
+        older = place.removeprefix("/usr")
+        if os.path.realpath(older) == place:
+            libraries.add(older)
+    found |= libraries
+    return tuple(sorted(os.fsencode(path) for path in found if os.path.exists(path)))
+
+
+def _loader() -> str:
+    """The program that the kernel starts to load the interpreter."""
+    with open(interpreter(), "rb") as file:
+        head = file.read(4096)
+    start = head.find(b"/lib")
+    return os.fsdecode(head[start : head.index(b"\0", start)]) if start > 0 else "/lib/ld.so"
+
+
+def _hidden(plan: Plan) -> list[bytes]:
+    from handrail.sandbox.profile import Access
+
+    return [path for path in _runtime() if plan.access(os.path.realpath(path)) is Access.DENY]
+
+
+def _readable(profile: Profile, path: bytes) -> bool:
+    from handrail.sandbox.profile import Access
+
+    return profile.access(os.path.realpath(path)) is not Access.DENY
+
+
+def _with_readable(profile: Profile, paths: list[bytes]) -> Profile:
+    from handrail.sandbox.profile import Access, Rule, depth
+
+    rules = {rule.path: rule for rule in profile.rules}
+    for path in paths:
+        rules[path] = Rule(path, Access.READ)
+    ordered = sorted(rules.values(), key=lambda rule: (depth(rule.path), rule.path))
+    return profile._replace(rules=tuple(ordered))

@@ -1,0 +1,319 @@
+"""The confined file helpers of one connection: one warm process for each plan in use.
+
+How it works.  A helper is a child of the keeper like any other, started inside the plan that a
+command with the same profile would get, and spoken to over a socket that only the server holds:
+when the connection ends, or the server dies, the helper reads an end and goes.  A plan that changed
+(a new repository, a root that was swapped) is another plan and gets another helper.
+
+Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
+while it is used: the names that its plan keeps from being made are there on the host meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import handrail.sandboxed_files
+from handrail.errors import FilesError
+from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.spec import Containment, ProcessSpec
+from handrail.sandboxed_files.client import FileHelperClient, Reply
+from handrail.sandboxed_files.program import THREADS
+from handrail.server.sandboxed_files_plan import interpreter
+
+#: Helpers that a connection keeps warm; the one used longest ago makes room.
+MOST_HELPERS = 8
+#: Seconds for one call, the first one included.
+DEADLINE = 60.0
+#: The number under which a helper finds its socket, beyond those that a plan needs.
+SOCKET_FD = 300
+_PROGRAM = os.path.realpath(
+    os.path.join(os.path.dirname(handrail.sandboxed_files.__file__), "program.py")
+)
+#: Seconds that a helper stays after its last use when the host holds something for it.
+LINGER = 0.5
+#: Seconds that a helper has to go by itself after the server hung up.
+GRACE = 1.0
+
+
+class Confinement(Protocol):
+    """A plan, ready to be put around a command."""
+
+    @property
+    def key(self) -> Hashable:
+        """The same for plans that confine in the same way."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether a helper must not stay longer than it is used."""
+
+    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
+        """The command inside the plan, and what to call when it was sent; raises SandboxError."""
+
+
+def helper_command() -> ProcessSpec:
+    """The helper as a plain command: nothing of any request is in it."""
+    argv = (interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD))
+    env = {name: os.environ[name] for name in ("TMPDIR", "TMP", "TEMP") if name in os.environ}
+    env["PATH"] = "/usr/bin:/bin"
+    return ProcessSpec(
+        argv=tuple(os.fsencode(word) for word in argv),
+        cwd=os.fsencode(os.path.dirname(_PROGRAM)),  # readable in every plan of a helper
+        env={os.fsencode(k): os.fsencode(v) for k, v in env.items()},
+    )
+
+
+class FileHelper:
+    """One helper, from its start to its end."""
+
+    def __init__(
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
+    ) -> None:
+        self._launcher = launcher
+        self._loop = loop
+        self._ending = ending
+        self._spawned: Spawned | None = None
+        self._inside: Containment | None = None
+        self.link: FileHelperClient | None = None
+        #: Handles the client has open here.
+        self.handles: set[str] = set()
+        self.words = ""
+        self._passing = False
+        self._idle: asyncio.TimerHandle | None = None
+        self._stderr = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+
+    async def start(self, confinement: Confinement) -> None:
+        """Start it and wait until it answers; raises FilesError."""
+        self._passing = confinement.passing
+        ours, theirs = socket.socketpair()
+        try:
+            spec, sent = confinement.confine(helper_command())
+            self._inside = spec.containment
+            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()), sent)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        stdout, self._stderr = self._spawned.fds
+        os.close(stdout)
+        os.close(self._spawned.pidfd)
+        self._launcher.watch(self._spawned.child, self._exited)
+        self.link = FileHelperClient(ours, self._loop, self._hung_up)
+        try:
+            await self.link.call("canonicalize", ["/"], deadline=DEADLINE)
+        except FilesError:
+            async with asyncio.timeout(2 * GRACE):
+                await self._gone.wait()  # its reason comes before its end
+            raise FilesError(
+                "the sandbox for file calls could not be entered, so nothing was done: "
+                + (self.words or "it gave no reason")
+            ) from None
+
+    async def _spawn(self, spec: ProcessSpec, sent: Callable[[], None]) -> Spawned:
+        try:
+            spawning = self._launcher.spawn(spec)
+        except BaseException:
+            if spec.containment is not None:
+                spec.containment.abandon()
+            raise
+        finally:
+            sent()
+        try:
+            return await spawning
+        except BaseException:
+            self._settle()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be given another call."""
+        return self.link is not None and self.link.alive and self.link.hung < THREADS
+
+    @property
+    def busy(self) -> bool:
+        """Whether closing it now would break something."""
+        return bool(self.handles) or (self.link is not None and self.link.busy)
+
+    async def ended(self) -> None:
+        """Return when nothing of it is left."""
+        await self._gone.wait()
+
+    async def call(self, op: str, *arguments: Any, body: bytes | memoryview = b"") -> Reply:
+        """One operation inside."""
+        if self.link is None:
+            raise FilesError("the confined file helper has not been started")
+        try:
+            return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
+        finally:
+            self.touch()
+
+    def touch(self) -> None:
+        """It is used: one that must not stay goes some time after the last use."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._passing and self.usable:
+            self._idle = self._loop.call_later(LINGER, self._unused)
+
+    def _unused(self) -> None:
+        self._idle = None
+        if self.busy:
+            self.touch()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up, and end it if it does not go by itself."""
+        if self.link is not None:
+            self.link.close()
+        self._close_stderr()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._hung_up()
+
+    def _hung_up(self) -> None:
+        """Nobody talks to it any more: it cleans up and goes, or is made to."""
+        if self._spawned is not None and self._timer is None:
+            self._ending.add(self)
+            self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
+
+    def _exited(self, *_: int) -> None:
+        spawned, self._spawned = self._spawned, None
+        if spawned is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_stderr()
+        self._launcher.kill(spawned.child)  # whatever of its family is left
+        self._launcher.forget(spawned.child)
+        if self.link is not None:
+            self.link.close()
+        self._settle()
+        self._ending.discard(self)
+        self._gone.set()
+
+    def _close_stderr(self) -> None:
+        fd, self._stderr = self._stderr, -1
+        if fd >= 0:
+            self.words = _last_words(fd)
+            os.close(fd)
+
+    def _settle(self) -> None:
+        """What was made for the plan is cleared away when nobody is in there."""
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.settle(self._loop, _nothing)
+
+
+class FileHelpers:
+    """The helpers of one connection, by plan."""
+
+    def __init__(
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
+    ) -> None:
+        """``ending`` holds those that are on their way out, for the server's stop."""
+        self._launcher = launcher
+        self._loop = loop
+        self._ending = ending
+        self._helpers: OrderedDict[Hashable, asyncio.Task[FileHelper]] = OrderedDict()
+        self._handles: dict[str, FileHelper] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._helpers)
+
+    @property
+    def handles(self) -> dict[str, FileHelper]:
+        """Which helper has which of the client's handles."""
+        return self._handles
+
+    async def get(self, confinement: Confinement) -> FileHelper:
+        """The warm helper of this plan, or a new one."""
+        key = confinement.key
+        task = self._helpers.get(key)
+        if task is None or (task.done() and not _usable(task)):
+            if self._closed:
+                raise FilesError("the connection is closed")
+            if task is not None:
+                self._drop(key)
+            self._make_room()
+            task = self._loop.create_task(self._start(confinement))
+            task.add_done_callback(_heard)
+            self._helpers[key] = task
+        self._helpers.move_to_end(key)
+        if task.done():
+            task.result().touch()
+        return await asyncio.shield(task)
+
+    async def _start(self, confinement: Confinement) -> FileHelper:
+        helper = FileHelper(self._launcher, self._loop, self._ending)
+        try:
+            await helper.start(confinement)
+        except BaseException:
+            helper.close()
+            raise
+        if self._closed:
+            helper.close()
+        return helper
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._closed = True
+        for key in list(self._helpers):
+            self._drop(key)
+        self._handles.clear()
+
+    def _make_room(self) -> None:
+        for key, task in list(self._helpers.items()):
+            if len(self._helpers) < MOST_HELPERS:
+                return
+            if task.done() and not (_usable(task) and task.result().busy):
+                self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        task = self._helpers.pop(key)
+        if not task.done():
+            return  # it closes itself when it has started
+        if not task.cancelled() and task.exception() is None:
+            helper = task.result()
+            for handle in helper.handles:
+                self._handles.pop(handle, None)
+            helper.close()
+
+
+def _usable(task: asyncio.Task[FileHelper]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().usable
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
+def _heard(task: asyncio.Task[FileHelper]) -> None:
+    """Whoever waited was told; the failure is not news a second time."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _with_socket(spec: ProcessSpec, fd: int) -> ProcessSpec:
+    return replace(spec, passed=(*spec.passed, (SOCKET_FD, fd)))
+
+
+def _last_words(fd: int) -> str:
+    """What it said on stderr: why a sandbox could not be entered."""
+    try:
+        said = os.read(fd, 4096)
+    except OSError:
+        return ""
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:400] if lines else ""

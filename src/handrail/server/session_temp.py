@@ -1,0 +1,69 @@
+"""Directories for temporary files, one a session, gone with it.
+
+A session outlives its server, so the path is in the session's note and, for the day the keeper
+dies as well, in a file of the state directory.  A server without a state directory takes its
+sessions along, and holds the directories by locks as everybody else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from handrail import private_places
+from handrail.sandbox.temp_dirs import TempDir, clear, usual_place
+
+_PREFIX = "handrail-session-"
+_FILE = "temporary"
+
+
+class SessionTempDirs:
+    """Those of one server."""
+
+    def __init__(self, directory: int | None = None) -> None:
+        #: Where we write down what we make: the state directory, if there is one.
+        self.directory = directory
+        self._held: dict[bytes, TempDir] = {}
+
+    def make(self) -> bytes:
+        """Another one; raises OSError."""
+        if self.directory is None:
+            held = TempDir()
+            self._held[held.path] = held
+            return held.path
+        path = os.path.join(usual_place(), f"{_PREFIX}{os.urandom(8).hex()}".encode())
+        _note(self.directory, path)  # first: what is not written down stays for ever
+        os.mkdir(path, 0o700)
+        return path
+
+    def remove(self, path: bytes) -> None:
+        """Its session is over."""
+        held = self._held.pop(path, None)
+        if held is not None:
+            held.remove()
+        else:
+            clear(path)
+
+
+def clear_all(directory: int) -> None:
+    """Nothing is left of any session of this state directory."""
+    try:
+        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    with open(file, "rb") as lines:
+        for path in lines.read().split(b"\0"):
+            name = os.path.basename(path)
+            with contextlib.suppress(OSError):
+                if name.startswith(_PREFIX.encode()) and os.lstat(path).st_uid == os.geteuid():
+                    clear(path)
+    os.unlink(_FILE, dir_fd=directory)
+
+
+def _note(directory: int, path: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = private_places.open_file(directory, _FILE, flags)
+    try:
+        os.write(file, path + b"\0")
+    finally:
+        os.close(file)

@@ -1,0 +1,90 @@
+"""Who may use a listener on loopback: processes of our own user, and root's.
+
+A loopback address keeps other machines out and lets every user of this one in.  So the kernel is
+asked which user has the other end, right after the connection was accepted and before a byte of
+it is read.  A peer that may not come in, or of which that cannot be told, is closed without an
+answer and counts nowhere.  Peers that came over a network are left to authentication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from handrail.transport.peer_uid import PeerUids, UnknownOwner, is_loopback
+
+
+class LoopbackUsers:
+    """The gate of one listener; ``refused`` hears why a peer was sent away."""
+
+    def __init__(self, refused: Callable[[str], None]) -> None:
+        self._owners = PeerUids()
+        self._refused = refused
+        self._closed = False
+
+    def close(self) -> None:
+        """Let no peer in any more."""
+        self._closed = True
+        self._owners.close()
+
+    def before(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
+        """A protocol factory that makes the given protocol for peers that may come in."""
+        return lambda: _Entrance(self, make)
+
+    def admits(self, conn: socket.socket) -> bool:
+        """Whether the peer of this accepted connection may be served."""
+        if self._closed:
+            return False  # accepted by the kernel before the listener closed, told to us after
+        problem = self._problem(conn)
+        if problem is not None:
+            self._refused(problem)
+        return problem is None
+
+    def _problem(self, conn: socket.socket) -> str | None:
+        try:
+            if not is_loopback(conn):
+                return None
+            uid = self._owners.uid(conn)
+        except OSError:
+            return "a peer on loopback was gone before it could be looked at"
+        except UnknownOwner as error:
+            return f"the user of a peer on loopback cannot be told: {error}"
+        if uid in (os.geteuid(), 0):
+            return None
+        return (
+            f"a process of user {uid} connected on loopback, which is for user {os.geteuid()} and"
+            " root; --any-user lets every user of this machine in"
+        )
+
+
+class _Entrance(asyncio.Protocol):
+    """Holds a fresh connection until the gate has decided."""
+
+    def __init__(self, gate: LoopbackUsers, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._gate = gate
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports keep to the interface without inheriting it.
+        transport = cast("asyncio.Transport", transport)
+        if not self._is_admitted(transport):
+            transport.abort()
+            return
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def _is_admitted(self, transport: asyncio.Transport) -> bool:
+        given = transport.get_extra_info("socket")
+        try:
+            # The loop's object copies the descriptor for each question; this one borrows it.
+            conn = socket.socket(given.family, socket.SOCK_STREAM, 0, fileno=given.fileno())
+        except (OSError, ValueError):
+            return False  # closed meanwhile
+        try:
+            return self._gate.admits(conn)
+        finally:
+            conn.detach()

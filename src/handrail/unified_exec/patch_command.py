@@ -1,0 +1,121 @@
+"""A patch that was sent as a command: verified, approved and applied without a shell."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+from handrail.errors import FilesError, HandrailError, PatchError
+from handrail.executor.base import Files
+from handrail.unified_exec.answer_text import response_text
+from handrail.unified_exec.events import Listener, PatchBegin, PatchEnd
+from handrail.unified_exec.gate import Gate, PatchRequest
+from handrail.unified_exec.tools import ExecAnswer, ToolFailed
+
+
+class PatchFiles:
+    """An executor's files, as the patch tool wants them."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def read(self, path: str) -> bytes:
+        return await self._files.read(path)
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._files.write(path, data)
+
+    async def copy(self, source: str, path: str) -> None:
+        if not (await self._files.metadata(source)).is_symlink:  # a link would be copied as one
+            await self._files.copy(source, path)
+
+    async def remove(self, path: str) -> None:
+        found = await self._files.metadata(path)
+        if found.is_directory and not found.is_symlink:
+            # An executor would take an empty folder for a file to be removed.
+            raise FilesError(f"path `{path}` is not a file", kind="is_a_directory", path=path)
+        await self._files.remove(path)
+
+    async def mkdir(self, path: str) -> None:
+        await self._files.mkdir(path, parents=False)
+
+    async def rmdir(self, path: str) -> None:
+        await self._files.remove(path)
+
+
+async def intercepted(
+    argv: tuple[str, ...],
+    cwd: str,
+    call_id: str,
+    *,
+    files: Files,
+    gate: Gate | None,
+    listener: Listener,
+) -> ExecAnswer | None:
+    """Apply ``argv`` if it is a patch; None if it is a command.
+
+    Raises ToolFailed with the sentences models know.
+    """
+    # Most commands are none: what reads patches is imported for those that look like one.
+    if not _looks_like_a_patch(argv):
+        return None
+    from handrail.patch import report
+    from handrail.patch.apply import applying, verifying
+    from handrail.patch.grammar import parse
+    from handrail.patch.intercept import BarePatch, recognise
+    from handrail.patch.io_steps import AsyncFiles, run_async
+    from handrail.patch.plan import resolve
+
+    found = recognise(argv)
+    if found is None:
+        return None
+    if isinstance(found, BarePatch):
+        raise ToolFailed(report.BARE_PATCH)
+    if found.directory is not None:
+        cwd = resolve(found.directory, cwd)
+    writer: AsyncFiles = PatchFiles(files)
+    try:
+        patch = parse(found.text)
+        changes = await run_async(verifying(patch, cwd), writer)
+    except PatchError as error:
+        raise ToolFailed(report.verification_failure(error)) from error
+    if not patch.hunks:
+        raise ToolFailed(report.EMPTY_PATCH)
+    if gate is not None:
+        try:
+            writer = await gate.patch(PatchRequest(call_id, cwd, patch, changes)) or writer
+        except HandrailError as error:
+            listener(PatchBegin(call_id, cwd, changes))
+            listener(PatchEnd(call_id, "declined", str(error)))
+            raise ToolFailed(str(error)) from error
+    listener(PatchBegin(call_id, cwd, changes))
+    begun = time.monotonic()
+    try:
+        done = await run_async(applying(patch, cwd), writer)
+    except PatchError as error:
+        text = report.failure(error)
+        listener(PatchEnd(call_id, "failed", text))
+        raise ToolFailed(report.answer(1, time.monotonic() - begun, text)) from error
+    except BaseException:
+        listener(PatchEnd(call_id, "failed", "broken off"))
+        raise
+    seconds = time.monotonic() - begun
+    summary = report.summary(done)
+    listener(PatchEnd(call_id, "completed", summary))
+    output = report.answer(0, seconds, summary)
+    return ExecAnswer(
+        call_id=call_id,
+        command=argv,
+        wall_time=dt.timedelta(seconds=seconds),
+        output=output,
+        # The patch's own report says how long it took.
+        text=response_text(wall_time_s=0.0, output=output),
+        raw=output.encode(),
+        exit_code=0,
+    )
+
+
+def _looks_like_a_patch(argv: tuple[str, ...]) -> bool:
+    return any(
+        mark in word for word in argv for mark in ("*** Begin Patch", "apply_patch", "applypatch")
+    )

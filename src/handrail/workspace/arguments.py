@@ -1,0 +1,132 @@
+"""What a caller may write for a command, its environment and its input.  Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from handrail.errors import UsageError
+from handrail.executor.validate import check_size
+from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
+
+#: A string for ``/bin/sh -c``, or a list of words that no shell sees.
+Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]"
+#: A path; one that is not UTF-8 is given as bytes, or as ``os.fsdecode`` makes it.
+AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+#: Variables by name; None removes one.
+Env: TypeAlias = "Mapping[str, str | bytes | None]"
+
+SHELL = "/bin/sh"
+
+
+def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
+    """The words to start; raises UsageError for what no program can be given."""
+    argv: tuple[str | bytes, ...]
+    if isinstance(command, str):
+        if not command.strip():
+            raise UsageError("the command is empty; give a shell command or a list of words")
+        argv = (SHELL, "-c", command)
+    elif isinstance(command, (bytes, bytearray)):  # also a sequence, but of numbers
+        raise UsageError("a shell command is given as str; bytes may be words of a list")
+    else:
+        try:
+            argv = tuple(os.fspath(word) for word in command)
+        except TypeError as error:
+            raise UsageError(
+                f"a command is a str, or a list of str, bytes and paths ({error})"
+            ) from None
+        if not argv or not argv[0]:
+            raise UsageError("the list of words is empty; its first word is the program")
+    for word in argv:
+        if (b"\0" if isinstance(word, bytes) else "\0") in word:  # type: ignore[operator]
+            raise UsageError(f"the word {word!r} contains NUL, which no program can be given")
+        _check_text(word)
+    return argv
+
+
+def _check_text(word: str | bytes) -> None:
+    """Lone surrogates stand for bytes, but not all of them do."""
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        raise UsageError(f"{word!r} holds a lone surrogate that stands for no byte") from None
+
+
+class Environment:
+    """The variables of one child: those of the machine it runs on, and what the caller changed.
+
+    A value of None removes a variable.
+    """
+
+    __slots__ = ("overlay", "policy")
+
+    def __init__(self, *changes: Env | None) -> None:
+        merged: dict[str, str | bytes | None] = {}
+        for change in changes:
+            merged.update(change or {})
+        wrong = bad_name(merged)
+        if wrong is not None:
+            raise UsageError(
+                f"the environment name {wrong!r} cannot be used; names are not empty and contain"
+                " neither = nor NUL"
+            )
+        self.overlay: dict[str, str] = {}
+        for name, value in merged.items():
+            _check_text(name)
+            if value is None:
+                continue
+            if not isinstance(value, (str, bytes)) or "\0" in os.fsdecode(value):
+                raise UsageError(f"the value of {name} must be str or bytes without NUL, or None")
+            _check_text(value)
+            self.overlay[name] = os.fsdecode(value)
+        self.policy = EnvPolicy(
+            inherit=Inherit.ALL,
+            ignore_default_excludes=True,
+            exclude=tuple(sorted(name for name, value in merged.items() if value is None)),
+            set={},
+            include_only=(),
+        )
+
+
+def to_bytes(data: str | bytes) -> bytes:
+    """Input for a process or a file; text is UTF-8.  Raises UsageError for anything else."""
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            shown = data[max(0, error.start - 20) : error.end + 20]
+            raise UsageError(f"{shown!r} is no text that UTF-8 knows; give bytes") from None
+    try:
+        return bytes(memoryview(data))  # bytes(5) would be five zeros
+    except TypeError:
+        raise UsageError(f"input is str or bytes, not {type(data).__name__}") from None
+
+
+def to_path(path: AnyPath) -> str:
+    """A path as text, which may hold surrogates; raises UsageError for what is none."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise UsageError(f"a path is str, bytes or a Path, not {type(path).__name__}") from None
+    _check_text(text)
+    return text
+
+
+def to_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of a terminal; raises UsageError for what is none."""
+    try:
+        rows, cols = size
+    except (TypeError, ValueError):
+        raise UsageError(f"size is (rows, columns), such as (24, 80), not {size!r}") from None
+    check_size(rows, cols)
+    return rows, cols
+
+
+def seconds(value: float | None, name: str) -> float | None:
+    """A time that was given by ``name``; raises UsageError unless it is a number from 0 on."""
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise UsageError(f"{name} must be seconds from 0 on, not {value!r}; None is no limit")
+    return value

@@ -1,0 +1,159 @@
+"""Workspaces that were left running: what is needed to find them again.
+
+One file a workspace in the user's state directory, readable by the user alone, because it holds
+the secret of its session and the variables of its commands.  It is locked while somebody is
+attached; tokens are never kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from handrail import private_places
+from handrail.errors import HandrailError, UsageError
+from handrail.workspace.profile import Profile
+
+_ID = re.compile(r"[0-9a-f]{8}")
+
+
+class WorkspaceBusy(HandrailError):
+    """Somebody else is attached to that workspace; try again when they have left."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedRecord:
+    """A workspace somebody has detached from."""
+
+    id: str
+    at: str
+    root: str
+    session: str
+    secret: str | None = field(repr=False)
+    profile: Profile | None
+    temporary: str | None = None
+    #: What was laid over the variables of its machine; None removes one.
+    env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
+    #: Ids of its processes and their commands, as they were when it was detached from.
+    processes: dict[str, list[str]] = field(default_factory=dict)
+    #: How many processes it has started in all.
+    count: int = 0
+
+
+class Claim:
+    """A record that is ours until we let go of it."""
+
+    def __init__(self, fd: int, path: str, record: DetachedRecord) -> None:
+        self._fd = fd
+        self._path = path
+        self.record = record
+
+    def save(self, record: DetachedRecord) -> None:
+        """Write it anew: its secret changes with every connection."""
+        _write(self._path, record)
+
+    def remove(self) -> None:
+        """There is nothing to find any more."""
+        for path in (self._path, f"{self._path}.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def create(record: DetachedRecord) -> None:
+    """Write down a workspace that is being left."""
+    _write(os.path.join(_directory(), record.id), record)
+
+
+def claim(workspace_id: str) -> Claim:
+    """Take one; raises UsageError when there is none, WorkspaceBusy when somebody has it."""
+    if not _ID.fullmatch(workspace_id):
+        raise UsageError(f"{workspace_id!r} is no id of a workspace; `handrail ps` lists them")
+    path = os.path.join(_directory(), workspace_id)
+    lock = _open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Claim(lock, path, _read(path))
+    except BlockingIOError:
+        os.close(lock)
+        raise WorkspaceBusy(
+            f"somebody is attached to workspace {workspace_id}; try again when they have left"
+        ) from None
+    except FileNotFoundError:
+        os.unlink(f"{path}.lock")
+        os.close(lock)
+        raise UsageError(
+            f"there is no workspace {workspace_id} that was detached from; `handrail ps` lists"
+            " those there are"
+        ) from None
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def known() -> Iterator[DetachedRecord]:
+    """All records, oldest first."""
+    directory = _directory()
+    names = [name for name in os.listdir(directory) if _ID.fullmatch(name)]
+    paths = [os.path.join(directory, name) for name in names]
+    for path in sorted(paths, key=_age):
+        with contextlib.suppress(FileNotFoundError, UsageError):
+            yield _read(path)
+
+
+def _age(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _directory() -> str:
+    path = os.path.join(private_places.state_home(), "workspaces")
+    os.close(private_places.open_directory(path))
+    return path
+
+
+def _open(path: str, flags: int) -> int:
+    directory = private_places.open_directory(os.path.dirname(path))
+    try:
+        return private_places.open_file(directory, os.path.basename(path), flags)
+    finally:
+        os.close(directory)
+
+
+def _read(path: str) -> DetachedRecord:
+    with open(_open(path, os.O_RDONLY), encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+            profile = found.pop("profile")
+            if profile is not None:
+                profile = Profile(
+                    read=tuple(profile["read"]),
+                    write=tuple(profile["write"]),
+                    deny=tuple(profile["deny"]),
+                    network=profile["network"] is True,
+                    temporary=profile["temporary"] is True,
+                )
+            return DetachedRecord(profile=profile, **found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{path} does not read: {error}; remove it") from None
+
+
+def _write(path: str, record: DetachedRecord) -> None:
+    """Whole or not at all: the secret before is worth nothing any more."""
+    fresh = f"{path}.new"
+    fd = _open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    with open(fd, "w", encoding="utf-8") as file:
+        json.dump(asdict(record), file)
+    os.rename(fresh, path)

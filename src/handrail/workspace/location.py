@@ -1,0 +1,260 @@
+"""The machine and the directory of one workspace, reached when they are first used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Mapping
+
+from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
+from handrail.executor.base import Executor, SandboxKind, SpawnRequest
+from handrail.sandbox import temp_dirs
+from handrail.workspace import profile as profiles
+from handrail.workspace.arguments import Environment
+from handrail.workspace.open_executor import Release, reach_local, reach_remote
+from handrail.workspace.profile import Profile
+from handrail.workspace.uncancellable import to_the_end
+
+#: On a machine whose server makes no directory that goes with the session.
+_FAR_PREFIX = "handrail-far-"
+
+
+class Location:
+    """Where a workspace stands: an executor, a root, a directory for temporary files."""
+
+    def __init__(
+        self,
+        root: str,
+        tag: str,
+        *,
+        at: str | None,
+        token: str | None,
+        request_timeout: float | None,
+        detach_ttl: float | None,
+        executor: Executor | None,
+    ) -> None:
+        self._given = root
+        self._tag = tag
+        self.at = at
+        self._token = token
+        self._request_timeout = request_timeout
+        self._detach_ttl = detach_ttl
+        self._executor = executor
+        self._release: Release | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
+        self._root: str | None = None
+        self.temporary: str | None = None
+        self._own: temp_dirs.TempDir | None = None
+        self.closed = False
+        #: The id and the secret of the session to go on with, instead of a new one.
+        self.session: tuple[str, str | None] | None = None
+
+    def __str__(self) -> str:
+        place = self._root or self._given
+        where = "" if self.at is None else f" at {self.at}"
+        return f"{place!r}{where}{', closed' if self.closed else ''}"
+
+    async def open(self) -> Executor:
+        """The executor; raises UsageError, FilesError or ExecutorTransportFailed."""
+        if self.closed:
+            raise UsageError("the workspace is closed; open another")
+        if self.elsewhere:
+            raise UsageError(
+                "this workspace is used in another event loop; open one in each, or use Workspace"
+            )
+        if self._executor is not None and self._root is not None:
+            return self._executor
+        async with self._opening:
+            if self._executor is None:
+                self._loop = asyncio.get_running_loop()
+                self._executor, self._release = await self._reach()
+            try:
+                if self._root is None:
+                    self._root = await self._find_root(self._executor)
+            except BaseException:
+                if self._release is not None:
+                    release, self._release, self._executor = self._release, None, None
+                    await to_the_end(release())
+                raise
+            return self._executor
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether what it stands on belongs to another event loop than the running one."""
+        return self._release is not None and self._loop is not asyncio.get_running_loop()
+
+    @property
+    def executor(self) -> Executor:
+        """The executor of a workspace that is open."""
+        if self._executor is None or self._root is None:
+            raise UsageError("the workspace is not open yet; use it in a with statement")
+        return self._executor
+
+    @property
+    def root(self) -> str:
+        """Absolute, without links."""
+        if self._root is None:
+            raise UsageError("the workspace is not open yet; use it in a with statement")
+        return self._root
+
+    async def close(self) -> None:
+        """Let go; the processes were ended before."""
+        if self._own is not None:
+            await asyncio.to_thread(self._own.remove)
+        elif (
+            self.temporary is not None
+            and self._executor is not None
+            and not getattr(self._executor, "out_of_reach", False)
+        ):
+            try:
+                await self._executor.files.remove(self.temporary, recursive=True, force=True)
+            except (FilesError, ExecutorError):
+                pass  # the machine is out of reach, or somebody was quicker
+        self.temporary = self._own = None
+        if self._release is not None:
+            release, self._release = self._release, None
+            await release()
+        elif (end_left := getattr(self._executor, "end_left", None)) is not None:
+            await end_left(f"{self._tag}-")  # an executor of the caller's own goes on
+
+    async def abandon(self) -> None:
+        """Let go in another event loop, where nothing can be awaited of what it stands on."""
+        if self._release is not None and self.at is None:
+            release, self._release = self._release, None
+            await release()
+
+    async def detach(self) -> tuple[str, str | None]:
+        """Let go and leave everything running; the session's id and its secret."""
+        leave = getattr(await self.open(), "detach", None)
+        if leave is None or self.at is None or self.at.startswith("stdio:"):
+            raise UsageError(
+                "only a workspace at a server that goes on without us can be left running; open it"
+                " with at=, for example at='ssh://localhost'"
+            )
+        self.closed = True
+        self._release = None
+        left: tuple[str, str | None] = await to_the_end(leave())
+        return left
+
+    async def _reach(self) -> tuple[Executor, Release]:
+        if self.at is None:
+            if self._token is not None:
+                raise UsageError("a token is for a server, and without at= there is none")
+            return await reach_local(f"{self._tag}-")
+        session, secret = self.session or (None, None)
+        return await reach_remote(
+            self.at,
+            token=self._token,
+            request_timeout=self._request_timeout,
+            detach_ttl=self._detach_ttl,
+            session=session,
+            secret=secret,
+        )
+
+    async def _find_root(self, executor: Executor) -> str:
+        place = await executor.place()
+        given = self._given
+        if given == "~" or given.startswith("~/"):
+            if place.home is None:
+                raise UsageError("~ means nothing on a machine without a HOME; give the whole path")
+            given = place.home + given[1:]
+        start = place.cwd
+        if self.at is not None and self.at.startswith("ssh://"):
+            start = place.home or start  # as scp and its like have it
+        if (make_root := getattr(executor, "make_root", None)) is not None:
+            await make_root(posixpath.normpath(posixpath.join(start, given)))  # a scripted one
+        try:
+            full = await executor.files.canonical(posixpath.join(start, given))
+        except FilesError as error:
+            path = posixpath.normpath(posixpath.join(start, given))
+            raise FilesError(
+                f"{path} cannot be a workspace: {error}; make it, or name another directory",
+                kind=error.kind,
+                path=path,
+            ) from None
+        if not (await executor.files.metadata(full)).is_directory:
+            raise FilesError(
+                f"{full} is no directory, so nothing can be run in it; name a directory",
+                kind="not_a_directory",
+                path=full,
+            )
+        return full
+
+    # --- the sandbox ---------------------------------------------------------------------
+
+    def intent(self, profile: Profile | None) -> SandboxKind | Mapping[str, object]:
+        """The same object for the same profile, so that an executor can know it again.
+
+        Raises UsageError for a workspace that is the whole machine: writing below its root
+        would be writing anywhere.
+        """
+        if profile is not None and profile.write and self.root == "/" and "." in profile.write:
+            raise UsageError(
+                "a workspace at / with a sandbox that may write below it holds nothing back;"
+                " name a directory, or say sandbox='off' or 'read-only'"
+            )
+        found = self._intents.get(profile)
+        if found is None:
+            temporary = self.temporary if profile is not None and profile.temporary else None
+            found = self._intents[profile] = profiles.intent(
+                profile, self.root, temporary, private=self.has_private_tmp
+            )
+        return found
+
+    @property
+    def has_private_tmp(self) -> bool:
+        """Whether commands can have the temporary directory as their /tmp; old servers cannot."""
+        return bool(getattr(self._executor, "private_tmp", False))
+
+    async def private_tmp(self) -> str | None:
+        """The directory that sandboxes here can have as their /tmp; None: they cannot."""
+        await self.open()
+        return await self.make_temporary(Profile()) if self.has_private_tmp else None
+
+    async def make_temporary(self, profile: Profile | None) -> str | None:
+        """A directory for temporary files that commands may write to, made when first needed."""
+        if profile is None or not profile.temporary:
+            return None
+        if self.temporary is not None:
+            return self.temporary
+        async with self._opening:
+            if self.temporary is None:
+                self.temporary = await self._make_temporary(self.executor)
+        return self.temporary
+
+    async def _make_temporary(self, executor: Executor) -> str:
+        """One that nobody else on its machine can look into."""
+        if self.at is None and self.has_private_tmp:
+            await asyncio.to_thread(temp_dirs.sweep)
+            self._own = temp_dirs.TempDir(self._tag)
+            return os.fsdecode(self._own.path)
+        goes_with_session = getattr(executor, "temporary", None)
+        if goes_with_session is not None and (made := await goes_with_session()) is not None:
+            return await executor.files.canonical(made)
+        place = await executor.place()
+        path = posixpath.join(place.temp_dir, f"{_FAR_PREFIX}{self._tag}")
+        if self.at is None:  # an executor of the caller's own, which knows what it is worth
+            await executor.files.mkdir(path)
+        else:
+            await self._mkdir(executor, path)
+        return await executor.files.canonical(path)
+
+    async def _mkdir(self, executor: Executor, path: str) -> None:
+        # The file calls of the wire know no modes.
+        request = SpawnRequest(
+            process_id=f"{self._tag}-0",
+            argv=("mkdir", "-m", "700", "--", path),
+            cwd="/",
+            env={},
+            env_policy=Environment().policy,
+            pipe_stdin=False,
+        )
+        info = await (await executor.spawn(request)).wait()
+        if info.code != 0:
+            raise ExecutorSpawnFailed(
+                f"the directory for temporary files, {path}, cannot be made (mkdir exited with"
+                f" {info.code}); use a Profile with temporary=False"
+            )

@@ -1,0 +1,206 @@
+"""Calling coroutines from code that is not asynchronous.
+
+One background thread with one event loop for the whole process, started at the first call.  Any
+number of threads may call, also from inside a running event loop (a notebook's), because the
+loop here is always another one.  After a fork the child starts a loop of its own at its first
+call and never touches the old one, whose descriptors it shares with its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+from handrail.errors import UsageError
+
+T = TypeVar("T")
+
+#: How long the end of the program waits for what is still being cleaned up.
+_STOP_SECONDS = 10.0
+#: How long a signal may be overlooked at worst.
+_LOOK_SECONDS = 0.25
+
+
+class LoopThread:
+    """A thread with an event loop that does what other threads ask for."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._begun: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="handrail", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and hand out its result.
+
+        An interrupt (Ctrl-C) in the calling thread cancels the coroutine, waits until it has
+        cleaned up and is then raised.  Raises UsageError when called from the loop's own
+        thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise UsageError(
+                "this call would wait for itself, because it came from handrail's own event"
+                " loop; use AsyncWorkspace in coroutines"
+            )
+        call = _Call(coroutine)
+        try:
+            self.loop.call_soon_threadsafe(call.begin, self.loop)
+            _wait(call.ended)
+        except BaseException:
+            self.loop.call_soon_threadsafe(call.cancel, self.loop)
+            _wait_through_interrupts(call.ended)
+            raise
+        return call.result()
+
+    def clean_up(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end, or, in the loop's own thread, only begin it.
+
+        The garbage collector may throw a reader away in any thread.
+        """
+        if threading.current_thread() is not self._thread:
+            self.call(coroutine)
+            return
+        task = self.loop.create_task(coroutine)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+
+    def stop(self) -> None:
+        """End what still runs, then the loop and its thread."""
+        if self.loop.is_closed() or not self._thread.is_alive():
+            return
+        closing = asyncio.run_coroutine_threadsafe(_end_tasks(), self.loop)
+        try:
+            closing.result(_STOP_SECONDS)
+        except TimeoutError:
+            pass  # what does not end in this time ends with the keeper, and that with us
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_SECONDS)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+class _Call(Generic[T]):
+    """One coroutine on its way through the loop; ``ended`` is released when it is over."""
+
+    __slots__ = ("_coroutine", "_task", "ended")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        # A bare lock: waiting for it is interrupted by signals, and nothing is cheaper.
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is not None:
+            return  # cancelled before it began
+        self._task = loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # somebody is told, or was interrupted and does not care any more
+        self.ended.release()
+
+    def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.begin(loop)
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        assert self._task is not None  # noqa: S101 (``ended`` is released by the task)
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise UsageError(
+                "the call was cut short, because handrail's event loop was stopped"
+            ) from None
+        finally:
+            self._task = None  # or a traceback would keep what it ran with alive
+
+
+def _wait(lock: threading.Lock) -> None:
+    """With a look at the signals now and then: one that comes just before the waiting begins
+    does not interrupt it.
+    """
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        pass
+
+
+def _wait_through_interrupts(lock: threading.Lock) -> None:
+    while True:
+        try:
+            _wait(lock)
+        except KeyboardInterrupt:
+            continue  # it is being ended: leaving now would leave something behind
+        return
+
+
+async def _end_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+_lock = threading.Lock()
+_bridge: LoopThread | None = None
+#: Bridges of our parents.  Kept, because the end of a loop would reach into the epoll set that
+#: the parent still uses.
+_inherited: list[LoopThread] = []
+
+
+def bridge() -> LoopThread:
+    """The one of this process."""
+    global _bridge
+    found = _bridge
+    if found is None:
+        with _lock:
+            if _bridge is None:
+                _bridge = LoopThread()
+            found = _bridge
+    return found
+
+
+def call(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop; see ``LoopThread.call``."""
+    return bridge().call(coroutine)
+
+
+def stop() -> None:
+    """End the background loop, if there is one; the next call starts another."""
+    global _bridge
+    with _lock:
+        found, _bridge = _bridge, None
+    if found is not None:
+        found.stop()
+
+
+def _forked() -> None:
+    global _bridge, _lock
+    _lock = threading.Lock()
+    if _bridge is not None:
+        _inherited.append(_bridge)
+        _bridge = None
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(stop)

@@ -1,0 +1,72 @@
+"""Keeping all the output of a process, for a result."""
+
+from __future__ import annotations
+
+import asyncio
+
+from handrail.executor.base import ExecSession, OutputKind
+
+#: How long output may still come after the exit when a descendant holds the streams open.
+DRAIN_SECONDS = 0.25
+#: The same where so much was written that the line may have lagged: the last words of the command
+#: itself, no more than a pipe holds, are numbered behind its exit then.
+_BACKLOG_SECONDS = 2.0
+#: What a server has on its way to one client before it leaves pipes alone.
+_BACKLOG_BYTES = 512 * 1024
+
+
+class OutputCollector:
+    """Output that is being kept."""
+
+    __slots__ = ("_task", "omitted", "stderr", "stdout")
+
+    def __init__(self, session: ExecSession) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.omitted = 0
+        self._task = asyncio.get_running_loop().create_task(self._run(session))
+        self._task.add_done_callback(_noticed)
+
+    async def _run(self, session: ExecSession) -> None:
+        async for event in session.subscribe_output():
+            self.omitted += event.omitted
+            if event.kind is OutputKind.STDOUT:
+                self.stdout += event.data
+            else:
+                self.stderr += event.data
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    @property
+    def _size(self) -> int:
+        return len(self.stdout) + len(self.stderr)
+
+    async def drained(self, more: float = 0.0) -> bool:
+        """Give the streams of an exited process their time to end; whether they have.
+
+        A quarter of a second and ``more``, whatever a descendant goes on writing.  They have not,
+        as far as is known, when somebody has stopped this.
+        """
+        loop = asyncio.get_running_loop()
+        lagged = self._size >= _BACKLOG_BYTES
+        last = loop.time() + more + (_BACKLOG_SECONDS if lagged else DRAIN_SECONDS)
+        while not self._task.done() and (left := last - loop.time()) > 0:
+            before = self._size
+            await asyncio.wait((self._task,), timeout=min(left, DRAIN_SECONDS + more))
+            if before == self._size:
+                break  # nothing comes any more
+        if not self._task.done() or self._task.cancelled():
+            return False
+        self._task.result()
+        return True
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Whoever asks for the result is told; nobody may ask."""
+    if not task.cancelled():
+        task.exception()

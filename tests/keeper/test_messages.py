@@ -1,0 +1,158 @@
+"""Messages from one end of a link to the other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handrail.keeper import messages
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    here, there = messages.pair()
+    with here, there:
+        here.settimeout(5)
+        there.settimeout(5)
+        yield here, there
+
+
+def _passed(ends: Ends, fields: list[bytes], fds: tuple[int, ...] = ()) -> messages.Message:
+    here, there = ends
+    messages.send(here, messages.SPAWN, 7, fields, fds)
+    message = messages.receive(there)
+    assert message is not None
+    assert (message.op, message.serial) == (messages.SPAWN, 7)
+    return message
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 0x7F),
+    st.integers(0, 0xFFFFFFFF),
+    st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\0", b"")), min_size=1),
+)
+def test_round_trip(op: int, serial: int, fields: list[bytes]) -> None:
+    here, there = messages.pair()
+    with here, there:
+        messages.send(here, op, serial, fields)
+        message = messages.receive(there)
+    assert message is not None
+    # One empty field is no field: nobody sends it.
+    assert (message.op, message.serial) == (op, serial)
+    assert message.fields == ([] if fields == [b""] else fields)
+    assert message.fds == []
+
+
+@pytest.mark.parametrize("size", [messages.PACKET_LIMIT - 1, messages.PACKET_LIMIT])
+def test_largest_packet(ends: Ends, size: int) -> None:
+    assert _passed(ends, [b"x" * size]).fields == [b"x" * size]
+
+
+@pytest.mark.parametrize("size", [messages.PACKET_LIMIT + 1, 3_000_000])
+def test_big_body_travels_in_a_memfd_that_nobody_keeps(ends: Ends, size: int) -> None:
+    body = os.urandom(size).replace(b"\0", b"1")
+    before = len(os.listdir("/proc/self/fd"))
+    message = _passed(ends, [body[: size // 3], body[size // 3 :]])
+    assert message.fields == [body[: size // 3], body[size // 3 :]]
+    assert message.fds == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("size", [3, messages.PACKET_LIMIT + 1])
+@pytest.mark.parametrize("count", [1, 5, 15])
+def test_descriptors_keep_their_order_beside_any_body(ends: Ends, size: int, count: int) -> None:
+    pipes = [os.pipe() for _ in range(count)]
+    message = _passed(ends, [b"x" * size], tuple(write for _, write in pipes))
+    assert len(message.fds) == count
+    for at, fd in enumerate(message.fds):
+        assert not os.get_inheritable(fd)
+        os.write(fd, b"%d" % at)
+        assert os.read(pipes[at][0], 9) == b"%d" % at
+    message.close()
+    assert message.fds == []
+    for read, write in pipes:
+        os.close(read)
+        os.close(write)
+
+
+def test_packets_are_kept_apart(ends: Ends) -> None:
+    here, there = ends
+    for number in range(50):
+        messages.send(here, messages.SIGNAL, number, [b"%d" % number])
+    got = [messages.receive(there) for _ in range(50)]
+    assert [m.serial for m in got if m] == list(range(50))
+    assert [m.fields for m in got if m] == [[b"%d" % n] for n in range(50)]
+
+
+def test_the_other_end_gone_is_none(ends: Ends) -> None:
+    here, there = ends
+    messages.send(here, messages.STOP)
+    here.close()
+    assert isinstance(messages.receive(there), messages.Message)  # what was sent before comes first
+    assert messages.receive(there) is None
+
+
+def test_idle_and_full_say_so(ends: Ends) -> None:
+    here, there = ends
+    here.setblocking(False)
+    there.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        messages.receive(there)
+    with pytest.raises(BlockingIOError):
+        for _ in range(100_000):
+            messages.send(here, messages.SIGNAL, 1, [b"x" * 1000])
+
+
+@pytest.mark.parametrize("packet", [b"\x01", b"\x01\0\0\0"])
+def test_a_packet_without_a_whole_head_is_an_error_of_the_link(ends: Ends, packet: bytes) -> None:
+    here, there = ends
+    here.send(packet)
+    with pytest.raises(OSError, match="one version"):
+        messages.receive(there)
+
+
+def test_a_big_body_without_its_memfd_is_an_error_of_the_link(ends: Ends) -> None:
+    here, there = ends
+    here.send(b"\x82\0\0\0\0")
+    with pytest.raises(OSError, match="one version"):
+        messages.receive(there)
+
+
+def test_a_field_with_a_nul_is_refused_before_it_shifts_the_others(ends: Ends) -> None:
+    here, there = ends
+    with pytest.raises(ValueError, match="NUL"):
+        messages.send(here, messages.SPAWN, 1, [b"a\0LD_PRELOAD=x", b"b"])
+    there.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        messages.receive(there)
+
+
+@pytest.mark.parametrize("size", [3, messages.PACKET_LIMIT + 1])
+def test_no_room_for_descriptors_is_told_and_closes_those_that_came(ends: Ends, size: int) -> None:
+    here, there = ends
+    read, write = os.pipe()
+    messages.send(here, messages.SPAWN, 9, [b"x" * size], (read, write))
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    spare = [os.dup(0) for _ in range(8)]
+    used = max(spare)
+    os.close(spare.pop())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, before[1]))
+    try:
+        message = messages.receive(there)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in (*spare, read, write):
+            os.close(fd)
+    assert message is not None
+    assert message.cut
+    assert (message.op, message.serial, message.fds) == (messages.SPAWN, 9, [])

@@ -1,0 +1,44 @@
+"""The bytes of the prelude, as another reader of executables sees them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from handrail.keeper import seccomp_stub
+from handrail.sandbox.syscalls import seccomp_filter
+
+CODE = seccomp_filter.announcing("x86_64", watch=False)
+
+
+def test_parts_lie_where_the_head_says() -> None:
+    program = seccomp_stub.elf(CODE, 77)
+    assert program[:4] == b"\x7fELF"
+    entry, table = struct.unpack_from("<QQ", program, 24)
+    size, count = struct.unpack_from("<HH", program, 54)
+    parts = [struct.unpack_from("<IIQQQQQQ", program, table + n * size) for n in range(count)]
+    (_, run, start, at, _, length, memory, align), (_, write, start2, at2, _, length2, _, _) = parts
+    assert (run, write) == (5, 6)  # nothing is both written and run
+    assert (start, length, memory) == (0, start2, length)
+    assert at <= entry < at + length
+    assert start2 + length2 == len(program)
+    assert at2 % align == start2 % align
+    assert program.endswith(CODE)
+
+
+@pytest.mark.skipif(platform.machine() not in seccomp_stub.MACHINES, reason="there is none for it")
+def test_without_a_line_it_says_so_and_runs_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "prelude"
+    place.write_bytes(seccomp_stub.elf(CODE, 200))
+    place.chmod(0o755)
+    done = subprocess.run(
+        [shutil.which("touch") or "touch", str(tmp_path / "made")], executable=place, check=False
+    )
+    assert os.strerror(done.returncode) == "Bad file descriptor"
+    assert not (tmp_path / "made").exists()

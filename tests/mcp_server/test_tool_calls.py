@@ -1,0 +1,125 @@
+"""Answers in time: calls that outlast the host's patience."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.agent.shell import AgentShell
+from handrail.errors import UsageError
+from handrail.mcp_server.pending_calls import PendingCalls
+from handrail.mcp_server.tool_calls import InputNeeded, Reply, ToolCalls, read_unasked
+from handrail.orchestrator.approvals import Answer, Choice, Question
+
+
+class Channel:
+    """A host in front of which somebody sits, or nobody."""
+
+    def __init__(self, *, can_ask: bool = True, in_reply: bool = False) -> None:
+        self.can_ask = can_ask
+        self.asks_in_reply = in_reply
+        self.asked = asyncio.Event()
+        self.answers: asyncio.Queue[Answer] = asyncio.Queue()
+        self.messages: list[str] = []
+
+    async def ask(self, question: Question) -> Answer:
+        self.asked.set()
+        return await self.answers.get()
+
+    async def progress(self, seconds: float, total: float, message: str) -> None:
+        self.messages.append(message)
+
+
+def at_desk(cwd: Path, main: Any, within: float = 30.0, **more: Any) -> None:
+    async def whole() -> None:
+        tickets = PendingCalls()
+        async with AgentShell(
+            str(cwd), approver=tickets, policy="untrusted", sandbox="danger-full-access"
+        ) as shell:
+            desk = ToolCalls(shell, tickets, answer_within=within, **more)
+            try:
+                await main(desk)
+            finally:
+                await desk.close()
+
+    asyncio.run(whole())
+
+
+def test_a_late_approval_is_fetched_by_name(tmp_path: Path) -> None:
+    async def main(desk: ToolCalls) -> None:
+        channel = Channel()
+        first = await desk.call("exec_command", {"cmd": "echo hi"}, channel)
+        assert isinstance(first, Reply)
+        assert first.text.startswith("Waiting for an approval")
+        assert first.structured is not None
+        name = first.structured["pending"]
+        channel.answers.put_nowait(Answer(Choice.APPROVE))
+        found: Reply | InputNeeded = first
+        while isinstance(found, Reply) and found.structured == {"pending": name}:
+            found = await desk.call("write_stdin", {"session_id": name}, channel)
+        assert isinstance(found, Reply)
+        assert "hi\n" in found.text
+        gone = await desk.call("write_stdin", {"session_id": name}, channel)
+        assert isinstance(gone, Reply)
+        assert not gone.ok
+
+    at_desk(tmp_path, main, within=0.2)
+
+
+def test_a_question_in_the_reply_comes_back_with_the_next_call(tmp_path: Path) -> None:
+    async def main(desk: ToolCalls) -> None:
+        channel = Channel(in_reply=True)
+        needed = await desk.call("exec_command", {"cmd": "echo hi"}, channel)
+        assert isinstance(needed, InputNeeded)
+        assert desk.question_of(needed.ticket) == needed.question
+        done = await desk.resume(needed.ticket, Answer(Choice.APPROVE), channel)
+        assert isinstance(done, Reply)
+        assert done.ok
+
+    at_desk(tmp_path, main)
+
+
+def test_nobody_to_ask_gets_the_setting(tmp_path: Path) -> None:
+    async def denied(desk: ToolCalls) -> None:
+        reply = await desk.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
+        assert isinstance(reply, Reply)
+        assert not reply.ok
+
+    async def approved(desk: ToolCalls) -> None:
+        reply = await desk.call("exec_command", {"cmd": "true"}, Channel(can_ask=False))
+        assert isinstance(reply, Reply)
+        assert reply.ok
+
+    at_desk(tmp_path, denied)
+    at_desk(tmp_path, approved, unasked=read_unasked("approve"))
+    with pytest.raises(UsageError):
+        read_unasked("maybe")
+
+
+def test_an_abort_tells_the_model_to_stop(tmp_path: Path) -> None:
+    async def main(desk: ToolCalls) -> None:
+        channel = Channel()
+        channel.answers.put_nowait(Answer(Choice.ABORT))
+        reply = await desk.call("exec_command", {"cmd": "true"}, channel)
+        assert isinstance(reply, Reply)
+        assert not reply.ok
+        assert "stop" in reply.text
+
+    at_desk(tmp_path, main)
+
+
+def test_a_call_taken_back_is_not_run(tmp_path: Path) -> None:
+    async def main(desk: ToolCalls) -> None:
+        channel = Channel()
+        call = asyncio.create_task(desk.call("exec_command", {"cmd": "touch made"}, channel))
+        await channel.asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        channel.answers.put_nowait(Answer(Choice.APPROVE))
+
+    at_desk(tmp_path, main)
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,153 @@
+"""What covers missing names comes and goes with its sandboxes, and never takes what is not ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry, Stale
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> PlaceholderRegistry:
+    return PlaceholderRegistry(str(tmp_path / "registry"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    return place
+
+
+def masks(place: Path) -> list[Placeholder]:
+    return [
+        Placeholder(os.fsencode(place / ".git"), True),
+        Placeholder(os.fsencode(place / "later"), False),
+    ]
+
+
+def test_a_mask_lives_as_long_as_its_lease(registry: PlaceholderRegistry, place: Path) -> None:
+    lease = registry.acquire(masks(place))
+    assert (place / ".git").is_dir()
+    assert (place / "later").is_file()
+    lease.release()
+    assert list(place.iterdir()) == []
+    assert os.listdir(registry.directory) == ["lock"]
+    registry.close()
+
+
+def test_masks_are_shared(registry: PlaceholderRegistry, place: Path) -> None:
+    other = PlaceholderRegistry(registry.directory)
+    first = registry.acquire(masks(place))
+    again = registry.acquire(masks(place))
+    elsewhere = other.acquire(masks(place)[:1])
+    again.release()
+    first.release()
+    assert (place / ".git").is_dir()
+    assert not (place / "later").exists()
+    elsewhere.release()
+    assert list(place.iterdir()) == []
+
+
+def test_what_is_there_is_not_a_mask(registry: PlaceholderRegistry, place: Path) -> None:
+    (place / ".git").mkdir()
+    with pytest.raises(Stale):
+        registry.acquire(masks(place))
+    assert not (place / "later").exists()
+    assert (place / ".git").is_dir()
+    status = os.stat(place / ".git")
+    assert not registry.is_mask(os.fsencode(place / ".git"), (status.st_dev, status.st_ino))
+
+
+def test_a_mask_that_somebody_uses_is_theirs(registry: PlaceholderRegistry, place: Path) -> None:
+    lease = registry.acquire(masks(place))
+    (place / ".git" / "config").write_text("mine")
+    (place / "later").write_text("mine")
+    lease.release()
+    assert (place / ".git" / "config").read_text() == "mine"
+    assert (place / "later").read_text() == "mine"
+
+
+def test_one_that_was_replaced_is_left_alone(registry: PlaceholderRegistry, place: Path) -> None:
+    lease = registry.acquire(masks(place))
+    (place / "kept").mkdir()  # so that the number is not given again
+    (place / ".git").rename(place / "moved")
+    (place / ".git").mkdir()
+    lease.release()
+    assert (place / ".git").is_dir()
+
+
+def test_what_a_killed_process_left_is_swept(registry: PlaceholderRegistry, place: Path) -> None:
+    script = (
+        "import sys, os, signal\n"
+        "from handrail.sandbox.plan.placeholders import Mask, Registry\n"
+        "Registry(sys.argv[1]).acquire([Mask(os.fsencode(sys.argv[2]), True)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    argv = [sys.executable, "-c", script, registry.directory, str(place / ".git")]
+    assert subprocess.run(argv, check=False).returncode == -9
+    assert (place / ".git").is_dir()
+    registry.sweep()
+    assert list(place.iterdir()) == []
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_symlink_on_the_way_is_not_followed(registry: PlaceholderRegistry, place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "link").symlink_to("real")
+    with pytest.raises(Stale):
+        registry.acquire([Placeholder(os.fsencode(place / "link" / ".git"), True)])
+    assert list((place / "real").iterdir()) == []
+
+
+def test_what_is_taken_away_never_comes_back(registry: PlaceholderRegistry, place: Path) -> None:
+    """Whoever has gone into a mask cannot put anything into the next one."""
+    lease = registry.acquire(masks(place))
+    entered = os.open(place / ".git", os.O_RDONLY | os.O_DIRECTORY)
+    lease.release()
+    other = place / "other"
+    other.mkdir()
+    lease = registry.acquire(masks(other))
+    with pytest.raises(FileNotFoundError):
+        os.mkdir("hooks", dir_fd=entered)
+    os.close(entered)
+    lease.release()
+    assert list(other.iterdir()) == []
+
+
+def test_what_a_sandbox_can_write_is_never_read(registry: PlaceholderRegistry, place: Path) -> None:
+    (place / "empty").touch()
+    lease = registry.acquire(masks(place))
+    status = os.stat(place / "empty")
+    identities = ((0, 0), (status.st_dev, status.st_ino))
+    forged = [b"%d %d %b\0" % (*one, os.fsencode(place / "empty")) for one in identities]
+    Path(f"/proc/self/fd/{lease.fd}").write_bytes(b"".join(forged))
+    os.close(lease.fd)  # as if everybody had been killed
+    registry.sweep()
+    assert [path.name for path in place.iterdir()] == ["empty"]
+
+
+def test_a_record_without_identity_fits_nothing(registry: PlaceholderRegistry, place: Path) -> None:
+    (place / "empty").touch()
+    Path(registry.directory, "1-x-1.held").touch()
+    Path(registry.directory, "1-x-1.made").write_bytes(b"0 0 %b\0" % os.fsencode(place / "empty"))
+    registry.sweep()
+    assert (place / "empty").exists()
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+def test_a_directory_that_we_never_make_is_not_taken_away(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    (place / "src").mkdir()
+    status = os.stat(place / "src")
+    text = b"%d %d %b\0" % (status.st_dev, status.st_ino, os.fsencode(place / "src"))
+    Path(registry.directory, "1-x-1.held").touch()
+    Path(registry.directory, "1-x-1.made").write_bytes(text)
+    registry.sweep()
+    assert (place / "src").is_dir()

@@ -1,0 +1,59 @@
+"""What programs of the host trust in a shared /tmp."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
+from handrail.sandbox.profile import Access, Profile, Rule
+from tests.sandbox.runs import holding
+
+
+def bound(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(os.fspath(path))
+    sock.listen(1)
+    return sock
+
+
+def test_what_is_found(tmp_path: Path) -> None:
+    for name in ("ssh-abc", "plain", "holds", "deep/er", "stale"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "file").touch()
+    (tmp_path / "tmux-link").symlink_to("/etc")
+    index = SocketIndex(os.fsencode(tmp_path))
+    assert index.refresh() == (os.fsencode(tmp_path / "ssh-abc"),)
+    bound(tmp_path / "stale" / "s").close()  # its inode stays
+    with bound(tmp_path / "holds" / "s"), bound(tmp_path / "top"), bound(tmp_path / "deep/er/s"):
+        found = {os.fsdecode(path) for path in index.refresh()}
+    names = ("ssh-abc", "holds", "top", "deep/er", "stale")
+    assert found == {str(tmp_path / name) for name in names}
+
+
+@pytest.mark.system
+def test_they_can_neither_be_changed_nor_moved(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    (tmp_path / "holds").mkdir()
+    rules = (Rule(b"/", Access.READ), Rule(root, Access.WRITE))
+    profile = Profile(rules=rules, shared=(root,))
+    script = f"cd {tmp_path}; mv holds h; rm -f holds/s top; mv top t; touch holds/x; echo x > free"
+    with bound(tmp_path / "holds" / "s"), bound(tmp_path / "top"), holding() as held:
+        held.run(profile, ["/bin/sh", "-c", script])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["free", "holds", "top"]
+    assert [path.name for path in (tmp_path / "holds").iterdir()] == ["s"]
+
+
+@pytest.mark.system
+def test_one_that_comes_to_hold_a_socket_is_covered_by_the_next_plan(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    (tmp_path / "later").mkdir()
+    rules = (Rule(b"/", Access.READ), Rule(root, Access.WRITE))
+    profile = Profile(rules=rules, shared=(root,))
+    with holding() as held:
+        assert held.run(profile, ["/bin/touch", f"{tmp_path}/later/a"])[0] == 0
+        with bound(tmp_path / "later" / "s"):
+            assert held.run(profile, ["/bin/touch", f"{tmp_path}/later/b"])[0] != 0

@@ -1,0 +1,54 @@
+"""What a server makes of the list of its keeper."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from handrail.process.keeper_client.launcher import Found, Launcher
+from handrail.process.recovery import start_note
+from handrail.process.spec import ProcessSpec
+from handrail.server.recovery import adopt
+
+
+class Ending:
+    """A launcher that is only told whom to end."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def discard(self, child: int, *, running: bool) -> None:
+        self.ended.append(child)
+
+
+def found(child: int, key: str, started: float, *, running: bool) -> Found:
+    note = start_note.encode("session", key, ProcessSpec((b"x",), b"/", {}), (0.0, started))
+    return Found(child, 1000 + child, None if running else (0, 0, 0, 0), note, {})
+
+
+def newest(ending: Ending, *children: Found) -> dict[str, int]:
+    chosen = adopt._newest({}, list(children), cast("Launcher", ending))
+    return {note.key: one.child for one, note, _ in chosen}
+
+
+def test_an_id_that_was_used_again_is_the_newer_ones_and_nobody_is_ended_for_it() -> None:
+    """The older one has exited; what it left behind is still listed and ended with the session."""
+    for order in (1, -1):
+        ending = Ending()
+        twins = [found(1, "p", 5.0, running=False), found(2, "p", 9.0, running=True)]
+        assert newest(ending, *twins[::order]) == {"p": 2, "p (before 1)": 1}
+        assert ending.ended == []
+
+
+def test_one_that_runs_and_is_nobodys_any_more_is_ended() -> None:
+    ending = Ending()
+    assert newest(ending, found(1, "p", 5.0, running=True), found(2, "p", 9.0, running=True)) == {
+        "p": 2
+    }
+    assert ending.ended == [1]
+
+
+def test_what_has_no_note_of_ours_is_ended() -> None:
+    ending = Ending()
+    stranger = Found(7, 1, None, b"what?", {})
+    assert newest(ending, stranger, found(1, "p", 5.0, running=True)) == {"p": 1}
+    assert ending.ended == [7]

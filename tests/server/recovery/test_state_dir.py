@@ -1,0 +1,172 @@
+"""One directory, one lock, one keeper."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from handrail.errors import UsageError
+from handrail.keeper import messages
+from handrail.process.keeper_client.start import KeeperHandle
+from handrail.server.recovery import state_dir
+from handrail.server.recovery.state_dir import StateDir, claim
+from tests.server.process_kit import WAIT, alive, descriptors, ended, nothing_left
+
+
+@contextmanager
+def claimed(path: Path | None) -> Iterator[StateDir]:
+    taken = claim(None if path is None else str(path))
+    try:
+        yield taken
+    finally:
+        taken.close()
+
+
+@contextmanager
+def keeper_of(taken: StateDir) -> Iterator[KeeperHandle]:
+    """Its keeper, ended afterwards."""
+    handle = taken.keeper(600.0)
+    try:
+        yield handle
+    finally:
+        handle.sock.close()
+        if not handle.found:
+            os.kill(handle.pid, 15)
+            assert ended(handle.pid)
+            os.waitpid(handle.pid, 0)
+
+
+def pid_behind(handle: KeeperHandle) -> int:
+    """Who answers there."""
+    handle.sock.settimeout(WAIT)
+    messages.send(handle.sock, messages.HELLO, 1, [b"%d" % messages.VERSION, b"%d" % os.getpid()])
+    welcome = messages.receive(handle.sock)
+    assert welcome is not None
+    assert welcome.op == messages.WELCOME
+    return int(welcome.fields[1])
+
+
+def test_a_directory_is_made_for_us_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with claimed(path) as taken:
+        assert taken.path == str(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert stat.S_IMODE((path / "lock").stat().st_mode) == 0o600
+
+
+def test_a_directory_is_taken_once(tmp_path: Path) -> None:
+    before = descriptors()
+    with claimed(tmp_path / "x"):
+        inside = descriptors()
+        for _ in range(3):
+            with pytest.raises(UsageError, match="in use by another server"):
+                claim(str(tmp_path / "x"))
+        assert descriptors() == inside
+        with claimed(tmp_path / "y"):
+            pass
+    with claimed(tmp_path / "x"):
+        pass
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_directory_others_can_enter_is_narrowed(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "x"
+    path.mkdir()
+    path.chmod(mode)
+    with claimed(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=f"cannot use the state directory {path}"):
+            claim(str(path))
+
+
+def test_without_a_name_the_first_free_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with claimed(None) as first, claimed(None) as second:
+        assert os.path.basename(first.path) == "0"
+        assert os.path.basename(second.path) == "1"
+        assert first.path.startswith(str(tmp_path))
+    with claimed(None) as again:
+        assert os.path.basename(again.path) == "0"
+
+
+def test_there_is_an_end_to_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(state_dir, "_MOST_SERVERS", 1)
+    with claimed(None), pytest.raises(UsageError, match="1 servers are running"):
+        claim(None)
+
+
+def test_a_keeper_is_started_once_and_found_again(tmp_path: Path) -> None:
+    with nothing_left(), claimed(tmp_path / "state") as taken, keeper_of(taken) as first:
+        assert not first.found
+        assert alive(first.pid)
+        made = tmp_path / "state" / "keeper.sock"
+        assert stat.S_ISSOCK(made.stat().st_mode)
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+        with keeper_of(taken) as second:
+            assert second.found
+            assert pid_behind(second) == first.pid
+
+
+def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with nothing_left(), claimed(path) as taken:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+            stale.bind(str(path / "keeper.sock"))
+        with keeper_of(taken) as handle:
+            assert not handle.found
+
+
+def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 100) / ("y" * 100)
+    with nothing_left(), claimed(path) as taken, keeper_of(taken) as handle:
+        with keeper_of(taken) as again:
+            assert pid_behind(again) == handle.pid
+
+
+def test_what_a_crash_has_left_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before one that is free, and best the one that listened where we shall."""
+    monkeypatch.setattr(state_dir, "_base", lambda: str(tmp_path))
+    with nothing_left(), ExitStack() as stack:
+        for number, address in enumerate(("", "a", "b")):
+            place = tmp_path / str(number)
+            place.mkdir(mode=0o700)
+            if address:
+                with claimed(place) as taken:
+                    stack.enter_context(keeper_of(taken))
+                (place / "address").write_text(address)
+        for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
+            taken = claim(None, address)
+            assert Path(taken.path).name == expected
+            assert taken._claimed is not None
+            taken._claimed.sock.close()
+            taken.close()
+            (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
+
+
+def test_a_full_disk_and_a_spoilt_record_stop_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with claimed(tmp_path / "state") as taken:
+        (tmp_path / "state" / "starts").write_text("rubbish 1.5 nan ?\n")
+        monkeypatch.setattr(os, "write", full)
+        taken.begin()

@@ -1,0 +1,193 @@
+"""What is told of a process, and when: begin, output, interactions, one end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from handrail.errors import ExecutorTransportFailed, WriteFailed
+from handrail.executor.base import Denied, OutputEvent, OutputKind
+from handrail.process.spec import ExitInfo, ExitKind
+from handrail.unified_exec.events import MAX_DELTA_BYTES, Begin, Delta, End, Event, Interaction
+from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
+from handrail.unified_exec.tools import ToolFailed
+from tests.unified_exec.agent import Agent, Latch, eventually, with_agent
+
+
+def test_a_quick_command_has_a_begin_and_an_end() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("echo out; echo err >&2; exit 4")
+        first, *deltas, last = agent.events
+        assert first == Begin(
+            answer.call_id,
+            first.process_id,
+            ("/bin/bash", "-c", "echo out; echo err >&2; exit 4"),
+            "/",
+            "echo out; echo err >&2; exit 4",
+            tty=False,
+        )
+        assert isinstance(first, Begin)
+        assert first.commands is None
+        assert isinstance(last, End)
+        assert (last.exit_code, last.status, last.error) == (4, "failed", "")
+        assert sorted(last.output.split()) == [b"err", b"out"]
+        assert b"".join(one.data for one in deltas if isinstance(one, Delta)) == last.output
+        assert last.duration > 0
+
+    with_agent(scenario)
+
+
+def test_the_plain_commands_of_a_script_are_told() -> None:
+    begin = Begin("c", 1, ("sh", "-c", "a b | c"), "/", "a b | c", tty=False)
+    assert begin.commands == (("a", "b"), ("c",))
+
+
+def test_output_is_told_in_small_pieces_between_characters() -> None:
+    async def scenario(agent: Agent) -> None:
+        await agent.exec("for i in $(seq 3000); do printf 'é漢🙂%s' $i; done")
+        deltas = agent.told(Delta)
+        assert all(len(one.data) <= MAX_DELTA_BYTES for one in deltas)
+        assert all("\ufffd" not in one.data.decode() for one in deltas)
+        (end,) = agent.told(End)
+        assert b"".join(one.data for one in deltas) == end.output
+
+    with_agent(scenario)
+
+
+def test_writes_and_vain_polls_are_told_between_begin_and_end() -> None:
+    async def scenario(agent: Agent) -> None:
+        cat = await agent.exec("exec cat", tty=True, yield_time_ms=250)
+        await agent.write(cat.process_id, "word\n")
+        await agent.write(cat.process_id, yield_time_ms=1)
+        await agent.write(cat.process_id, keys=("ctrl-d",), yield_time_ms=30_000)
+        told = [one.stdin for one in agent.told(Interaction)]
+        assert told == ["word\n", "", "\x04"]
+        assert {one.call_id for one in agent.told(Interaction)} == {cat.call_id}
+        assert isinstance(agent.events[0], Begin)
+        assert isinstance(agent.events[-1], End)
+
+    with_agent(scenario, max_poll_ms=5_000)
+
+
+def test_the_end_is_told_once_although_something_holds_the_output(tmp_path: Path) -> None:
+    async def scenario(agent: Agent) -> None:
+        latch = Latch(tmp_path)
+        await agent.exec(f"(read x <{latch}; echo late) & echo now")
+        await eventually(lambda: agent.told(End))
+        await latch.open(agent)
+        first = agent.told(End)[0]
+        assert first.output == b"now\n"
+        assert len([one for one in agent.told(End) if one.call_id == first.call_id]) == 1
+
+    with_agent(scenario)
+
+
+class Script:
+    """A session that does what a test says."""
+
+    process_id = "scripted"
+
+    def __init__(self, *, failure: str = "", write_fails: bool = False) -> None:
+        self.ended = asyncio.Event()
+        self.failure = failure
+        self.write_fails = write_fails
+        self.terminated = False
+
+    async def subscribe_output(self):  # type: ignore[no-untyped-def]
+        yield OutputEvent(OutputKind.STDOUT, b"head", 1)
+        yield OutputEvent(OutputKind.STDERR, b"tail", 2, omitted=1000)
+        await self.ended.wait()
+        if self.failure:
+            raise ExecutorTransportFailed(self.failure)
+
+    async def wait(self) -> ExitInfo:
+        await self.ended.wait()
+        if self.failure:
+            raise ExecutorTransportFailed(self.failure)
+        return ExitInfo(ExitKind.LOST, None)
+
+    async def write(self, data: bytes) -> None:
+        self.ended.set()
+        if self.write_fails:
+            raise WriteFailed("it is gone")
+        if self.failure:
+            raise ExecutorTransportFailed(self.failure)
+
+    async def terminate(self, grace: float = 0.0) -> None:
+        self.terminated = True
+        self.ended.set()
+
+    def try_exit_status(self) -> ExitInfo | None:
+        return None
+
+    async def denied(self) -> Denied:
+        return Denied(likely=False)
+
+
+class ScriptedGate:
+    def __init__(self, make) -> None:  # type: ignore[no-untyped-def]
+        self.make = make
+
+    async def start(self, call: ExecCall) -> Started:
+        return Started(self.make())
+
+    async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
+        return None
+
+    async def patch(self, request: PatchRequest) -> None:
+        return None
+
+
+def test_bytes_that_were_lost_on_the_way_are_told() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("x", tty=True, yield_time_ms=250)
+        assert answer.output == "head\n... 1000 bytes omitted ...\ntail"
+        assert answer.original_token_count == 252
+        number = answer.process_id
+        assert number is not None
+        assert agent.read(number, 4).missing == 1000
+        ended = await agent.write(number, "x")
+        assert ended.exit_code == -1
+
+    with_agent(scenario, gate=ScriptedGate(Script))
+
+
+def test_a_write_that_comes_too_late_is_answered_with_the_end() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("x", tty=True, yield_time_ms=250)
+        ended = await agent.write(answer.process_id, "x")
+        assert ended.exit_code == -1
+        assert agent.told(Interaction) == []
+
+    with_agent(scenario, gate=ScriptedGate(lambda: Script(write_fails=True)))
+
+
+def test_a_lost_way_to_the_process_ends_it_with_a_sentence() -> None:
+    async def scenario(agent: Agent) -> None:
+        answer = await agent.exec("x", tty=True, yield_time_ms=250)
+        with pytest.raises(ToolFailed) as caught:
+            await agent.write(answer.process_id, "x")
+        text = "executor transport failure: the line is cut"
+        assert str(caught.value) == f"write_stdin failed: {text}"
+        assert agent.tools.background() == []
+        (end,) = agent.told(End)
+        assert (end.exit_code, end.error) == (-1, text)
+        assert end.output.endswith(b"tail\n" + text.encode())
+
+    with_agent(scenario, gate=ScriptedGate(lambda: Script(failure="the line is cut")))
+
+
+def test_listening_stops_with_the_tools() -> None:
+    events: list[Event] = []
+
+    async def scenario(agent: Agent) -> None:
+        await agent.exec("exec sleep 100", yield_time_ms=250)
+        events.extend(agent.events)
+        agent.events.clear()
+        await agent.tools.close()
+        assert [type(one) for one in agent.events] == [End]
+
+    with_agent(scenario)
+    assert [type(one) for one in events] == [Begin]
