@@ -12,10 +12,6 @@ def main() -> None:
     """Hand over to the command line."""
     _use_safe_path()
     _fill_standard_descriptors()
-    if sys.argv[1:2] in (["run"], ["sandbox"]):  # whose start is what people wait for
-        from handrail import compiled
-
-        compiled.use()
     from handrail import own_code
     from handrail.cli.app import program
 

@@ -21,10 +21,8 @@ HandrailError
 │   ├── TerminateFailed        "failed to terminate process: ..."
 │   └── ExecutorTransportFailed    "executor transport failure: ..."
 ├── FilesError                 a file operation failed (kind, path)
-├── LimitExceeded              a configured bound was reached
 ├── SandboxError
-│   ├── SandboxUnavailable     nothing here can enforce the profile: not run
-│   └── SandboxDenied          the sandbox refused something (carries the output)
+│   └── SandboxUnavailable     nothing here can enforce the profile: not run
 ├── PolicyError
 │   ├── Forbidden
 │   └── ApprovalRejected
@@ -166,24 +164,12 @@ class FilesError(HandrailError):
         self.path = path
 
 
-class LimitExceeded(HandrailError):
-    """A configured bound was reached; the sentence names it."""
-
-
 class SandboxError(HandrailError):
     """Something about containing a child."""
 
 
 class SandboxUnavailable(SandboxError):
     """Nothing on this machine can enforce the profile, so nothing was run."""
-
-
-class SandboxDenied(SandboxError):
-    """The sandbox refused something the child tried; ``output`` is what the child said."""
-
-    def __init__(self, message: str, output: bytes = b"") -> None:
-        super().__init__(message)
-        self.output = output
 
 
 class PolicyError(HandrailError):

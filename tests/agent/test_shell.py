@@ -17,11 +17,12 @@ import pytest
 from handrail import AsyncWorkspace, Profile, Workspace
 from handrail.agent.shell import AgentShell
 from handrail.agent.target import from_profile
-from handrail.errors import UsageError
+from handrail.errors import ApprovalRejected, UsageError
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice, Trail
 from handrail.orchestrator.call_flow import SIDE_EFFECTS, TurnAborted
+from handrail.orchestrator.result import CommandTimedOut
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval
 from handrail.policy.load import load_files
@@ -107,6 +108,42 @@ def test_commands_stay_in_the_workspace(base: Path, work: Path) -> None:
     played(main())
     assert not (base / "out").exists()
     assert (work / "in").exists()
+
+
+def test_run_gives_the_whole_output_under_the_same_rules(base: Path, work: Path) -> None:
+    async def main() -> None:
+        async with AgentShell(str(work)) as shell:
+            done = await shell.run("cat; echo err >&2; exit 3", stdin=b"given")
+            assert (done.exit_code, done.stdout, done.stderr) == (3, b"given", b"err\n")
+            refused = await shell.run(f"touch {base}/out")
+            assert b"Read-only file system" in refused.stderr
+            with pytest.raises(CommandTimedOut) as late:
+                await shell.run("echo begun; exec sleep 1000", timeout=0.5)
+            assert late.value.output.stdout == b"begun\n"
+            late_too = await shell.run("exec sleep 1000", timeout=0.5, check=False)
+            assert (late_too.exit_code, late_too.timed_out) == (124, True)
+            with pytest.raises(UsageError, match="no terminal"):
+                await shell.run("true", tty=True)
+
+    played(main())
+    assert not (base / "out").exists()
+
+
+def test_run_asks_as_a_tool_call_does(base: Path, work: Path) -> None:
+    class No:
+        async def ask(self, question: Question) -> Answer:
+            return Answer(Choice.DENY)
+
+    async def main() -> None:
+        async with AgentShell(str(work), approver=No(), policy="untrusted") as shell:
+            with pytest.raises(ApprovalRejected):
+                await shell.run("touch in")
+            told = await shell.run("touch in", check=False)
+            assert told.exit_code == -1
+            assert told.stderr
+
+    played(main())
+    assert not (work / "in").exists()
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.filesystem import syscalls
-from handrail.filesystem.no_follow import open_no_follow, open_parent, resolve_cached_open
+from handrail.filesystem.no_follow import open_no_follow, open_parent
 from tests.filesystem.expect import failing
 
 
@@ -89,25 +88,3 @@ def test_nul_is_refused(resolver: str) -> None:
     with pytest.raises(FilesError, match="NUL") as caught:
         open_no_follow(b"/tmp/a\0b", os.O_RDONLY)
     assert caught.value.kind == "invalid_input"
-
-
-def test_cached_open_opens_or_says_it_would_block(tree: Path) -> None:
-    if not syscalls.supports(syscalls.RESOLVE_CACHED):
-        pytest.skip("this kernel has no RESOLVE_CACHED")
-    path = str(tree / "to-file")
-    os.stat(path)  # warms the cache
-    fd = resolve_cached_open(path, os.O_RDONLY)
-    assert os.read(fd, 100) == b"content"
-    os.close(fd)
-    # A name that was never looked up needs the disk, or is known to be absent on a tmpfs.
-    with pytest.raises((BlockingIOError, FileNotFoundError)):
-        resolve_cached_open(str(tree / "never-looked-up"), os.O_RDONLY)
-    # Creating is never served from memory.
-    with pytest.raises(BlockingIOError):
-        resolve_cached_open(path, os.O_WRONLY | os.O_TRUNC)
-
-
-def test_cached_open_falls_back_to_would_block(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syscalls, "supports", lambda _resolve: False)
-    with pytest.raises(BlockingIOError):
-        resolve_cached_open(str(tree / "dir/file"), os.O_RDONLY)

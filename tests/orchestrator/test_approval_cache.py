@@ -10,7 +10,6 @@ from handrail.orchestrator.approval_cache import (
     FileKey,
     canonical,
     command_key,
-    host_key,
 )
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.settings import Grants
@@ -83,11 +82,3 @@ def test_all_of_several_keys_have_to_be_known() -> None:
     assert not memory.knows([one, two])
     memory.clear()
     assert not memory.knows([one])
-
-
-def test_hosts_know_no_case_and_a_denial_wins() -> None:
-    memory = ApprovalCache()
-    key = host_key("local", "https", "Example.ORG.", 443)
-    assert key == host_key("local", "https", "example.org", 443)
-    memory.deny(key)
-    assert memory.denies(key)

@@ -59,7 +59,7 @@ class OrchestratorGate:
 
     async def start(self, call: ExecCall) -> Started:
         """Let it in and start it, or raise what stands against it."""
-        course = self._orchestrator.course(self._call(call))
+        course = self._orchestrator.course(self.call_of(call))
         attempt = await course.admit()
         session = await self._spawn(call.spawn, course, attempt)
         self._courses[call.call_id] = (course, session)
@@ -147,7 +147,8 @@ class OrchestratorGate:
             return spawn.env
         return env_policy.build(spawn.env_policy, spawn.env, os.environ)
 
-    def _call(self, call: ExecCall) -> Call:
+    def call_of(self, call: ExecCall) -> Call:
+        """The call as the orchestrator sees it; raises UsageError with a sentence for the model."""
         args, spawn = call.args, call.spawn
         cwd = posixpath.normpath(spawn.cwd)
         request, wants = read_request(

@@ -29,14 +29,18 @@ from handrail.orchestrator.audit import Listener as AuditListener
 from handrail.orchestrator.audit import nobody
 from handrail.orchestrator.call_flow import TurnAborted
 from handrail.orchestrator.listening import guarded
+from handrail.orchestrator.one_shot import DEFAULT_TIMEOUT, Command, OnOutput, run_command
+from handrail.orchestrator.result import ExecOutput, normalise
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
 from handrail.policy.context import Approval
 from handrail.policy.rules import Policy, normal_path
 from handrail.unified_exec import settings as unified
 from handrail.unified_exec.events import Event, Listener
+from handrail.unified_exec.gate import ExecCall
 from handrail.unified_exec.manager import Background, UnifiedExec
 from handrail.unified_exec.patch_command import intercepted
+from handrail.unified_exec.spawn_request import spawn_request
 from handrail.unified_exec.tools import (
     ExecAnswer,
     OutputRange,
@@ -152,6 +156,49 @@ class AgentShell:
                 return await self._now.manager.exec_command(args, call_id=call_id)
             finally:
                 await self._now.gate.patched(call_id)
+
+    async def run(
+        self,
+        cmd: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        stdin: bytes | None = None,
+        on_output: OnOutput | None = None,
+        check: bool = True,
+        call_id: str | None = None,
+        **more: Any,
+    ) -> ExecOutput:
+        """Run a shell command to its end under the same rules; the output as bytes.
+
+        ``timeout`` is seconds (None: no limit), ``stdin`` its whole standard input; ``more`` are
+        arguments of ``exec_command``.  Raises CommandTimedOut and KilledBySignal, both with the
+        output so far, ApprovalRejected or Forbidden when it was not run, and UsageError.  With
+        ``check=False`` such an end is an output too, with the error's text in ``stderr``.
+        """
+        try:
+            return await self._run(cmd, timeout, stdin, on_output, call_id or _new_id(), more)
+        except HandrailError as error:
+            if check or isinstance(error, TurnAborted):
+                raise
+            return normalise(error)
+
+    async def _run(
+        self,
+        cmd: str,
+        timeout: float | None,
+        stdin: bytes | None,
+        on_output: OnOutput | None,
+        call_id: str,
+        more: Mapping[str, Any],
+    ) -> ExecOutput:
+        now = self._now
+        args = exec_command_args({"cmd": cmd, **more})
+        if args.tty:
+            raise UsageError("`run` has no terminal; use exec_command with `tty`")
+        spawn = await spawn_request(args, now.manager.settings, now.executor, 0)
+        call = now.gate.call_of(ExecCall(call_id, 0, args, spawn))
+        command = Command(call, spawn.env, timeout, on_output, stdin, spawn.env_policy)
+        return await run_command(now.orchestrator, now.executor, command)
 
     async def write_stdin(self, session_id: int, chars: str = "", **more: Any) -> ExecAnswer:
         """Write to a session, or wait for it; raises UnknownProcess, ToolFailed, UsageError."""

@@ -10,8 +10,6 @@ import gc
 import os
 import sys
 
-from handrail import compiled
-
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -54,7 +52,6 @@ def program() -> int:
 
         code = run_fast.run(words[1:])
         if code is not None:
-            compiled.make()
             # Nothing is left to be done, and taking an interpreter down takes a while.
             os._exit(code)
         gc.enable()

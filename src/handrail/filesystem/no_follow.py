@@ -55,18 +55,6 @@ def open_parent(path: NativePath, *, follow: bool, dir_fd: int | None = None) ->
     return open_no_follow(parent, STAND, dir_fd=dir_fd), name
 
 
-def resolve_cached_open(path: NativePath, flags: int) -> int:
-    """Open ``path`` if the kernel can do it from memory, else raise BlockingIOError.
-
-    For callers on the event loop: no disk, no network, no automounter is waited for.  Links
-    are followed.  Where the kernel cannot promise that (before 5.12), every call raises
-    BlockingIOError, so callers have one way out: the pool.
-    """
-    if not syscalls.supports(syscalls.RESOLVE_CACHED):
-        raise os_error(errno.EAGAIN)
-    return syscalls.openat2(syscalls.AT_FDCWD, native(path), flags, 0, syscalls.RESOLVE_CACHED)
-
-
 def _walk_and_open(raw: bytes, flags: int, mode: int, dir_fd: int | None) -> int:
     absolute = raw.startswith(b"/")
     names = [name for name in raw.split(b"/") if name not in (b"", b".")]

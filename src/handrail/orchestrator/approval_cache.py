@@ -45,17 +45,7 @@ class FileKey:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class HostKey:
-    """One place to connect to."""
-
-    environment_id: str
-    host: str
-    protocol: str
-    port: int
-
-
-Key = CommandKey | SeedKey | FileKey | HostKey
+Key = CommandKey | SeedKey | FileKey
 
 
 def canonical(argv: Argv) -> Argv:
@@ -78,11 +68,6 @@ def command_key(call: Call) -> CommandKey:
     )
 
 
-def host_key(environment_id: str, protocol: str, host: str, port: int) -> HostKey:
-    """The key of a connection; names of hosts know no case."""
-    return HostKey(environment_id, host.lower().rstrip("."), protocol, port)
-
-
 @dataclass(frozen=True, slots=True)
 class Extent:
     """How far a run goes: without the sandbox, or in it with something beyond the mode."""
@@ -101,19 +86,14 @@ SANDBOXED = Extent()
 
 @dataclass(slots=True)
 class ApprovalCache:
-    """The approvals of one session; a denied host wins over an approved one."""
+    """The approvals of one session."""
 
     _approved: dict[Key, set[Extent]] = field(default_factory=dict)
-    _denied: set[HostKey] = field(default_factory=set)
 
     def remember(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> None:
         """These were approved for the session, as far as ``extent`` goes."""
         for key in keys:
             self._approved.setdefault(key, set()).add(extent)
-
-    def deny(self, key: HostKey) -> None:
-        """No connection there in this session."""
-        self._denied.add(key)
 
     def knows(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> bool:
         """Whether all of them are approved as far as ``extent`` goes; nothing is no approval."""
@@ -123,11 +103,6 @@ class ApprovalCache:
     def _covered(self, key: Key, extent: Extent) -> bool:
         return any(given.covers(extent) for given in self._approved.get(key, ()))
 
-    def denies(self, key: HostKey) -> bool:
-        """Whether this host was refused for the session."""
-        return key in self._denied
-
     def clear(self) -> None:
         """The session is over."""
         self._approved.clear()
-        self._denied.clear()

@@ -1,4 +1,4 @@
-"""One command to its end: nobody talks to it, and it has a time limit.
+"""Runs one command to its end, with a time limit and no further input (``AgentShell.run``).
 
 What is kept of each stream is bounded; reading goes on to the end all the same, so the command
 never waits for us.  A command that is cancelled gets TERM and a moment before KILL.
@@ -32,6 +32,7 @@ from handrail.orchestrator.result import (
     aggregate,
 )
 from handrail.orchestrator.run import Orchestrator, Ran
+from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo, ExitKind
 
 DEFAULT_TIMEOUT = 10.0
@@ -57,6 +58,8 @@ class Command:
     on_output: OnOutput | None = None
     #: The whole of its standard input; None: it is at its end at once.
     stdin: bytes | None = field(default=None, repr=False)
+    #: What it inherits of the executor's environment; None: nothing.
+    env_policy: EnvPolicy | None = None
 
 
 @dataclass(slots=True)
@@ -86,23 +89,14 @@ async def run_command(
 
     Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
     """
-    call = replace(command.call, env=command.env)
-    return await run_course(orchestrator, executor, command, orchestrator.course(call))
-
-
-async def run_course(
-    orchestrator: Orchestrator,
-    executor: Executor,
-    command: Command,
-    course: CallFlow,
-    outside: Command | None = None,
-) -> ExecOutput:
-    """The same on a course that was made before; ``outside`` is started without a sandbox."""
+    call = command.call
+    if call.env is None:
+        call = replace(call, env=command.env)
+    course = orchestrator.course(call)
 
     async def runner(attempt: Attempt) -> Ran[ExecOutput]:
         try:
-            started = command if attempt.sandboxed or outside is None else outside
-            output, denied = await capture(executor, started, attempt, orchestrator, course)
+            output, denied = await capture(executor, command, attempt, orchestrator, course)
         except CommandTimedOut:
             course.finished(Outcome.TIMED_OUT)
             raise
@@ -130,6 +124,7 @@ async def capture(
         call.cwd,
         command.env,
         sandbox=attempt.sandbox,
+        env_policy=command.env_policy,
         pipe_stdin=command.stdin is not None,
     )
     local = isinstance(executor, LocalExecutor)

@@ -216,9 +216,10 @@ class Sandbox:
             raise SandboxUnavailable("whoever contains commands is closed; make another")
         if self._planner is None:
             if sys.platform != "linux":
-                from handrail.sandbox.seatbelt import platform_refusal
-
-                raise SandboxUnavailable(platform_refusal(sys.platform))
+                raise SandboxUnavailable(
+                    f"handrail has a sandbox for Linux only and this is {sys.platform}, so nothing"
+                    " was run; use a Linux container, or an executor on a Linux machine"
+                )
             if os.uname().machine not in seccomp_filter.ARCHES:
                 raise SandboxUnavailable(
                     f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"

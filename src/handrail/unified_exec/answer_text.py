@@ -30,8 +30,3 @@ def response_text(
     lines.append("Output:")
     lines.append(output)
     return "\n".join(lines)
-
-
-def aborted_text(wall_time_s: float) -> str:
-    """What a model reads of a call that the user broke off."""
-    return f"Wall time: {wall_time_s:.1f} seconds\naborted by user"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from handrail import compiled
 from handrail.cli.stderr import complain
 from handrail.credentials import forget_variables
 
@@ -108,7 +107,6 @@ def main(words: list[str]) -> int:
 
             return sandbox_json.run(options.command, lambda: _begin(options), _as_json)
         code = _begin(options)
-        compiled.make()
         # Nothing is left to be done, and taking an interpreter down takes a while.
         os._exit(code)
     except (Usage, NotRun, HandrailError) as error:

@@ -90,20 +90,6 @@ def _below(path: bytes, root: bytes) -> bool:
     return path != root and path.startswith(root.rstrip(b"/") + b"/")
 
 
-def not_held(abi: int) -> list[str]:
-    """What even an expressible profile does not stop on this kernel, for people."""
-    limits = [
-        "names and metadata of every path can be seen",
-        "mode, owner, times and attributes of your own files outside can be changed",
-        "other processes can be seen",
-    ]
-    if abi < 5:
-        limits.append("devices that are readable can be controlled (needs Linux 6.10)")
-    if abi < 6:
-        limits.append("signals reach other processes of the same user (needs Linux 6.12)")
-    return limits
-
-
 def handled(abi: int) -> tuple[int, int, int]:
     """The rights that are taken away unless a rule gives them back: files, network, scopes."""
     rights = _FIRST_RIGHTS
