@@ -25,7 +25,7 @@ from handrail.orchestrator.call_flow import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.result import CommandTimedOut
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval
-from handrail.policy.load import load_files
+from handrail.policy.load import load_files, parse_rules
 from handrail.unified_exec.events import Begin, End, Event
 from handrail.unified_exec.tools import ToolFailed
 
@@ -144,6 +144,36 @@ def test_run_asks_as_a_tool_call_does(base: Path, work: Path) -> None:
 
     played(main())
     assert not (work / "in").exists()
+
+
+def test_a_question_holds_up_its_own_call_and_no_other(work: Path) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.asked = asyncio.Event()
+            self.answered = asyncio.Event()
+
+        async def ask(self, question: Question) -> Answer:
+            self.asked.set()
+            await self.answered.wait()
+            return Answer(Choice.APPROVE)
+
+    async def main() -> None:
+        slow = Slow()
+        rules = parse_rules('prefix_rule([["sleep", "true"]], decision="allow")', "rules")
+        guarded = AgentShell(str(work), approver=slow, policy="untrusted", rules=rules)
+        async with guarded as shell:
+            asking = asyncio.create_task(shell.exec_command("touch asked"))
+            await slow.asked.wait()
+            done = await shell.exec_command("true")
+            assert done.exit_code == 0
+            running = await shell.exec_command("sleep 1000", yield_time_ms=250)
+            assert running.exit_code is None
+            assert not asking.done()
+            slow.answered.set()
+            assert (await asking).exit_code == 0
+            await shell.clean()
+
+    played(main())
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -64,3 +64,12 @@ def test_while_somebody_is_asked_nothing_runs_out() -> None:
     # Five seconds before the call do not count, five within it do.
     assert step(collection, 14.0) == 1.0
     assert step(collection, 15.0) is None
+
+
+def test_an_open_question_does_not_hold_up_a_call_that_is_finished() -> None:
+    pauses = Pauses()
+    collection = Collection(10.0, pauses)
+    collection.begin(0.0)
+    pauses.begin(1.0)
+    assert step(collection, 2.0, took=True, exited=True, closed=True) == 0.0
+    assert step(collection, 2.0, exited=True, closed=True) is None

@@ -300,9 +300,12 @@ class AgentShell:
         return answer if note is None else with_note(answer, note)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """While somebody is asked something, no call's waiting time runs; raises UsageError."""
-        with self._now.manager.asking():
+    def asking(self, call_id: str) -> Iterator[None]:
+        """Stop the waiting time of one call while a question about it is open; raises UsageError.
+
+        Other calls are answered meanwhile.
+        """
+        with self._now.manager.asking(call_id):
             yield
 
     @contextmanager
@@ -361,14 +364,14 @@ class _Open:
 
 
 class _Pausing:
-    """An approver during whose questions no waiting time runs."""
+    """An approver whose questions stop the waiting time of the call they are about."""
 
     def __init__(self, approver: Approver, shell: AgentShell) -> None:
         self._approver = approver
         self._shell = shell
 
     async def ask(self, question: Question) -> Answer:
-        with self._shell.asking():
+        with self._shell.asking(question.call_id):
             return await self._approver.ask(question)
 
 

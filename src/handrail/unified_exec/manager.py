@@ -40,7 +40,6 @@ from handrail.unified_exec.wait import (
     DEFAULT_EXEC_MS,
     DEFAULT_WRITE_MS,
     Collection,
-    Pauses,
     exec_yield,
     poll_yield,
     write_yield,
@@ -73,7 +72,6 @@ class UnifiedExec:
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
         self._processes = Processes(settings, self._rng)
         self._table = self._processes.table
-        self._pauses = Pauses()
 
     @property
     def settings(self) -> Settings:
@@ -152,14 +150,16 @@ class UnifiedExec:
         return await self._processes.clean()
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """While somebody is asked something, no call's waiting time runs."""
-        self._pauses.begin(self._clock())
+    def asking(self, call_id: str) -> Iterator[None]:
+        """Stop the waiting time of calls on this call's process while a question is open."""
+        paused = [p for p in self._table.all() if p.origin.call_id == call_id]
+        for process in paused:
+            process.pauses.begin(self._clock())
         try:
             yield
         finally:
-            self._pauses.end(self._clock())
-            for process in self._table.all():
+            for process in paused:
+                process.pauses.end(self._clock())
                 process.wake()
 
     async def close(self) -> None:
@@ -201,9 +201,8 @@ class UnifiedExec:
         requested = DEFAULT_EXEC_MS if args.yield_time_ms is None else args.yield_time_ms
         while True:
             async with process.lock:
-                collection = Collection(
-                    process.started + exec_yield(requested) / 1000, self._pauses
-                )
+                deadline = process.started + exec_yield(requested) / 1000
+                collection = Collection(deadline, process.pauses)
                 try:
                     taken = await process.collect(collection)
                 except BaseException:
@@ -259,7 +258,7 @@ class UnifiedExec:
             wait = write_yield(requested)
         else:
             wait = poll_yield(requested, self._settings.max_poll_ms)
-        collection = Collection(begun + wait / 1000, self._pauses)
+        collection = Collection(begun + wait / 1000, process.pauses)
         taken = await process.collect(collection)
         process.touch()
         if not wrote and not process.exited:

@@ -17,7 +17,7 @@ from handrail.process.spec import ExitInfo, ExitKind
 from handrail.unified_exec.events import Begin, Delta, End, Event, Frames, Interaction
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.transcript import Transcript
-from handrail.unified_exec.wait import Collection
+from handrail.unified_exec.wait import Collection, Pauses
 
 #: How long the last event waits for output that something else still holds open.
 TRAILING_GRACE = 0.1
@@ -56,6 +56,8 @@ class Process:
         self.last_used = self.started
         self.lock = asyncio.Lock()
         self.transcript = transcript
+        #: Questions about this process; they move the deadlines of its calls.
+        self.pauses = Pauses()
         #: Offset in the whole output up to which answers have been given.
         self.reported = 0
         self.exit: ExitInfo | None = None

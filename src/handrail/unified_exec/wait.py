@@ -36,7 +36,7 @@ def poll_yield(requested_ms: int, max_poll_ms: int = DEFAULT_MAX_POLL_MS) -> int
 
 @dataclass(slots=True)
 class Pauses:
-    """The time somebody spent being asked something; it counts against nobody's deadline."""
+    """The time that questions about one process took; it does not count against its calls."""
 
     _before: float = 0.0
     _since: float = 0.0
@@ -82,14 +82,14 @@ class Collection:
 
         ``took`` says that there was output since the last look.
         """
+        if exited and closed and not took:
+            return None
         if self.pauses.active:
-            return float("inf")
+            return 0.0 if took else float("inf")
         moved = self.pauses.total(now) - self._paused_before
         remaining = self.deadline + moved - now
         if took:
             return None if remaining <= 0 else 0.0
-        if exited and closed:
-            return None
         if remaining <= 0:
             self.left_open = exited
             return None
