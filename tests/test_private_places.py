@@ -11,6 +11,7 @@ import pytest
 
 from handrail import private_places, proof
 from handrail.private_places import NotOurs, open_directory, open_file
+from handrail.sandbox.temp_dirs import TempDir
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,21 @@ def test_every_directory_that_is_missing_is_made_for_us_alone(tmp_path: Path, um
         os.umask(before)
     for made in ("a", "a/b", "a/b/c"):
         assert mode(tmp_path / made) == 0o700
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o177, 0o400, 0o777])
+def test_the_umask_takes_nothing_of_what_is_ours(tmp_path: Path, umask: int) -> None:
+    directory = open_directory(str(tmp_path / "place"))
+    before = os.umask(umask)
+    try:
+        os.close(open_file(directory, "file", os.O_WRONLY | os.O_CREAT))
+        temporary = TempDir(place=os.fsencode(tmp_path))
+    finally:
+        os.umask(before)
+        os.close(directory)
+    assert mode(tmp_path / "place" / "file") == 0o600
+    assert mode(Path(os.fsdecode(temporary.path))) == 0o700
+    temporary.remove()
 
 
 def test_a_wider_mode_is_narrowed_and_a_foreign_owner_refused(tmp_path: Path) -> None:
@@ -126,6 +142,24 @@ def test_the_list_has_every_candidate(tmp_path: Path, monkeypatch: pytest.Monkey
     private_places.add("/srv/token")
     assert private_places.revision() != before
     assert private_places.listed()[b"/srv/token"] is False
+
+
+def test_a_directory_of_one_program_is_known_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    before = private_places.revision()
+    private_places.remember(str(given))
+    monkeypatch.setattr(private_places, "_added", {})  # as in another program
+    assert private_places.revision() != before
+    assert private_places.listed()[os.fsencode(given)] is True
+    given.rmdir()
+    assert os.fsencode(given) not in private_places.listed()
+    given.mkdir()  # by a command, perhaps
+    assert os.fsencode(given) not in private_places.listed()
+    private_places.remember(f"{private_places.state_home()}/servers/0")
+    assert os.listdir(f"{private_places.state_home()}/places") == []
 
 
 def test_a_secret_is_made_once_and_read_by_us_alone(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ the directory's descriptor, and a link, a pipe or a file of another user is refu
 ``listed`` names all places a version of ours uses or has used, whether they exist or not: a
 command that could make one of them would be believed by the next handrail outside.  A program that
 was given a place of its own (a socket, a state directory, a token file) names it with ``add``.
+A state directory outlives its server, so it is also written down in the state home (``remember``),
+and the sandboxes of other programs of ours cover it for as long as it is there.
 
 Standard library only, and little of it: ``handrail sandbox`` imports this each time.
 """
@@ -26,6 +28,9 @@ _MOST_LINKS = 40
 #: Of a secret, in bytes; it is written as hexadecimal digits.
 _SECRET_SIZE = 32
 _SECRET = "secret"  # noqa: S105 (a file's name)
+
+#: Where places that were given to programs of ours are written down, in the state home.
+_REMEMBERED = "places"
 
 #: Places that this program was given; True for directories.
 _added: dict[bytes, bool] = {}
@@ -127,15 +132,76 @@ def add(path: str | bytes, *, directory: bool = False) -> None:
         _added[place] = directory
 
 
+def remember(path: str) -> None:
+    """Have the sandboxes of all our programs cover a directory as long as it is there."""
+    place = os.path.abspath(os.fsencode(path))
+    if any(place.startswith(ours + b"/") for ours in listed()):
+        return
+    _added[place] = True
+    from _blake2 import blake2b  # only for a server that was given one
+
+    try:
+        directory = open_directory(os.path.join(state_home(), _REMEMBERED))
+        try:
+            name = blake2b(place, digest_size=16).hexdigest()
+            file = open_file(directory, name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                os.write(file, os.path.realpath(place))
+            finally:
+                os.close(file)
+        finally:
+            os.close(directory)
+    except (NotOurs, OSError):
+        pass  # nothing can be kept: this program covers it all the same
+
+
+def _remembered() -> list[bytes]:
+    """Directories that were given to programs of ours, and are there."""
+    found = []
+    for home in _state_homes():
+        try:
+            directory = os.open(os.path.join(home, _REMEMBERED), _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            places = (_read_place(directory, name) for name in os.listdir(directory))
+            found += [place for place in places if place]
+        finally:
+            os.close(directory)
+    return found
+
+
+def _read_place(directory: int, name: str) -> bytes:
+    """What was written down under a name; empty, and forgotten, if it is not there any more."""
+    try:
+        file = open_file(directory, name, os.O_RDONLY)
+        try:
+            place = os.read(file, 4096)
+        finally:
+            os.close(file)
+        if place.startswith(b"/") and os.path.isdir(place):
+            return place
+        os.unlink(name, dir_fd=directory)
+    except OSError:
+        pass  # no file of ours, or another program was quicker
+    return b""
+
+
 def contains(path: str | bytes) -> bool:
     """Whether a path is one of our places, or lies in one."""
     place = os.path.abspath(os.fsencode(path))
     return any(place == ours or place.startswith(ours + b"/") for ours in listed())
 
 
-def revision() -> int:
-    """A number that is another one when the list has changed by ``add``."""
-    return len(_added)
+def revision() -> tuple[int, ...]:
+    """Another one when the list has changed by ``add``, or ``remember`` of any program."""
+    changes = []
+    for home in _state_homes():
+        try:
+            changes.append(os.stat(os.path.join(home, _REMEMBERED)).st_mtime_ns)
+        except OSError:
+            changes.append(0)
+    return len(_added), *changes
 
 
 def is_directory(path: bytes) -> bool:
@@ -169,6 +235,7 @@ def listed() -> dict[bytes, bool]:
     candidates.append(f"{session}/handrail" if os.path.isdir(session) else None)
     places = {os.path.normpath(os.fsencode(place)): True for place in candidates if place}
     places[_retired()] = True  # a program of an earlier version may run
+    places.update(dict.fromkeys(_remembered(), True))
     places.update(_added)
     return places
 
@@ -271,15 +338,23 @@ def _make(above: int, name: str) -> int:
     if owner not in (0, os.geteuid()):
         raise OSError(errno.EACCES, f"it would be made in a directory of user {owner}")
     try:
-        os.mkdir(name, 0o700, dir_fd=above)
-    except FileExistsError:
-        pass  # another process of ours was quicker; it is looked at all the same
+        return make_directory(name, above)
+    except FileExistsError:  # another process of ours was quicker; it is looked at all the same
+        return os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
+
+
+def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o700) -> int:
+    """Make a directory that has this mode whatever the umask is; an ``O_PATH`` descriptor of it.
+
+    Raises OSError, FileExistsError among them.
+    """
+    os.mkdir(name, mode, dir_fd=above)
     made = os.open(name, _STEP | os.O_DIRECTORY, dir_fd=above)
     try:
         status = os.fstat(made)
-        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
-            # The umask took something of the owner's.  By /proc: fchmod wants more than O_PATH.
-            os.chmod(f"/proc/self/fd/{made}", 0o700)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & mode != mode:
+            # The umask took something.  By /proc: fchmod wants more than O_PATH.
+            os.chmod(f"/proc/self/fd/{made}", mode)
     except BaseException:
         os.close(made)
         raise
@@ -301,7 +376,7 @@ def open_file(directory: int, name: str, flags: int) -> int:
             raise OSError(errno.EPERM, "it is not a regular file", name)
         if status.st_uid != os.geteuid() or status.st_nlink > 1:
             raise OSError(errno.EPERM, "it is not a file of ours alone", name)
-        if stat.S_IMODE(status.st_mode) & 0o077:
+        if stat.S_IMODE(status.st_mode) & 0o677 != 0o600:  # also if the umask took the owner's
             os.fchmod(opened, 0o600)
         if flags & os.O_TRUNC:
             os.ftruncate(opened, 0)

@@ -50,14 +50,26 @@ def peer(sock: socket.socket) -> tuple[int, int]:
 
 def sandboxed(pid: int) -> bool:
     """Whether a process has a pid namespace below ours, or is none that we can see."""
+    return len(_status(pid).get(b"NSpid", ())) != 1
+
+
+def is_command(pid: int) -> bool:
+    """Whether a process is held as sandboxed commands are; a server in a container is not.
+
+    False for one that we cannot see.
+    """
+    status = _status(pid)
+    return len(status.get(b"NSpid", ())) > 1 and status.get(b"NoNewPrivs") == [b"1"]
+
+
+def _status(pid: int) -> dict[bytes, list[bytes]]:
+    """What the kernel says of a process, by name; empty for one that we cannot see."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    return len(line.split()) != 2
+            fields = (line.partition(b":") for line in file)
+            return {name: value.split() for name, _, value in fields}
     except OSError:
-        pass
-    return True
+        return {}
 
 
 # --- on a stream, before anything else is said ------------------------------------------------

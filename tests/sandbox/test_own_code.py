@@ -129,6 +129,27 @@ def test_an_environment_behind_a_link_of_the_workspace_is_refused(ws: Path, room
     assert run(ours.command, "run", "--", "true", cwd=ws).returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
+@pytest.mark.parametrize("runs_from", ["venv", "ws/mirror"])
+def test_code_is_read_only_at_its_second_mount(runs_from: str, ws: Path, room: Path) -> None:
+    ours = Installed(room / "venv")
+    (ws / "mirror").mkdir()
+    site = f"lib/{VERSION}/site-packages"
+    names = f"bin/new pyvenv.cfg {site}/new.pth {site}/handrail/__init__.py"
+    script = (
+        f"cd mirror; for f in {names}; do echo x >> $f; done; mv lib l; touch ../fine; echo end"
+    )
+    mount = f"mount --bind {ours.where} {ws}/mirror && exec {room}/{runs_from}/bin/python"
+    before = (ours.package / "__init__.py").read_text()
+    argv = ["-P", "-m", "handrail", "run", "--", "sh", "-c", script]
+    done = run("unshare", "-m", "sh", "-c", f'{mount} "$@"', "sh", *argv, cwd=ws)
+    assert "end" in done.stdout
+    assert (ws / "fine").exists()
+    assert ours.site.exists()
+    assert (ours.package / "__init__.py").read_text() == before
+    assert not {path.name for path in ours.where.rglob("*")} & {"new", "new.pth"}
+
+
 def test_compiled_files_kept_elsewhere_are_not_for_commands(ws: Path) -> None:
     cache = {"PYTHONPYCACHEPREFIX": str(ws / "cache")}
     argv = [

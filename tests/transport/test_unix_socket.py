@@ -7,6 +7,8 @@ import fcntl
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -417,3 +419,79 @@ def test_a_server_that_sends_at_once_is_heard(run: Run, tmp_path: Path) -> None:
         await server.wait_closed()
 
     run(main())
+
+
+# -- what has taken the place of a server --------------------------------------------------
+
+
+def test_what_listens_where_a_server_of_ours_was_has_to_know_its_secret(
+    run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        path = tmp_path / "s"
+        async with serving(path, Recorder()):
+            line = await connect(str(path), Recorder())
+            line.close()
+        heard = bytearray()
+        gone = asyncio.Event()
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.extend(await reader.readline())
+            writer.write(bytes(heard))
+            heard.extend(await reader.read())
+            writer.close()
+            gone.set()
+
+        server = await asyncio.start_unix_server(hear, str(path))
+        with pytest.raises(ConnectionLost, match=r"does not prove .* remove .*/sockets/"):
+            await connect(str(path), Recorder())
+        await asyncio.wait_for(gone.wait(), WAIT)
+        assert heard.startswith(b"handrail-proof ")
+        assert heard.count(b"\n") == 1
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_secrets_of_directories_that_are_gone_are_forgotten(run: Run, tmp_path: Path) -> None:
+    kept = Path(private_places.state_home()) / "sockets"
+
+    async def main() -> None:
+        (tmp_path / "a").mkdir(mode=0o700)
+        async with serving(tmp_path / "a" / "s", Recorder()):
+            known = {place.name for place in kept.iterdir()}
+        (tmp_path / "a").rmdir()
+        async with serving(tmp_path / "s", Recorder()):
+            now = {place.name for place in kept.iterdir()}
+        assert len(known - now) == 1
+        assert len(now - known) == 1
+
+    run(main())
+
+
+_LISTEN = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as listening:
+    listening.bind(sys.argv[1])
+    listening.listen()
+    print("listening", flush=True)
+    with listening.accept()[0] as peer:
+        print(peer.recv(100), flush=True)
+"""
+
+
+@pytest.mark.system
+def test_a_sandboxed_command_is_no_server(run: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    argv = [sys.executable, "-m", "handrail", "sandbox", "--", "/usr/bin/python3", "-Ic", _LISTEN]
+    with subprocess.Popen([*argv, path], cwd=tmp_path, stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"listening\n"
+
+        async def main() -> None:
+            with pytest.raises(ConnectionLost, match="sandboxed command; remove the socket"):
+                await connect(path, Recorder())
+
+        run(main())
+        assert command.stdout.readline() == b"b''\n"

@@ -19,7 +19,7 @@ from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.intent import read_intent
-from handrail.sandbox.profile import Profile
+from handrail.sandbox.profile import Machine, Profile
 from handrail.sandbox.sandbox import Sandbox
 from handrail.sandbox.verdict import judge
 
@@ -30,7 +30,7 @@ class LocalSandbox:
     def __init__(self) -> None:
         self._sandbox = Sandbox()
         _forks.take_in(self._sandbox.upkeep)
-        self._last: tuple[Mapping[str, object], bytes, Profile] | None = None
+        self._last: tuple[Mapping[str, object], bytes, Machine, Profile] | None = None
 
     def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
         """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
@@ -44,11 +44,13 @@ class LocalSandbox:
 
     def _profile(self, spec: ProcessSpec, given: Mapping[str, object]) -> Profile:
         # A caller that keeps its intent is recognised by it, and pays for reading it once.
-        if self._last is None or self._last[0] is not given or self._last[1] != spec.cwd:
-            intent, base = read_intent(given, spec.cwd)
-            profile = self._sandbox.resolve(intent, base)
-            self._last = (given, spec.cwd, profile)
-        return self._last[2]
+        machine, last = self._sandbox.machine, self._last
+        if last is not None and last[0] is given and last[1:3] == (spec.cwd, machine):
+            return last[3]
+        intent, base = read_intent(given, spec.cwd)
+        profile = self._sandbox.resolve(intent, base)
+        self._last = (given, spec.cwd, machine, profile)
+        return profile
 
     async def see_out(self) -> None:
         """Wait for the end of those that were told to end."""

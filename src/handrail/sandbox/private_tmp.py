@@ -18,6 +18,7 @@ import errno
 import os
 import stat
 
+from handrail import private_places
 from handrail.sandbox.plan.safe_open import Opened, Refused, shown
 from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
 
@@ -145,12 +146,10 @@ def _step(part: Part, path: bytes) -> None:
 def _directory(above: int, name: bytes, mode: int) -> int:
     """A descriptor of a directory in another, which is made if missing; no link is followed."""
     try:
-        os.mkdir(name, mode, dir_fd=above)
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-        os.fchmod(fd, mode)  # whatever the umask is
+        os.close(private_places.make_directory(name, above, mode))
     except FileExistsError:
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-    return fd
+        pass
+    return os.open(name, _DIRECTORY, dir_fd=above)
 
 
 def _opened(fd: int, path: bytes) -> Opened:

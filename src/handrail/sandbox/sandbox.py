@@ -75,7 +75,8 @@ class Sandbox:
 
     def __init__(self) -> None:
         self._machine: Machine | None = None
-        self._places = 0  # the revision of the list of private places it was made with
+        #: The revision of the list of private places it was made with.
+        self._places: tuple[int, ...] = ()
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
         #: What it has made, and nobody else.

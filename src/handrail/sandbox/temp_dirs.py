@@ -11,6 +11,8 @@ from __future__ import annotations
 import fcntl
 import os
 
+from handrail import private_places
+
 #: How they are named, with eight hex digits after it.
 PREFIX = "handrail-tmp-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -31,7 +33,7 @@ class TempDir:
             name = PREFIX + (tag or os.urandom(4).hex())
             self.path = os.path.join(base, os.fsencode(name))
             try:
-                os.mkdir(self.path, 0o700)
+                os.close(private_places.make_directory(self.path))
                 self._fd = os.open(self.path, _DIRECTORY)
             except FileExistsError:
                 if tag:

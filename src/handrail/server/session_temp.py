@@ -33,7 +33,7 @@ class SessionTempDirs:
             return held.path
         path = os.path.join(usual_place(), f"{_PREFIX}{os.urandom(8).hex()}".encode())
         _note(self.directory, path)  # first: what is not written down stays for ever
-        os.mkdir(path, 0o700)
+        os.close(private_places.make_directory(path))
         return path
 
     def remove(self, path: bytes) -> None:

@@ -1,8 +1,10 @@
 """Whether the server behind a Unix socket is the user's own, before anything is said to it.
 
 A server whose socket is in a place of ours, as that of ``run --detach`` and ``proxy`` is, has to
-prove that it knows the secret that lies beside the socket (``handrail.proof``).  Of another only
-the user id is asked: a socket elsewhere was named by the user.
+prove that it knows the secret that lies beside the socket (``handrail.proof``).  So has one at a
+path elsewhere if a server of this user has listened there: its secret is in the state home, and
+a command that takes the path for itself does not know it.  Of any other only the user id is asked,
+and that it is no sandboxed command: a socket elsewhere was named by the user.
 """
 
 from __future__ import annotations
@@ -14,29 +16,38 @@ from handrail import private_places, proof
 from handrail.errors import UsageError
 
 _LONGEST_NAME = 107
+#: The file with the path of the socket, beside a secret that is not beside the socket.
+_PATH = "path"
 
 
 class Unproven(ConnectionError):
     """What listens there is not known to be the user's own server; nothing was said to it."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"what listens at {path} is not used: {reason}; if it is a server of an earlier"
-            f" version, replace it with `handrail upgrade --state-dir {path}.state`, else remove"
-            " the socket"
+    def __init__(self, path: str, reason: str, advice: str = "") -> None:
+        advice = advice or (
+            "if it is a server of an earlier version, replace it with `handrail upgrade"
+            f" --state-dir {path}.state`, else remove the socket"
         )
+        super().__init__(f"what listens at {path} is not used: {reason}; {advice}")
 
 
 def make_secret(path: str) -> bytes:
-    """What the server at a path has to prove to know; none outside our places.  Raises UsageError.
+    """What the server at a path has to prove to know; empty if nothing can be kept.
 
-    Called under a lock.
+    Called under a lock.  Raises UsageError for a path in our places.
     """
-    if not private_places.contains(path):
-        return b""
-    parent = os.path.dirname(path)
-    directory = private_places.open_directory(parent)
+    ours = private_places.contains(path)
     try:
+        parent = os.path.dirname(path) if ours else _elsewhere(path)
+        directory = private_places.open_directory(parent)
+    except private_places.NotOurs:
+        if ours:
+            raise
+        return b""
+    try:
+        if not ours:
+            _note(directory, path)
+            _forget_gone(os.path.dirname(parent))
         return private_places.make_secret(directory)
     except OSError as error:
         raise UsageError(
@@ -50,8 +61,9 @@ def make_secret(path: str) -> bytes:
 class Talk:
     """The client's two lines."""
 
-    def __init__(self, path: str, secret: bytes) -> None:
+    def __init__(self, path: str, secret: bytes, advice: str = "") -> None:
         self._path = path
+        self._advice = advice
         self._secret = secret
         self._nonce = proof.nonce()
         self.question = proof.ask_line(self._nonce)
@@ -60,7 +72,8 @@ class Talk:
         """The second line, if the first was answered by our own server; raises Unproven."""
         said = proof.client_line(self._secret, self._nonce, line)
         if said is None:
-            raise Unproven(self._path, "it does not prove that it knows the secret of its place")
+            reason = "it does not prove that it knows the secret of its place"
+            raise Unproven(self._path, reason, self._advice)
         return said
 
 
@@ -90,13 +103,59 @@ def begin(sock: socket.socket, path: str) -> Talk | None:
     if uid not in (os.geteuid(), 0):
         raise Unproven(path, f"it belongs to user {uid}")
     if not private_places.contains(path):
-        return None
+        return _begin_elsewhere(path, pid, uid)
     secret = private_places.secret_in(os.path.dirname(path))
     if secret is None:
         raise Unproven(path, "it has no secret by which it could prove that it is ours")
     if uid != os.geteuid() or proof.sandboxed(pid):
         raise Unproven(path, "its process is not one of this user in our pid namespace")
     return Talk(path, secret)
+
+
+def _begin_elsewhere(path: str, pid: int, uid: int) -> Talk | None:
+    if proof.is_command(pid):
+        raise Unproven(path, "its process is a sandboxed command", "remove the socket")
+    try:
+        place = _elsewhere(path)
+    except private_places.NotOurs:
+        return None
+    secret = private_places.secret_in(place)
+    if secret is None or uid != os.geteuid():  # none of ours was there, or it is root's now
+        return None
+    return Talk(path, secret, f"if another program is to listen there, remove {place}")
+
+
+def _elsewhere(path: str) -> str:
+    """The directory of the secret of a server outside our places; raises NotOurs."""
+    from _blake2 import blake2b
+
+    parent, name = os.path.split(os.path.abspath(path))
+    real = os.path.join(os.path.realpath(parent), name)
+    known = blake2b(os.fsencode(real), digest_size=16).hexdigest()
+    return os.path.join(private_places.state_home(), "sockets", known)
+
+
+def _note(directory: int, path: str) -> None:
+    file = private_places.open_file(directory, _PATH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.write(file, os.fsencode(os.path.abspath(path)))
+    finally:
+        os.close(file)
+
+
+def _forget_gone(place: str) -> None:
+    """Remove the secrets of sockets whose directories are gone."""
+    for name in os.listdir(place):
+        known = os.path.join(place, name)
+        try:
+            with open(os.path.join(known, _PATH), "rb") as file:
+                gone = not os.path.isdir(os.path.dirname(file.read()))
+            if gone:
+                for inner in os.listdir(known):
+                    os.unlink(os.path.join(known, inner))
+                os.rmdir(known)
+        except OSError:
+            pass  # another server is just making it, or removing it
 
 
 def prove(sock: socket.socket, path: str) -> None:

@@ -151,3 +151,16 @@ def test_a_directory_that_we_never_make_is_not_taken_away(
     Path(registry.directory, "1-x-1.made").write_bytes(text)
     registry.sweep()
     assert (place / "src").is_dir()
+
+
+def test_what_is_no_file_of_ours_in_the_registry_is_passed_over(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    os.mkfifo(f"{registry.directory}/1-00000000-1.held")
+    os.mkfifo(f"{registry.directory}/2-00000000-1.made")
+    Path(f"{registry.directory}/2-00000000-1.held").touch()
+    lease = registry.acquire(masks(place))
+    assert (place / ".git").is_dir()
+    lease.release()
+    assert list(place.iterdir()) == []
+    registry.close()

@@ -99,10 +99,10 @@ def test_two_sandboxes_share_what_covers_a_missing_place(held: Held, ws: Path) -
     for place in (ws / "handrail", ws / "rt" / "handrail"):
         given = profile(ws, place)
         first = held.registry.acquire(held.planner.plan(given).masks)
-        with holding() as other:
-            other.registry.directory = held.registry.directory
-            second = other.planner.plan(given)
-            assert {mask.path for mask in second.masks} == {mask.path for mask in first.made}
+        other = Held(held.registry.directory)
+        second = other.planner.plan(given)
+        assert {mask.path for mask in second.masks} == {mask.path for mask in first.made}
+        other.close()
         first.release()
         assert os.listdir(ws) == []
 

@@ -18,6 +18,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
+from handrail.sandbox.plan import mount_aliases
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.plan.safe_open import shown
 from handrail.sandbox.profile import Access, Profile, Rule, within
@@ -50,20 +51,22 @@ def rules_of(profile: Profile) -> Rules | Refusal:
                 if path not in named and wanted:
                     entries.append((path, "read"))
             entries += [(path, "read") for path in _nested(rule.path, profile) if path not in named]
-    refusal = _own_code(profile, entries)
+    mounts = mount_aliases.read()
+    refusal = _own_code(profile, entries, mounts)
     if refusal is not None:
         return refusal
     entries = [entry for entry in entries if entry[1] != "read" or _matters(entry[0], entries)]
     rules = ruleset.rules_for(entries, "enabled" if profile.network else "restricted")
     if isinstance(rules, Refusal) or not profile.private:
         return rules
-    return private_places.without_places(rules, profile.private)
+    twice = mount_aliases.other_names(profile.private, mounts)
+    return private_places.without_places(rules, (*profile.private, *twice))
 
 
-def _own_code(profile: Profile, entries: list[tuple[bytes, str]]) -> Refusal | None:
+def _own_code(profile: Profile, entries: list[tuple[bytes, str]], mounts: bytes) -> Refusal | None:
     """What handrail runs from would have to be read-only below a writable root."""
     roots = [os.path.realpath(path) for path, access in entries if access == "write"]
-    for name, real, kind in profile.own_code:
+    for name, real, kind in mount_aliases.of_code(profile.own_code, mounts):
         for root in roots:
             below = within(name, root) or within(real, root)
             there = kind == own_code.CODE or os.path.lexists(name)

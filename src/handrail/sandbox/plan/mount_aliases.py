@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 
+from handrail import own_code
 from handrail.sandbox.profile import within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from handrail.own_code import Place
 
 _TABLE = "/proc/self/mountinfo"
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -63,6 +66,15 @@ class MountTable:
             self.close()
 
 
+def read() -> bytes:
+    """The table once; empty where there is none."""
+    table = MountTable()
+    try:
+        return table.text()
+    finally:
+        table.close()
+
+
 def aliases(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
     """Where else these paths, or parts of what is below them, are to be seen: other -> path."""
     return {
@@ -95,6 +107,16 @@ def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
         for alias, path in found.items()
         if not any(within(alias, other) for other in paths)
     }
+
+
+def of_code(places: tuple[Place, ...], text: bytes) -> list[Place]:
+    """What we run from, also by its other names; of what only lies around it no parts."""
+    kinds = {real: kind for _, real, kind in places}
+    found = list(places)
+    for alias, real in sorted(aliases(kinds, text).items()):  # the outermost first
+        if kinds[real] != own_code.AROUND or os.path.samefile(alias, real):
+            found.append((alias, alias, kinds[real]))
+    return found
 
 
 def _mounted_several_times(text: bytes) -> list[Mount]:

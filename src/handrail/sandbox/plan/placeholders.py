@@ -91,7 +91,7 @@ class PlaceholderRegistry:
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or _usual_directory()
-        self._lock = _open_lock(self.directory)
+        self._fd, self._lock = _open(self.directory)
         self._active: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
         #: The lock of the file keeps other processes out, this one other threads.
         self._threads = _thread.RLock()
@@ -117,11 +117,11 @@ class PlaceholderRegistry:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        held = os.open(self._place(name, _HELD), flags, 0o600)
+        held = private_places.open_file(self._fd, name + _HELD, flags)
         made: dict[Placeholder, Identity] = {}
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
-            written = os.open(self._place(name, _MADE), flags, 0o600)
+            written = private_places.open_file(self._fd, name + _MADE, flags)
             try:
                 with _Directories() as directories:
                     for mask in masks:
@@ -137,12 +137,12 @@ class PlaceholderRegistry:
             raise
         return PlaceholderLease(self, name, held, made)
 
-    def _place(self, name: str, kind: str) -> str:
-        return os.path.join(self.directory, name + kind)
-
     def _forget(self, name: str) -> None:
-        _unlink(self._place(name, _MADE))
-        _unlink(self._place(name, _HELD))
+        for kind in (_MADE, _HELD):
+            try:
+                os.unlink(name + kind, dir_fd=self._fd)
+            except FileNotFoundError:
+                pass
 
     def give_up(self, lease: PlaceholderLease) -> None:
         """Take a lease's masks away, but not those that somebody else holds as well."""
@@ -181,6 +181,7 @@ class PlaceholderRegistry:
     def close(self) -> None:
         """Let go of the directory."""
         os.close(self._lock)
+        os.close(self._fd)
 
     def sweep(self) -> None:
         """Take away what sandboxes have left behind that were killed with everything around."""
@@ -192,12 +193,16 @@ class PlaceholderRegistry:
         living: dict[bytes, Identity] = {}
         dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
         # By the locks, which are made first and go last: none of the records is left out.
-        for file in os.listdir(self.directory):
+        for file in os.listdir(self._fd):
             name = file.removesuffix(_HELD)
             if name == file:
                 continue
-            records = list(_records(_read(self._place(name, _MADE))))
-            if _locked_by_others(self._place(name, _HELD)):
+            try:
+                records = list(_records(_read(self._fd, name + _MADE)))
+                locked = _locked_by_others(self._fd, file)
+            except OSError:
+                continue  # no file of ours
+            if locked:
                 living.update(records)
             else:
                 dead.append((name, records))
@@ -217,19 +222,19 @@ def _usual_directory() -> str:
         raise SandboxUnavailable(str(error)) from None
 
 
-def _open_lock(path: str) -> int:
+def _open(path: str) -> tuple[int, int]:
+    """Descriptors of the directory and of its lock."""
     try:
         directory = private_places.open_directory(path)
     except private_places.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None
     try:
-        return private_places.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
+        return directory, private_places.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
+        os.close(directory)
         raise SandboxUnavailable(
             f"{path}/lock cannot be used ({error.strerror}); remove it and try again"
         ) from None
-    finally:
-        os.close(directory)
 
 
 class _Locked:
@@ -246,13 +251,6 @@ class _Locked:
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._threads.release()
-
-
-def _unlink(place: str) -> None:
-    try:
-        os.unlink(place)
-    except FileNotFoundError:
-        pass
 
 
 def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
@@ -292,7 +290,8 @@ def _make(directories: _Directories, mask: Placeholder, shared: Identity | None)
     try:
         if mask.directory:
             # What others trust only if it is theirs alone is of use to them in the meantime.
-            os.mkdir(name, 0o755 if name in PROTECTED_NAMES else 0o700, dir_fd=parent)
+            mode = 0o755 if name in PROTECTED_NAMES else 0o700
+            os.close(private_places.make_directory(name, parent, mode))
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             os.close(os.open(name, flags, 0o644, dir_fd=parent))
@@ -358,16 +357,17 @@ def _records(text: bytes) -> Iterable[tuple[bytes, Identity]]:
             yield path, (int(device), int(inode))
 
 
-def _read(place: str) -> bytes:
+def _read(directory: int, name: str) -> bytes:
     try:
-        with open(place, "rb") as file:
-            return file.read()
+        fd = private_places.open_file(directory, name, os.O_RDONLY)
     except FileNotFoundError:
         return b""  # its maker was killed before it made anything
+    with open(fd, "rb") as file:
+        return file.read()
 
 
-def _locked_by_others(place: str) -> bool:
-    fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _locked_by_others(directory: int, name: str) -> bool:
+    fd = private_places.open_file(directory, name, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -71,6 +71,7 @@ class Resolver:
 
     def build(self) -> Plan:
         try:
+            self.plan.mount_table = self.indexes.mounts.text()
             self._writable_rules()
             self._other_rules()
             self._protected()
@@ -329,7 +330,7 @@ class Resolver:
         before = set(self.rules)
         everything = b"/" in roots  # which holds nothing back: as much as can be
         below = tuple(root.rstrip(b"/") + b"/" for root in roots)
-        for name, real, kind in self.profile.own_code:
+        for name, real, kind in mount_aliases.of_code(self.profile.own_code, self.plan.mount_table):
             if kind == own_code.CODE:
                 self._refuse_roots_in(real, roots)
             if not (name.startswith(below) or real.startswith(below)):
@@ -392,7 +393,7 @@ class Resolver:
 
     def _mounted_twice(self) -> None:
         """Deny what is denied, and cover every place of ours, at its other mounts as well."""
-        self.plan.mount_table = text = self.indexes.mounts.text()
+        text = self.plan.mount_table
         for alias in mount_aliases.other_names(self.profile.private, text):
             PrivateCover(self, alias).make()
         named = {rule.path: rule.access for rule in self.profile.rules}

@@ -266,7 +266,7 @@ def _first_free(base: str) -> StateDir:
 
 def inherit(path: str, lock: int) -> StateDir:
     """The directory of a server that hands over to us, with the lock it holds."""
-    private_places.add(path, directory=True)
+    private_places.remember(path)
     return StateDir(path, private_places.open_directory(path), lock)
 
 
@@ -353,7 +353,7 @@ def _take(path: str) -> StateDir | None:
         raise UsageError(
             f"cannot use the state directory {path}: {error.reason}; give another --state-dir"
         ) from None
-    private_places.add(path, directory=True)
+    private_places.remember(path)
     try:
         lock = private_places.open_file(fd, "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
