@@ -108,6 +108,35 @@ def test_what_is_no_file_of_ours_is_refused(tmp_path: Path) -> None:
             read_secret(str(tmp_path / name), "it")
 
 
+def test_a_name_beside_the_given_one_is_refused(tmp_path: Path) -> None:
+    """A sandbox hides the file by the name that was given."""
+    path = secret(tmp_path / "token")
+    os.link(path, tmp_path / "same")
+    with pytest.raises(UsageError, match="hard link"):
+        read_secret(path, "it")
+    (tmp_path / "same").unlink()
+    assert read_secret(path, "it") == b"secret-text"
+
+
+def test_a_directory_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
+    path = secret(tmp_path / "token")
+    tmp_path.chmod(0o777)
+    with pytest.raises(UsageError, match="put another file there"):
+        read_secret(path, "it")
+    # As directories of secrets in containers are.
+    tmp_path.chmod(0o1777)
+    assert read_secret(path, "it") == b"secret-text"
+    tmp_path.chmod(0o700)
+
+
+def test_the_variable_is_for_servers_that_ask_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDRAIL_TOKEN", "t")
+    given = argparse.Namespace(token_file=None)
+    assert options.token(given) == options.token(given, "wss://host") == "t"
+    for place in ("unix:/x", "ssh://host", "stdio:x"):
+        assert options.token(given, place) is None
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 def test_what_another_user_made_is_refused(tmp_path: Path) -> None:
     foreign = secret(tmp_path / "foreign")

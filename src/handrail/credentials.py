@@ -52,7 +52,7 @@ def read_secret(path: str, what: str) -> bytes:
         # O_NONBLOCK: opening a pipe would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
-            problem = _link_problem(path) or _file_problem(os.fstat(fd), path, what)
+            problem = _way_problem(path) or _file_problem(os.fstat(fd), path, what)
             if not problem:
                 with open(fd, "rb", closefd=False) as file:
                     data = file.read(MOST_BYTES + 1)
@@ -74,13 +74,17 @@ def read_secret(path: str, what: str) -> bytes:
     return secret.encode()
 
 
-def _link_problem(path: str) -> str:
-    """A link of another user could lead to any file of ours, the content of which is known."""
+def _way_problem(path: str) -> str:
+    """Another user could have put a file of ours there, the content of which is known."""
     import stat
 
     status = os.stat(path, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode) and status.st_uid not in (os.geteuid(), 0):
         return f"it is a link of uid {status.st_uid}, who could change it; name the file itself"
+    directory = os.path.dirname(path)
+    mode = os.stat(directory).st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return f"every user can put another file there; run: chmod o-w {directory}"
     return ""
 
 
@@ -93,6 +97,9 @@ def _file_problem(status: os.stat_result, path: str, what: str) -> str:
         return "it is not a regular file"
     if status.st_uid not in (os.geteuid(), 0):
         return f"it belongs to uid {status.st_uid}, who could change it; own the file yourself"
+    if status.st_nlink > 1:
+        # A sandbox hides the name that was given, not the others.
+        return "it has another name (a hard link), by which commands could read it; make a copy"
     if mode & 0o022:
         return f"other users can change it (mode {mode:04o}); run: chmod 600 {path}"
     if mode & 0o055:

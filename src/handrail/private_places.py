@@ -57,7 +57,7 @@ def state_home() -> str:
 def open_state_home() -> tuple[str, int]:
     """The same with a descriptor of it."""
     reason = ""
-    for place in _state_homes():
+    for place in state_homes():
         try:
             directory = open_directory(place)
         except NotOurs as error:
@@ -89,7 +89,8 @@ def runtime_directory() -> str:
     return place
 
 
-def _state_homes() -> list[str]:
+def state_homes() -> list[str]:
+    """Where the state home may be; the first that can be used is."""
     given = _absolute(os.environ.get("XDG_STATE_HOME"))
     first = default_state_home() if given is None else os.path.join(given, "handrail")
     return [place for place in (first, _without_home()) if place is not None]

@@ -98,3 +98,20 @@ def test_a_patch_is_verified_as_commands_see_the_files(work: Path) -> None:
         assert hidden.read_text() == "s3cret\n"
     finally:
         hidden.unlink()
+
+
+def test_what_leaves_by_a_rule_starts_no_program_that_a_command_wrote(
+    base: Path, work: Path
+) -> None:
+    """The program is the user's own; those it starts by their names are looked for in PATH."""
+    told, own = base / "told", base / "own"
+    own.mkdir(mode=0o755)
+    (work / "bin").mkdir()
+    (own / "git").write_text(f"#!/bin/sh\ntouch {base}/left\nmissing-tool\n")
+    (own / "git").chmod(0o755)
+    write = f"printf '#!/bin/sh\\ntouch {told}\\n' > bin/missing-tool; chmod +x bin/missing-tool"
+    path = f"{own}:/usr/bin:/bin:{work}/bin:."
+    texts = calls(work, {"cmd": write}, {"cmd": "git log", "workdir": str(base)}, path=path)
+    assert (base / "left").exists()
+    assert "missing-tool" in texts[1]
+    assert not told.exists()

@@ -33,11 +33,17 @@ class Channel:
         self.messages.append(message)
 
 
-def at_desk(cwd: Path, main: Any, within: float = 30.0, **more: Any) -> None:
+def at_desk(
+    cwd: Path,
+    main: Any,
+    within: float = 30.0,
+    sandbox: str = "danger-full-access",
+    **more: Any,
+) -> None:
     async def whole() -> None:
         tickets = PendingCalls()
         async with AgentShell(
-            str(cwd), approver=tickets, policy="untrusted", sandbox="danger-full-access"
+            str(cwd), approver=tickets, policy="untrusted", sandbox=sandbox
         ) as shell:
             desk = ToolCalls(shell, tickets, answer_within=within, **more)
             try:
@@ -74,12 +80,39 @@ def test_a_question_in_the_reply_comes_back_with_the_next_call(tmp_path: Path) -
         channel = Channel(in_reply=True)
         needed = await desk.call("exec_command", {"cmd": "echo hi"}, channel)
         assert isinstance(needed, InputNeeded)
-        assert desk.question_of(needed.ticket) == needed.question
-        done = await desk.resume(needed.ticket, Answer(Choice.APPROVE), channel)
+        done = await desk.resume(needed.state, lambda _: Answer(Choice.APPROVE), channel)
         assert isinstance(done, Reply)
         assert done.ok
 
     at_desk(tmp_path, main)
+
+
+def test_an_answer_that_is_sent_twice_answers_one_question(tmp_path: Path) -> None:
+    """The first is about a sandboxed run, the next about one outside."""
+    told = tmp_path / "told"
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def yes(_: Question) -> Answer:
+        return Answer(Choice.APPROVE)
+
+    async def main(desk: ToolCalls) -> None:
+        channel = Channel(in_reply=True)
+        script = f"touch {told} || exit 1"
+        first = await desk.call("exec_command", {"cmd": script}, channel)
+        assert isinstance(first, InputNeeded)
+        assert not first.question.outside
+        second = await desk.resume(first.state, yes, channel)
+        assert isinstance(second, InputNeeded)
+        assert second.question.outside
+        again = await desk.resume(first.state, yes, channel)
+        assert again == second
+        assert not told.exists()
+        done = await desk.resume(second.state, yes, channel)
+        assert isinstance(done, Reply)
+        assert told.exists()
+
+    at_desk(work, main, sandbox="workspace-write")
 
 
 def test_nobody_to_ask_gets_the_setting(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from handrail.errors import UsageError
-from handrail.orchestrator.call import Request, read_request
+from handrail.orchestrator.call import MOST_PATHS, Request, read_grants, read_request
 from handrail.orchestrator.settings import Grants, Settings
 from handrail.policy.context import Approval
 
@@ -54,3 +54,11 @@ def test_mistakes_are_told(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         read_request(settings, "/w", wanted, justification, given)
+
+
+def test_more_paths_than_a_person_reads_are_refused() -> None:
+    many = [f"/a/{number}" for number in range(MOST_PATHS)]
+    assert len(read_grants({"file_system": {"write": many}}, "/w").write) == MOST_PATHS
+    for given in ([*many, "/b"], ["/" + "x" * 9000]):
+        with pytest.raises(UsageError, match="ask for a directory"):
+            read_grants({"file_system": {"write": given}}, "/w")

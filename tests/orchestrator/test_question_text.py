@@ -43,6 +43,13 @@ def test_ordinary_text_is_shown_as_it_is() -> None:
     assert visible("größe 漢字 🙂 a\\b") == "größe 漢字 🙂 a\\b"
 
 
+def test_blanks_and_marks_cannot_look_like_other_lines() -> None:
+    assert visible("a" + " " * 11 + "b") == "a" + " " * 11 + "b"
+    assert visible("a" + " " * 60 + "in the sandbox") == "a\\x20{60}in the sandbox"
+    assert visible("e\u0301\u0323") == "e\u0301\u0323"
+    assert visible("e" + "\u0301" * 5) == "e" + "\u0301" * 3 + "\\u0301" * 2
+
+
 def test_a_yes_that_leaves_the_sandbox_says_so() -> None:
     assert effects(SANDBOXED) == []
     assert any("outside the sandbox" in line for line in effects(OUTSIDE))

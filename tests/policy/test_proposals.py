@@ -114,8 +114,76 @@ ssh host
 python3 -u
 python3 -
 conda run -n x
+python3 -m pip
+python3 -Im pip install
+python3 -m pdb
+python3 -m cProfile
+uv tool run
+uv pip
+yarn node
+npm explore
+mise x
+asdf exec
+pyenv exec
+op run --
+doppler run --
+git rebase -x
+git rebase
+git bisect run
+git submodule foreach
+git grep -O
+sort --compress-program
+go test -exec
+gcc -wrapper
+docker compose run
+composer exec
+stack exec
+nix develop
+lxc exec
+oc rsh
+sops exec-env
+gtimeout 5
+gxargs
+gfind .
+perf record
+linux64
+i386
+capsh --
+gosu root
+proxychains4
+mpirun -n 4
+coreutils --coreutils-prog=sh
+m4
+mongosh
+java -cp x
+qemu-x86_64
+rails runner
+php artisan tinker
+apt-get install
 """
 NARROW = """
+cargo run
+git rebase main
+git submodule update
+git commit -m run
+cat run
+touch x
+rm exec
+wc -c
+ls -x
+tsc --noEmit
+cargo test --release
+ruff check --fix
+python3 -m venv .venv
+python3 -m pip list
+python3 -m cProfile tools/x.py
+pre-commit run
+poetry run pytest
+composer install
+gtimeout 5 make test
+java -jar app.jar
+java -cp x Main
+perl -I lib x.pl
 cargo build
 npm run lint
 pytest tests/unit
@@ -168,6 +236,13 @@ def test_prefixes_that_allow_almost_anything(prefix: str) -> None:
 def test_narrow_prefixes_are_offered(prefix: str) -> None:
     words = tuple(shlex.split(prefix))
     assert proposed_prefix(parse_rules("", "r"), [words], [words], words) == words
+
+
+def test_a_rule_that_is_too_long_to_be_read_is_not_offered() -> None:
+    words = ("touch", "x" * 600)
+    assert not is_too_broad(words)
+    assert first_of([words]) is None
+    assert proposed_prefix(parse_rules("", "r"), [words], [words], words) is None
 
 
 def test_nothing_and_empty_words_are_too_broad() -> None:

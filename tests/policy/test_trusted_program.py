@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -207,3 +208,95 @@ def test_on_another_machine_only_directories_of_the_system_are_believed(place: P
     assert place.verdict("tool", SYSTEM, local=False).sandbox is Sandbox.OFF
     assert place.verdict("tool", own(place), local=False).sandbox is Sandbox.KEEP
     assert place.verdict("tool", local=False).sandbox is Sandbox.KEEP
+
+
+def test_a_hard_link_elsewhere_keeps_the_sandbox(place: Place) -> None:
+    tool = place.own / "bin" / "tool"
+    os.link(tool, place.own / "bin" / "same")
+    assert place.verdict("tool", own(place)).sandbox is Sandbox.OFF
+    os.link(tool, place.work / "tool")
+    found = place.verdict("tool", own(place))
+    assert found.sandbox is Sandbox.KEEP
+    assert "hard link" in str(found.withheld)
+
+
+@pytest.mark.parametrize(
+    ("line", "sandbox"),
+    [
+        ("#!/bin/sh -e", Sandbox.OFF),
+        ("#! /usr/bin/env python3", Sandbox.OFF),
+        ("#!{own}/bin/interpreter", Sandbox.OFF),
+        ("#!{work}/bin/interpreter", Sandbox.KEEP),
+        ("#!{own}/bin/linked", Sandbox.KEEP),
+        ("#!{own}/bin/script", Sandbox.KEEP),
+        ("#!bin/interpreter", Sandbox.KEEP),
+        ("#!", Sandbox.KEEP),
+    ],
+)
+def test_the_interpreter_of_a_script_is_looked_up_too(
+    place: Place, line: str, sandbox: Sandbox
+) -> None:
+    for directory in (place.work, place.own):
+        place.program(directory / "bin" / "interpreter")
+    (place.own / "bin" / "linked").symlink_to(place.work / "bin" / "interpreter")
+    (place.own / "bin" / "script").write_text(f"#!{place.work}/bin/interpreter\n")
+    tool = place.own / "bin" / "tool"
+    tool.write_text(line.format(own=place.own, work=place.work) + "\n")
+    assert place.verdict("tool", own(place)).sandbox is sandbox
+
+
+def test_directories_that_are_named_one_after_the_other_are_followed(place: Place) -> None:
+    place.program(place.own / "bin" / "git")
+    (place.own / "deep").mkdir()
+    path = own(place)
+    for script, sandbox in (
+        ("git -C deep -C .. status", Sandbox.OFF),
+        ("git -C deep -C ../../work status", Sandbox.KEEP),
+        ("git -C .. -C work status", Sandbox.KEEP),
+        ("git -C .. --git-dir=work/.git status", Sandbox.KEEP),
+    ):
+        assert place.verdict(script, path, rules="git").sandbox is sandbox, script
+
+
+@pytest.mark.parametrize(
+    ("script", "sandbox"),
+    [
+        ("git fetch origin", Sandbox.OFF),
+        ("git fetch --upload-pack='touch x' .", Sandbox.KEEP),
+        ("git -c core.fsmonitor='touch x' status", Sandbox.KEEP),
+        ("rsync -a x y", Sandbox.OFF),
+        ("rsync -e 'touch x' a b", Sandbox.KEEP),
+        ("find /usr -exec touch x ';'", Sandbox.KEEP),
+    ],
+)
+def test_a_word_that_names_another_program_keeps_the_sandbox(
+    place: Place, script: str, sandbox: Sandbox
+) -> None:
+    for name in ("git", "rsync"):
+        place.program(place.own / "bin" / name)
+    path = f"{own(place)}:{SYSTEM}"
+    assert place.verdict(script, path, rules=script.split(maxsplit=1)[0]).sandbox is sandbox
+
+
+def test_commands_in_variables_are_looked_at(place: Place) -> None:
+    for name, value, sandbox in (
+        ("PAGER", "less -R", Sandbox.OFF),
+        ("GIT_SSH_COMMAND", "ssh -i /usr/x", Sandbox.OFF),
+        ("GIT_SSH_COMMAND", f"{place.work}/ssh -v", Sandbox.KEEP),
+        ("NODE_OPTIONS", f"--require={place.work}/x.js", Sandbox.KEEP),
+        ("LESSOPEN", f"|{place.work}/x %s", Sandbox.KEEP),
+    ):
+        found = place.verdict("tool", own(place), env={name: value})
+        assert found.sandbox is sandbox, (name, value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_second_mount_where_commands_write_keeps_the_sandbox(place: Place) -> None:
+    alias = place.work / "second mount"
+    alias.mkdir()
+    assert place.verdict("tool", own(place)).sandbox is Sandbox.OFF
+    subprocess.run(["mount", "--bind", place.own / "bin", alias], check=True)
+    try:
+        assert place.verdict("tool", own(place)).sandbox is Sandbox.KEEP
+    finally:
+        subprocess.run(["umount", alias], check=True)

@@ -173,7 +173,7 @@ class OrchestratorGate:
 
 
 def _sandboxed(spawn: SpawnRequest, attempt: Attempt) -> SpawnRequest:
-    env = spawn.env if attempt.network else {**spawn.env, **_OFFLINE}
+    env = {**spawn.env, **attempt.env, **({} if attempt.network else _OFFLINE)}
     return replace(spawn, sandbox=attempt.sandbox, env=env)
 
 

@@ -43,10 +43,14 @@ def add_token(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def token(args: argparse.Namespace) -> str | None:
-    """The token that was given; raises UsageError when its file cannot be read."""
+def token(args: argparse.Namespace, at: str | None = None) -> str | None:
+    """The token that was given for ``at``; raises UsageError when its file cannot be read.
+
+    The variable is for every server that asks for one, and others are not given it.
+    """
     if args.token_file is None:
-        return os.environ.get("HANDRAIL_TOKEN") or None
+        asks = at is None or at.startswith(("ws://", "wss://"))
+        return (os.environ.get("HANDRAIL_TOKEN") or None) if asks else None
     from handrail.credentials import read_secret
 
     return read_secret(args.token_file, "the token in").decode()

@@ -13,6 +13,7 @@ from handrail.agent.tool_answer import ToolAnswer
 from handrail.orchestrator.approvals import Answer, Question
 
 PREFIX = "call-"
+_NUMBER = "."
 #: Beyond so many, answers that nobody fetched are forgotten.
 _MOST = 256
 
@@ -26,6 +27,7 @@ class PendingCall:
         self.changed = asyncio.Event()
         #: Somebody has been handed the question.
         self.put = False
+        self._asked = 0
         self._reply: asyncio.Future[Answer] | None = None
         self.task: asyncio.Task[ToolAnswer] | None = None
 
@@ -35,12 +37,18 @@ class PendingCall:
         self.task.add_done_callback(lambda _: self.changed.set())
 
     @property
+    def state(self) -> str:
+        """The name with the number of the open question, for hosts that answer by a new call."""
+        return f"{self.name}{_NUMBER}{self._asked}"
+
+    @property
     def done(self) -> bool:
         return self.task is not None and self.task.done()
 
     async def ask(self, question: Question) -> Answer:
         """Wait for somebody to answer."""
         self._reply = asyncio.get_running_loop().create_future()
+        self._asked += 1
         self.question, self.put = question, False
         self.changed.set()
         try:
@@ -48,9 +56,9 @@ class PendingCall:
         finally:
             self.question = self._reply = None
 
-    def answer(self, answer: Answer) -> None:
-        """Answer the open question; without one it has no effect."""
-        if self._reply is not None and not self._reply.done():
+    def answer(self, answer: Answer, question: Question) -> None:
+        """Answer this question; if it is open no more, or another one is, it has no effect."""
+        if self.question is question and self._reply is not None and not self._reply.done():
             self._reply.set_result(answer)
 
 
@@ -69,6 +77,15 @@ class PendingCalls:
 
     def get(self, name: object) -> PendingCall | None:
         return self._open.get(name) if isinstance(name, str) else None
+
+    def of_state(self, state: object) -> tuple[PendingCall | None, Question | None]:
+        """The ticket of a state, and its question if that is the one the state was given for.
+
+        A host may send an answer twice, and by then the call may have the next question.
+        """
+        name, _, _ = state.partition(_NUMBER) if isinstance(state, str) else ("", "", "")
+        ticket = self.get(name)
+        return ticket, ticket.question if ticket is not None and ticket.state == state else None
 
     def forget(self, ticket: PendingCall) -> None:
         self._open.pop(ticket.name, None)

@@ -6,6 +6,7 @@ sessions get the question as the reply and call again.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -82,7 +83,8 @@ def make_server(desk: ToolCalls) -> Server[Any]:
         if params.name not in {tool.name for tool in tools}:
             return _result(Reply(f"there is no tool {params.name!r}", ok=False))
         if params.request_state is not None:
-            found = await desk.resume(params.request_state, _answered(desk, params), channel)
+            read = partial(_answered, params)
+            found = await desk.resume(params.request_state, read, channel)
         else:
             found = await desk.call(params.name, params.arguments or {}, channel)
         if isinstance(found, InputNeeded):
@@ -105,11 +107,10 @@ async def serve_stdio(desk: ToolCalls) -> None:
         await server.run(reader, writer, server.create_initialization_options())
 
 
-def _answered(desk: ToolCalls, params: types.CallToolRequestParams) -> Answer | None:
+def _answered(params: types.CallToolRequestParams, question: Question) -> Answer | None:
     """The answer that came with a repeated call."""
     response = (params.input_responses or {}).get(_APPROVAL)
-    question = desk.question_of(params.request_state)
-    if response is None or question is None:
+    if response is None:
         return None
     if not isinstance(response, types.ElicitResult):
         return Answer(Choice.DENY, "the host sent something else than an answer")
@@ -123,7 +124,7 @@ def _input_required(needed: InputNeeded) -> types.InputRequiredResult:
             requested_schema=elicitation.schema(needed.question),
         )
     )
-    return types.InputRequiredResult(input_requests={_APPROVAL: form}, request_state=needed.ticket)
+    return types.InputRequiredResult(input_requests={_APPROVAL: form}, request_state=needed.state)
 
 
 def _result(reply: Reply) -> types.CallToolResult:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,9 +38,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class InputNeeded:
-    """The host has to ask somebody and call again with the answer and the ticket."""
+    """The host has to ask somebody and call again with the answer and the state."""
 
-    ticket: str
+    state: str
     question: Question
 
 
@@ -94,20 +94,19 @@ class ToolCalls:
         return await self._follow(ticket, channel)
 
     async def resume(
-        self, ticket_name: str, answer: Answer | None, channel: Channel
+        self, state: str, read: Callable[[Question], Answer | None], channel: Channel
     ) -> Reply | InputNeeded:
-        """A call again, with what somebody answered."""
-        ticket = self._tickets.get(ticket_name)
+        """A call again; ``read`` is what was answered to the question the state was given for."""
+        ticket, question = self._tickets.of_state(state)
         if ticket is None:
-            return Reply(f"there is no call {ticket_name} waiting: make it again", ok=False)
-        if answer is not None:
-            ticket.answer(answer)
+            return _unknown(state)
+        answer = None if question is None else read(question)
+        if question is not None and answer is not None:
+            ticket.answer(answer, question)
+        elif ticket.question is not None:
+            # Nothing was said to the open question: it is to be put again.
+            ticket.put = False
         return await self._follow(ticket, channel)
-
-    def question_of(self, ticket_name: str | None) -> Question | None:
-        """What a waiting call wants to know."""
-        ticket = self._tickets.get(ticket_name)
-        return None if ticket is None else ticket.question
 
     async def close(self) -> None:
         """Break off what waits."""
@@ -124,7 +123,7 @@ class ToolCalls:
             if ticket.question is not None and not ticket.put:
                 ticket.put = True
                 if channel.asks_in_reply:
-                    return InputNeeded(ticket.name, ticket.question)
+                    return InputNeeded(ticket.state, ticket.question)
                 self._ask(ticket, ticket.question, channel)
             left = self._within - (time.monotonic() - start)
             if left <= 0:
@@ -152,11 +151,11 @@ class ToolCalls:
     def _ask(self, ticket: PendingCall, question: Question, channel: Channel) -> None:
         """Put the question beside the call, which goes on waiting."""
         if not channel.can_ask:
-            ticket.answer(Answer(self._unasked, "the host cannot ask anybody"))
+            ticket.answer(Answer(self._unasked, "the host cannot ask anybody"), question)
             return
 
         async def put() -> None:
-            ticket.answer(await channel.ask(question))
+            ticket.answer(await channel.ask(question), question)
 
         task = asyncio.create_task(put())
         self._asking.add(task)
@@ -177,7 +176,10 @@ class ToolCalls:
     async def _later(self, arguments: Mapping[str, Any], channel: Channel) -> Reply | InputNeeded:
         if arguments.get("chars"):
             return Reply("a call that still waits takes no input: leave `chars` out", ok=False)
-        return await self.resume(str(arguments["session_id"]), None, channel)
+        ticket = self._tickets.get(arguments["session_id"])
+        if ticket is None:
+            return _unknown(str(arguments["session_id"]))
+        return await self._follow(ticket, channel)
 
     def _patient(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """No wait beyond the time there is for an answer, and no more text than fits a model."""
@@ -226,6 +228,10 @@ class ToolCalls:
             "output": found.data.decode("utf-8", "replace"),
         }
         return Reply(range_text(found), structured=structured)
+
+
+def _unknown(name: str) -> Reply:
+    return Reply(f"there is no call {name} waiting: make it again", ok=False)
 
 
 def _state(ticket: PendingCall) -> str:

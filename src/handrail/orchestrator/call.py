@@ -11,6 +11,10 @@ from handrail.errors import UsageError
 from handrail.orchestrator.settings import Grants, Settings
 from handrail.policy.context import Approval
 
+#: So much one call may ask for: a person reads every path before the answer.
+MOST_PATHS = 32
+MOST_CHARACTERS = 8192
+
 
 class Request(enum.Enum):
     """What a call asks of the sandbox."""
@@ -104,4 +108,9 @@ def _paths(given: object, cwd: str) -> tuple[str, ...]:
         raise UsageError("`file_system.read` and `file_system.write` are lists of paths")
     if not all(isinstance(path, str) and path and "\0" not in path for path in given):
         raise UsageError("`file_system.read` and `file_system.write` hold paths as text")
+    if len(given) > MOST_PATHS or sum(map(len, given)) > MOST_CHARACTERS:
+        raise UsageError(
+            f"`file_system.read` and `file_system.write` hold at most {MOST_PATHS} paths and"
+            f" {MOST_CHARACTERS} characters each, for a person reads them: ask for a directory"
+        )
     return tuple(posixpath.normpath(posixpath.join(cwd, path)) for path in given)

@@ -9,7 +9,7 @@ order of things.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from handrail.errors import ApprovalRejected, Forbidden
@@ -62,6 +62,8 @@ class Attempt:
     sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
     network: bool = True
     notes: tuple[str, ...] = ()
+    #: Variables for this run instead of those that were given.
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sandboxed(self) -> bool:
@@ -105,7 +107,9 @@ class CallFlow:
             self._decided(Choice.APPROVE, Source.CONFIG)
         else:
             await self._approval()
-        return self._go(free=self._requirement.free, grants=self._wants)
+        attempt = self._go(free=self._requirement.free, grants=self._wants)
+        path = None if attempt.sandboxed else self._requirement.path
+        return attempt if path is None else replace(attempt, env={"PATH": path})
 
     async def after(self, denied: Denied, output: bytes = b"") -> Attempt | None:
         """The run is over; the next one, or None if this was the last.

@@ -122,7 +122,7 @@ async def capture(
         f"{call.call_id}-{attempt.number}",
         call.argv,
         call.cwd,
-        command.env,
+        {**command.env, **attempt.env},
         sandbox=attempt.sandbox,
         env_policy=command.env_policy,
         pipe_stdin=command.stdin is not None,

@@ -6,6 +6,7 @@ hide or turn around text are shown as escapes.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -24,6 +25,9 @@ _INVISIBLE = frozenset(
     | set(range(0xFE00, 0xFE10))
     | set(range(0xE0100, 0xE01F0))
 )
+_BLANKS = re.compile(" {12,}")
+#: As many marks on one letter as languages have.
+_MOST_MARKS = 3
 _CHOICES = {
     Choice.APPROVE: "yes, this once",
     Choice.APPROVE_FOR_SESSION: "yes, and the same {what} for this session",
@@ -37,10 +41,25 @@ _CHOICES = {
 
 def visible(text: str) -> str:
     """``text`` as one line in which every character can be seen."""
-    return "".join(
+    shown = "".join(
         char if char.isprintable() and ord(char) not in _INVISIBLE else _escaped(char)
         for char in text
     )
+    if not shown.isascii():
+        shown = _without_piles(shown)
+    # Where a terminal breaks a line, a run of blanks looks like a new one.
+    return _BLANKS.sub(lambda run: f"\\x20{{{len(run[0])}}}", shown)
+
+
+def _without_piles(text: str) -> str:
+    """``text`` with few marks on one character: a pile of them covers the lines around it."""
+    import unicodedata  # not needed for most questions
+
+    shown, marks = [], 0
+    for char in text:
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        shown.append(char if marks <= _MOST_MARKS else _escaped(char))
+    return "".join(shown)
 
 
 def _escaped(char: str) -> str:

@@ -20,7 +20,7 @@ from handrail.orchestrator.settings import (
     rules_paths,
     writable_roots,
 )
-from handrail.policy.context import Approval, Lookup
+from handrail.policy.context import Approval, Lookup, Situation
 from handrail.policy.decide import Action, decide
 from handrail.policy.legacy_table import SeedAction, decide_seed_era
 from handrail.policy.rules import Argv, Sandbox
@@ -53,6 +53,8 @@ class Requirement:
     retry_prefix: Argv | None = None
     #: What else a question after a denial says.
     notes: tuple[str, ...] = ()
+    #: PATH of a first run that leaves by a rule, if it is to be another one.
+    path: str | None = None
     #: Of a patch: the paths that the sandbox would refuse.
     outside_paths: tuple[str, ...] = ()
 
@@ -87,7 +89,15 @@ def command_requirement(
         reason=verdict.reason,
         proposed_prefix=verdict.proposed_prefix,
         retry_prefix=verdict.retry_prefix,
+        path=_path_outside(situation) if verdict.sandbox is Sandbox.OFF else None,
     )
+
+
+def _path_outside(situation: Situation) -> str | None:
+    # Few commands come here, and it looks at directories.
+    from handrail.policy.trusted_program import clean_path
+
+    return clean_path(situation) if situation.restricted else None
 
 
 def wants_retry(settings: Settings, *, patch: bool = False) -> bool:

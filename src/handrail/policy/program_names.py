@@ -23,6 +23,7 @@ INTERPRETERS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("python", "pypy", "py", "pythonw"), frozenset({"-W", "-X"})),
     **dict.fromkeys(("node", "nodejs"), frozenset({"-r", "--require", "--import", "--loader"})),
     "perl": frozenset({"-I"}),
+    "java": frozenset({"-cp", "-classpath", "--class-path", "-p", "--module-path"}),
     "ruby": frozenset({"-I", "-r"}),
     "php": frozenset({"-c", "-d"}),
     **dict.fromkeys(("lua", "luajit"), frozenset({"-l"})),
@@ -30,9 +31,12 @@ INTERPRETERS: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         (
             "julia", "r", "rscript", "osascript", "guile", "racket", "sbcl", "clisp", "ghci",
-            "runghc", "runhaskell", "scala", "groovy", "jshell", "java", "irb", "ipython", "iex",
+            "runghc", "runhaskell", "scala", "groovy", "jshell", "irb", "ipython", "iex",
             "elixir", "erl", "octave", "gnuplot", "tclsh", "wish", "expect", "ts-node", "tsx",
-            "swift", "m4", "dc", "sqlite", "psql", "mysql",
+            "swift", "m", "dc", "sqlite", "psql", "mysql", "mono", "swipl", "matlab", "kotlin",
+            "pry", "ptpython", "bpython", "esno", "zx", "coffee", "d", "qjs", "js", "rhino",
+            "mongo", "mongosh", "duckdb", "osqueryi", "sqlplus", "isql", "cqlsh", "cling", "root",
+            "cscript", "wscript", "spark-shell", "pyspark", "hy", "janet", "fennel", "hive",
         ),
         frozenset[str](),
     ),
@@ -41,11 +45,16 @@ INTERPRETERS: dict[str, frozenset[str]] = {
 #: settings of a repository, build files, tests, plugins.
 _FINDS_CODE = frozenset({
     # versions and hooks
-    "git", "hg", "svn", "jj", "bzr", "gh", "pre-commit", "lefthook", "direnv", "mise", "asdf",
+    "git", "hg", "svn", "jj", "bzr", "gh", "glab", "pre-commit", "lefthook", "direnv", "mise",
+    "asdf", "git-lfs", "tig", "lazygit", "darcs", "fossil", "husky", "lint-staged", "commitlint",
+    "semantic-release",
     # building
     "make", "gmake", "bmake", "ninja", "cmake", "ctest", "meson", "scons", "waf", "bazel", "buck",
     "just", "task", "rake", "ant", "mvn", "mvnw", "gradle", "gradlew", "sbt", "lein", "autoreconf",
     "configure", "nix", "nix-build", "nix-shell", "guix", "rpmbuild", "dpkg-buildpackage",
+    "debuild", "makepkg", "abuild", "autoconf", "automake", "aclocal", "remake", "dmake", "ccmake",
+    "cpack", "qmake", "xmake", "premake", "tup", "redo", "mage", "earthly", "pants", "plz", "mill",
+    "latexmk", "xcodebuild", "fastlane", "pod", "brew", "goreleaser", "act", "doit", "buildout",
     # languages
     "npm", "npx", "pnpm", "pnpx", "yarn", "bun", "bunx", "deno", "corepack", "grunt", "gulp",
     "webpack", "vite", "rollup", "eslint", "prettier", "tsc", "jest", "vitest", "mocha", "ava",
@@ -53,10 +62,20 @@ _FINDS_CODE = frozenset({
     "bundle", "bundler", "gem", "rspec", "rails", "mix", "rebar", "stack", "cabal", "swiftc",
     "pip", "pipx", "pipenv", "poetry", "pdm", "uv", "uvx", "hatch", "flit", "conda", "mamba",
     "tox", "nox", "pytest", "py.test", "coverage", "mypy", "pylint", "flake", "sphinx-build",
-    "jupyter", "invoke", "fab", "django-admin",
+    "jupyter", "invoke", "inv", "fab", "django-admin", "manage.py", "setup.py", "easy_install",
+    "nosetests", "trial", "behave", "robot", "locust", "mkdocs", "flask", "celery", "gunicorn",
+    "uvicorn", "hypercorn", "alembic", "scrapy", "airflow", "dbt", "dvc", "streamlit", "snakemake",
+    "cookiecutter", "copier", "maturin", "zig", "dart", "flutter", "dune", "lake", "idris", "spago",
+    "clj", "clojure", "bb", "shadow-cljs", "kotlin", "kotlinc", "scala-cli", "escript", "ocaml",
+    "turbo", "nx", "lerna", "node-gyp", "babel", "parcel", "next", "nuxt", "astro", "ng", "nest",
+    "expo", "storybook", "stylelint", "cypress", "wdio", "karma", "jasmine", "tap", "c8", "nyc",
+    "tsup", "nodemon", "pm", "release-it", "changeset", "rubocop", "cucumber", "jekyll", "puma",
+    "foreman", "phpstan", "psalm", "behat", "artisan", "prove", "bats", "shellspec", "wasm-pack",
+    "trunk", "cross", "nextflow", "watchexec", "overmind", "honcho", "supervisord",
     # machines
     "docker", "docker-compose", "podman", "vagrant", "packer", "terraform", "tofu", "pulumi",
-    "ansible", "ansible-playbook", "helm", "skaffold", "serverless",
+    "ansible", "ansible-playbook", "helm", "helmfile", "skaffold", "serverless",
+    "tilt", "buildah", "cdk", "sam", "terragrunt",
     # editors and debuggers
     "vim", "vi", "nvim", "emacs", "gdb", "lldb", "screen", "tmux",
 })  # fmt: skip
@@ -79,6 +98,14 @@ CODE_VARIABLES = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "GIT_DIR", "GIT_EXEC_PATH",
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR", "PYTHONPATH", "PYTHONHOME",
     "PYTHONSTARTUP", "NODE_PATH", "PERL5LIB", "RUBYLIB", "MAKEFILES", "CARGO_HOME", "GOPATH",
+    "GCONV_PATH", "CLASSPATH", "KUBECONFIG", "DOCKER_CONFIG",
+)  # fmt: skip
+#: Variables whose value is a command or options, in which files may be named.
+COMMAND_VARIABLES = (
+    "NODE_OPTIONS", "RUBYOPT", "PERL5OPT", "JAVA_TOOL_OPTIONS", "MAKEFLAGS", "GIT_SSH",
+    "GIT_SSH_COMMAND", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "SSH_ASKPASS", "SUDO_ASKPASS",
+    "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "PAGER", "MANPAGER",
+    "EDITOR", "VISUAL", "BROWSER", "LESSOPEN", "LESSCLOSE", "RSYNC_RSH", "CVS_RSH",
 )  # fmt: skip
 
 

@@ -6,9 +6,11 @@ Some prefixes are never offered nor taken, because what may follow them is almos
   a wrapper without a narrow command behind it        ``env -i``, ``timeout 5``, ``sudo -n bash``
   a program with verbs without its verb               ``git -C``, ``docker``
   a program that can be told to run another           ``find .``, ``ssh host``, ``tar``
+  an option or a verb that a command follows          ``git rebase -x``, ``asdf exec``
 
-Names count without directory and version.  The programs are data: ``programs.py`` for those that
-wrap, ``program_names.py`` for interpreters.
+A prefix too long to be read with a question is not offered either.  Names count without directory
+and version.  The programs are data: ``programs.py`` for those that wrap, ``program_names.py`` for
+interpreters.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Sequence
 
+from handrail.policy.guard.ordinary import may_launch
 from handrail.policy.program_names import INTERPRETERS, is_shell, plain_name
 from handrail.policy.programs import (
     ASSIGNMENT,
@@ -39,6 +42,18 @@ _RUNS_ANYTHING = frozenset({
     "gdb", "lldb", "screen", "tmux", "script", "socat", "nc", "ncat", "netcat", "telnet", "bwrap",
     "crontab", "su", "runuser", "split", "git-shell", "eval", "source", ".", "trap", "hyperfine",
     "flatpak", "snap", "wine", "qemu", "ansible", "vagrant", "make", "gmake", "bmake",
+    # behind their own words comes a command, here or on another machine
+    "perf", "linux", "i", "gosu", "coreutils", "wsl", "nvm", "fnm", "volta", "rbenv", "pyenv",
+    "direnv", "dotenv", "doppler", "aws-vault", "chamber", "machinectl", "systemd-nspawn",
+    "distrobox", "toolbox", "faketime", "cpulimit", "capsh", "sg", "newgrp", "sshpass", "autossh",
+    "mosh", "et", "tsocks", "torify", "torsocks", "proxychains", "eatmydata", "nocache", "xcrun",
+    "rr", "uftrace", "heaptrack", "kcov", "trace-cmd", "bpftrace", "dtrace", "srun", "sbatch",
+    "salloc", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "horovodrun", "bsub",
+    "qsub", "condor_run", "spark-submit", "hadoop", "fzf", "guix", "nix-shell", "dbus-launch",
+    # what they load or are told may be a program
+    "code", "codium", "subl", "idea", "tig", "lazygit", "ranger", "mc", "nnn", "lf", "vifm",
+    "msfconsole", "nmap", "xdg-open", "tcc", "visudo", "lxd", "qemu-x86_64",
+    "qemu-aarch64", "qemu-arm", "qemu-i",
 }) | READS_SCRIPT  # fmt: skip
 #: Of those above: a first operand names what is run, and the rest are its arguments.
 _NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
@@ -50,15 +65,45 @@ _NEEDS_OPERAND = frozenset({
     "go", "gem", "bundle", "poetry", "pipenv", "pdm", "hatch", "pipx", "conda", "mamba", "deno",
     "bun", "nix", "just", "task", "rake", "gradle", "mvn", "dotnet", "composer", "mix", "cmake",
     "docker-compose", "svn", "hg", "jj", "rustup", "corepack", "kill", "pkill", "mount", "service",
+    "ninja", "zig", "swift", "rails", "artisan", "stack", "cabal", "oc", "lxc", "incus", "nerdctl",
+    "crictl", "ctr", "buildah", "fly", "flyctl", "heroku", "op", "sops", "consul", "nomad", "ray",
+    "asdf", "mise", "minikube", "docker-machine", "vault", "helm", "jupyter", "chattr", "setfacl",
+    "killall", "umount", "launchctl", "modprobe", "insmod", "setcap", "useradd", "passwd", "nft",
+    "iptables", "ip", "openssl", "gpg", "fossil",
 })  # fmt: skip
 #: Verbs behind which a command, or the name of any script, comes.
 _VERBS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("npm", "pnpm", "yarn"), frozenset({"run", "exec", "x", "dlx", "run-script"})),
+    **dict.fromkeys(
+        ("npm", "pnpm", "yarn"),
+        frozenset({"run", "exec", "x", "dlx", "run-script", "node", "explore"}),
+    ),
+    "mise": frozenset({"x", "exec", "run"}),
     "bun": frozenset({"run", "x", "exec"}),
     "deno": frozenset({"eval", "run", "task"}),
-    "git": frozenset({"bisect", "submodule", "config", "filter-branch"}),
+    "git": frozenset(
+        {
+            "bisect",
+            "submodule",
+            "config",
+            "filter-branch",
+            "rebase",
+            "difftool",
+            "mergetool",
+            "hook",
+            "daemon",
+            "send-email",
+            "maintenance",
+        }
+    ),
+    "gh": frozenset({"api", "alias", "extension", "codespace"}),
+    "helm": frozenset({"plugin"}),
+    "rails": frozenset({"runner", "r", "console", "c"}),
+    "stack": frozenset({"ghc", "ghci", "runghc", "script"}),
+    "nix": frozenset({"develop", "build"}),
+    **dict.fromkeys(("apt", "apt-get", "dnf", "yum", "brew"), frozenset({"install"})),
+    "apk": frozenset({"add"}),
     "go": frozenset({"run", "tool", "generate"}),
-    "uv": frozenset({"run", "tool"}),
+    "uv": frozenset({"run", "tool", "pip", "add"}),
     "cargo": frozenset({"install"}),
     **dict.fromkeys(("docker", "podman"), frozenset({"run", "exec", "compose", "build"})),
     "docker-compose": frozenset({"run", "exec"}),
@@ -68,6 +113,22 @@ _VERBS: dict[str, frozenset[str]] = {
 }
 #: Beside ``npx``: what is behind them is a package, and the rest its arguments.
 _PACKAGE_RUNNERS = dict.fromkeys(("uvx", "bunx", "pnpx"), wrapper_of("p --from --with --python"))
+#: A command comes behind such a last word, whatever program with verbs it belongs to ..
+_COMMAND_FOLLOWS = frozenset({
+    "exec", "execute", "run", "run-script", "run-command", "run-commands", "dlx", "foreach", "ssh",
+    "rsh", "shell", "eval", "repl", "console", "tinker", "exec-env", "exec-file", "--",
+})  # fmt: skip
+#: .. except for those that run the project's own program, or a step that the project names.
+_RUNS_PROJECT = frozenset({"cargo", "dotnet", "swift", "flutter", "pre-commit", "lefthook"})
+#: Modules of Python that run what is named behind them, or any code.
+_RUNS_MODULE = frozenset({
+    "pdb", "runpy", "timeit", "cprofile", "profile", "trace", "code", "coverage", "bdb", "idlelib",
+    "ipython", "debugpy", "viztracer", "memory_profiler", "kernprof", "xdoctest", "doctest",
+})  # fmt: skip
+#: GNU programs beside those of another system: ``gxargs``, ``gtimeout``.
+_GNU = "g"
+#: So many characters of a rule can be read with a question.
+_READABLE = 500
 _SHELL_VALUES = frozenset(f"-{letter}" for letter in SHELL_VALUE_FLAGS) | {"--rcfile"}
 _LIMIT = 16
 
@@ -80,11 +141,13 @@ def is_too_broad(prefix: Sequence[str]) -> bool:
 def _is_broad(words: Argv, depth: int) -> bool:
     if not words or not words[0] or depth > _LIMIT or ASSIGNMENT.match(words[0]):
         return True
-    name, rest = plain_name(words[0]), words[1:]
+    name, rest = _known_name(words[0]), words[1:]
+    if _command_follows(name, words):
+        return True
     if LOADER.fullmatch(posixpath.basename(words[0])):
         return True
     if is_shell(name) or (name in INTERPRETERS and name not in _VERBS):
-        return _has_no_program(name, rest)
+        return _has_no_program(name, rest) or _is_broad_module(rest, depth)
     if name in _RUNS_ANYTHING:
         return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("C f j n e I W"))
     verb_wrapper = VERB_WRAPPERS.get((name, rest[0])) if rest else None
@@ -101,6 +164,41 @@ def _is_broad(words: Argv, depth: int) -> bool:
         if not operands:
             return True
         return operands[0] in _VERBS.get(name, ()) and not _operands(operands[1:], wrapper_of())
+    return False
+
+
+def _known_name(program: str) -> str:
+    """The name that the tables have for a program."""
+    name = plain_name(program)
+    bare = name.removeprefix(_GNU)
+    return bare if name != bare and (bare in WRAPPERS or bare in _RUNS_ANYTHING) else name
+
+
+def _command_follows(name: str, words: Argv) -> bool:
+    """True if the last word asks for a command behind it, or for an option's value that is one."""
+    last, between = words[-1], words[1:-1]
+    verbs = name in _VERBS or may_launch((words[0], last), _COMMAND_FOLLOWS)
+    follows = last in _COMMAND_FOLLOWS and not any(word.startswith("-") for word in between)
+    if len(words) > 1 and follows and verbs and name not in _RUNS_PROJECT:
+        return True
+    if not last.startswith("-") or last == "-":
+        return False
+    from handrail.policy.guard.reading import read
+
+    # Judged with a value that is nothing: what is unclear is then the option.
+    return bool(read((*words, "x")).unclear) and not read((*words[:-1], "x")).unclear
+
+
+def _is_broad_module(words: Argv, depth: int) -> bool:
+    """``python3 -m pip install`` is as broad as ``pip install``."""
+    for at, word in enumerate(words[:-1]):
+        if not word.startswith("-"):
+            return False
+        if word[1:2] != "-" and word.endswith("m"):
+            module, rest = words[at + 1], words[at + 2 :]
+            if module.lower() in _RUNS_MODULE:
+                return not _operands(rest, wrapper_of())
+            return module in _VERBS and _is_broad((module, *rest), depth + 1)
     return False
 
 
@@ -156,7 +254,10 @@ def proposed_prefix(
     if wanted and not is_too_broad(wanted):
         rule = PrefixRule(wanted[0], tuple((word,) for word in wanted[1:]))
         extended = policy.extended([rule])
-        if all(strictest(extended.matches(command)) is Decision.ALLOW for command in commands):
+        settles = all(
+            strictest(extended.matches(command)) is Decision.ALLOW for command in commands
+        )
+        if settles and _is_readable(wanted):
             return tuple(wanted)
     return first_of(asked)
 
@@ -166,5 +267,10 @@ def first_of(commands: Sequence[Words]) -> Argv | None:
     for command in commands:
         words = tuple(word for word in command if word is not None)
         if words and len(words) == len(command):
-            return None if is_too_broad(words) else words
+            return None if is_too_broad(words) or not _is_readable(words) else words
     return None
+
+
+def _is_readable(prefix: Sequence[str]) -> bool:
+    """Whether a person can read all of the rule: a longer one moves the question out of sight."""
+    return sum(len(word) + 1 for word in prefix) <= _READABLE

@@ -3,15 +3,18 @@
 A rule with ``sandbox="off"`` is about a program.  Commands write files, so a program of that name
 may be theirs: in a directory that PATH names first, or behind a link.  And some programs run what
 they find in the directory they are started in: a repository's settings, a Makefile, a test.  For
-these the rule allows the run and keeps the sandbox; leaving it is asked.
+these the rule allows the run and keeps the sandbox; leaving it is asked.  What leaves gets a PATH
+without the directories that commands can write: the program may start others by their names.
 
 Looks at the file system of this machine, and only for a command that a rule would let out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +24,7 @@ from handrail.policy.program_names import (
     CHANGES_DIRECTORY,
     CHANGES_LOOKUP,
     CODE_VARIABLES,
+    COMMAND_VARIABLES,
     QUIET_SHELLS,
     is_shell,
     plain_name,
@@ -31,10 +35,18 @@ from handrail.policy.rules import Argv, Words, normal_path
 from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
+#: Device and inode.
+_Identity = tuple[int, int]
 #: What shells search where nothing says otherwise.
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: As many links as the kernel follows in one path.
 _MOST_LINKS = 40
+#: As many scripts as the kernel follows by their first lines.
+_MOST_INTERPRETERS = 5
+#: So many bytes of a first line the kernel reads.
+_FIRST_LINE = 256
+#: So many directories that words name, each relative to those before it, are followed.
+_MOST_PLACES = 64
 
 
 def objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
@@ -48,6 +60,19 @@ def objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str
     except (OSError, ValueError) as error:
         return f"a rule lets this leave the sandbox, but its program cannot be looked at: {error}"
     return None
+
+
+def clean_path(situation: Situation) -> str | None:
+    """PATH for a run that leaves by a rule; None: as it is, nothing in it is a command's work."""
+    lookup = situation.lookup
+    given = lookup.env.get("PATH") if lookup is not None else None
+    if lookup is None or given is None or not lookup.local:
+        return None
+    judgement = _Judgement((), situation, lookup)
+    directories = given.split(":")
+    kept = [directory for directory in directories if judgement.is_clean(directory)]
+    # An empty PATH is the working directory for some shells.
+    return None if kept == directories else ":".join(kept) or _DEFAULT_PATH
 
 
 class _Judgement:
@@ -64,12 +89,23 @@ class _Judgement:
         if self._local:
             roots += [os.path.realpath(root) for root in roots]
         self._roots = tuple(dict.fromkeys(roots))
+        self._same = _identities(self._roots) if self._local else frozenset[_Identity]()
         self._in_shell = split(argv) is not None
+
+    def is_clean(self, directory: str) -> bool:
+        """Whether what PATH finds in this directory is no command's work."""
+        return directory.startswith("/") and self._directory(directory) is None
 
     def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
         """Everything that speaks against it."""
         if self._argv and is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
+        # What tells one program to run another is not what the rule is about.
+        from handrail.policy.guard.reading import read
+
+        unclear = read(self._argv).unclear
+        if unclear:
+            yield f"it may run something else: {unclear}"
         yield from self._environment()
         if self._in_shell:
             yield from self._starting_shell(self._argv[0])
@@ -81,6 +117,10 @@ class _Judgement:
             for place in self._env.get(name, "").replace(" ", ":").split(":"):
                 if place and (not place.startswith("/") or self._is_writable(place)):
                     yield f"{name} names {place}, where commands can write"
+        for name in COMMAND_VARIABLES:
+            for word in re.split(r"[\s:=|]+", self._env.get(name, "")):
+                if "/" in word and self._is_writable(word):
+                    yield f"{name} names {word}, where commands can write"
 
     def _starting_shell(self, shell: str) -> Iterator[str]:
         """The shell that runs the commands: what it is, and what it reads before them."""
@@ -109,6 +149,8 @@ class _Judgement:
             if name is None:
                 yield "the program it starts is not known before it runs"
                 continue
+            if _is_told_by_a_word(words, command):
+                yield f"one of its words tells it to run `{name}`"
             if name in CHANGES_LOOKUP:
                 yield f"`{name}` can change what the names behind it mean"
             if not (self._in_shell and name in BUILTINS):
@@ -124,11 +166,21 @@ class _Judgement:
             yield f"{reads}, and the script goes to another one"
         if self._is_writable(self._cwd):
             yield f"{reads}, and commands can write in {self._cwd}"
-        for word in words[1:]:
-            for place in _places(word or ""):
-                if self._is_writable(place):
-                    yield f"`{program}` runs what it finds in {place}, where commands can write"
+        for place in self._named(words[1:]):
+            if self._is_writable(place):
+                yield f"`{program}` runs what it finds in {place}, where commands can write"
         yield from self._home(f"`{program}` reads its settings from")
+
+    def _named(self, words: Words) -> Iterator[str]:
+        """The paths that words may name, also relative to a directory before (``-C a -C b``)."""
+        starts = {normal_path(self._cwd)}
+        for word in words:
+            for place in _places(word or ""):
+                found = {normal_path(place, start) for start in starts}
+                yield from found
+                starts |= {path for path in found if not self._local or os.path.isdir(path)}
+            if len(starts) > _MOST_PLACES:
+                raise ValueError("its words name too many directories")
 
     def _program(self, name: str) -> Iterator[str]:
         if "/" in name:
@@ -155,8 +207,40 @@ class _Judgement:
 
     def _file(self, path: str) -> Iterator[str]:
         refusal = self._directory(posixpath.dirname(path)) or self._way(path)
+        if refusal is None and self._local:
+            refusal = self._other_name(path) or self._interpreter(path)
         if refusal:
             yield f"{path} may be another program: {refusal}"
+
+    def _other_name(self, path: str) -> str | None:
+        """A file of ours with a name elsewhere (a hard link) may be written by that name."""
+        real = os.path.realpath(path)
+        found = os.stat(real)
+        directory = posixpath.dirname(real)
+        if found.st_nlink < 2 or found.st_uid != os.geteuid() or directory in self._trusted:
+            return None
+        with os.scandir(directory) as entries:
+            here = sum(entry.inode() == found.st_ino for entry in entries)
+        return None if here >= found.st_nlink else "it has another name elsewhere (a hard link)"
+
+    def _interpreter(self, path: str) -> str | None:
+        """Why what a script's first line names may be a command's work."""
+        for _ in range(_MOST_INTERPRETERS):
+            try:
+                with open(path, "rb") as file:
+                    line = file.read(_FIRST_LINE).split(b"\n")[0]
+            except PermissionError:
+                return None  # an interpreter could not read it either
+            if not line.startswith(b"#!"):
+                return None
+            path = os.fsdecode(line[2:].strip().split(maxsplit=1)[0]) if line[2:].strip() else ""
+            if not path.startswith("/"):
+                return f"it is run by {path or 'nothing'}"
+            refusal = self._directory(posixpath.dirname(path)) or self._way(path)
+            refusal = refusal or self._other_name(path)
+            if refusal:
+                return f"it is run by {path}, and {refusal}"
+        return "it is run by a script that is run by a script, and so on"
 
     def _directory(self, path: str) -> str | None:
         """Why what lies in this directory may be a command's work; None: it is not."""
@@ -176,6 +260,8 @@ class _Judgement:
         for at, found in _steps(path):
             if any(_below(at, root) for root in self._roots):
                 return f"commands can write {at}"
+            if (found.st_dev, found.st_ino) in self._same:
+                return f"commands can write {at}, which is mounted where they write"
             if stat.S_ISLNK(found.st_mode) or at in self._trusted:
                 continue
             if found.st_uid not in (0, os.geteuid()):
@@ -188,7 +274,11 @@ class _Judgement:
         """Whether a sandboxed command may write there, by this name or by where it leads."""
         path = normal_path(path, self._cwd)
         names = {path, os.path.realpath(path)} if self._local else {path}
-        return any(_below(name, root) for name in names for root in self._roots)
+        if any(_below(name, root) for name in names for root in self._roots):
+            return True
+        return self._local and any(
+            (found.st_dev, found.st_ino) in self._same for _, found in _steps(path)
+        )
 
 
 def _is_open_to_all(path: str) -> bool:
@@ -205,6 +295,38 @@ def _is_writable_by_others(found: os.stat_result) -> bool:
     own_groups = (0, os.getegid())
     of_group = found.st_mode & stat.S_IWGRP and found.st_gid not in own_groups
     return bool(found.st_mode & stat.S_IWOTH or of_group)
+
+
+def _identities(roots: Sequence[str]) -> frozenset[_Identity]:
+    """The directories where commands write, as the kernel knows them: the roots and what is
+    mounted below them, which may be mounted at other places as well."""
+    found = set()
+    for place in (*roots, *_mounted_below(roots)):
+        with contextlib.suppress(OSError):
+            status = os.stat(place)
+            found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _mounted_below(roots: Sequence[str]) -> Iterator[str]:
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            lines = table.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        # Blanks and their like stand there as octal numbers.
+        escaped = line.split(b" ", 5)[4]
+        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), escaped)
+        place = os.fsdecode(point)
+        if any(_below(place, root) for root in roots):
+            yield place
+
+
+def _is_told_by_a_word(words: Words, command: Argv) -> bool:
+    """Whether a command stands inside a word of another (``-e 'sh x'``), not behind it."""
+    behind = command[len(command) - len(words) :] == words
+    return not behind and plain_name(words[0] or "") != plain_name(command[0])
 
 
 def _below(path: str, root: str) -> bool:

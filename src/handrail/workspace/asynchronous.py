@@ -190,6 +190,8 @@ class AsyncWorkspace:
         cls, claim: Claim, token: str | None, request_timeout: float | None
     ) -> AsyncWorkspace:
         record = claim.record
+        if not record.at.startswith(("ws://", "wss://")):
+            token = None  # such a server knows who connects
         workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
         workspace._claim = claim
         workspace._tag = record.id

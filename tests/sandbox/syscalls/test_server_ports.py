@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +107,44 @@ def test_addresses_that_are_led_here_are_ours() -> None:
     ours, theirs = json.loads(done.stdout.splitlines()[-1])
     assert all(ours), ours
     assert not any(theirs), theirs
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from handrail import listeners
+
+with listeners.open_tcp("127.0.0.1", 0, 5) as sock:
+    print(sock.getsockname()[1], flush=True)
+    sys.stdin.read()
+    listeners.leave(sock.getsockname()[1])
+"""
+
+
+@pytest.mark.parametrize("end", ["leave", "kill"])
+def test_a_listener_of_another_process_of_ours_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Its commands run without the sandbox of those that would connect to it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    argv = [sys.executable, "-c", OTHER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        try:
+            assert server_ports.is_ours(v4("127.0.0.1", port))
+            assert server_ports.is_ours(v6("::ffff:127.0.0.1", port))
+            assert not server_ports.is_ours(v4("192.0.2.1", port))
+            assert not server_ports.is_ours(v4("127.0.0.1", port - 1))
+        finally:
+            if end == "kill":
+                other.kill()
+            other.communicate(b"")
+    assert not server_ports.is_ours(v4("127.0.0.1", port))
+    left = list((tmp_path / "handrail" / "listeners").iterdir())
+    assert len(left) == (end == "kill")
+    # The next one removes what a killed one left.
+    with listeners.open_tcp("127.0.0.1", 0, 5) as sock:
+        assert not any(path.exists() for path in left)
+        listeners.leave(sock.getsockname()[1])
+    assert not list((tmp_path / "handrail" / "listeners").iterdir())

@@ -59,7 +59,7 @@ async def _run(args: argparse.Namespace) -> int:
     # Copying is what the user does, not a command: no sandbox is meant to hold it back.
     async with (
         AsyncWorkspace(".", sandbox="off") as here,
-        AsyncWorkspace(".", at=args.at, token=options.token(args), sandbox="off") as there,
+        AsyncWorkspace(".", at=args.at, token=options.token(args, args.at), sandbox="off") as there,
     ):
         copying = _Copying(here, there, recursive=args.recursive, quiet=args.json)
         try:

@@ -73,7 +73,7 @@ async def _ask(args: argparse.Namespace, record: DetachedRecord) -> list[dict[st
 
     try:
         workspace = await AsyncWorkspace.attach(
-            record.id, token=options.token(args), request_timeout=10.0
+            record.id, token=options.token(args, record.at), request_timeout=10.0
         )
     except WorkspaceBusy:
         return [_line(record, name, "attached") for name in record.processes]

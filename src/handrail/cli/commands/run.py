@@ -82,7 +82,7 @@ async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | 
     workspace = AsyncWorkspace(
         root,
         at=at,
-        token=options.token(args) if at is not None else None,
+        token=options.token(args, at) if at is not None else None,
         sandbox=args.sandbox,
         env=env,
         detach_ttl=DETACHED_SECONDS if args.detach else None,
