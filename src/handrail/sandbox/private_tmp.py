@@ -20,6 +20,7 @@ import stat
 
 from handrail.sandbox.plan.safe_open import Opened, Refused, shown
 from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
+from handrail.sandbox.temp_dirs import make_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,12 +146,9 @@ def _step(part: Part, path: bytes) -> None:
 def _directory(above: int, name: bytes, mode: int) -> int:
     """A descriptor of a directory in another, which is made if missing; no link is followed."""
     try:
-        os.mkdir(name, mode, dir_fd=above)
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-        os.fchmod(fd, mode)  # whatever the umask is
+        return make_directory(name, mode, above)
     except FileExistsError:
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-    return fd
+        return os.open(name, _DIRECTORY, dir_fd=above)
 
 
 def _opened(fd: int, path: bytes) -> Opened:

@@ -11,8 +11,12 @@ from __future__ import annotations
 import fcntl
 import os
 
+from handrail.sandbox.profile import SYSTEM_TMP
+
 #: How they are named, with eight hex digits after it.
 PREFIX = "handrail-tmp-"
+#: How the names of all begin, those of servers too.
+OURS = b"handrail-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Of directories that lead to mount points.
 _MOST_LEVELS = 16
@@ -31,8 +35,7 @@ class TempDir:
             name = PREFIX + (tag or os.urandom(4).hex())
             self.path = os.path.join(base, os.fsencode(name))
             try:
-                os.mkdir(self.path, 0o700)
-                self._fd = os.open(self.path, _DIRECTORY)
+                self._fd = make_directory(self.path, 0o700)
             except FileExistsError:
                 if tag:
                     raise
@@ -55,8 +58,27 @@ class TempDir:
 
 
 def usual_place() -> bytes:
-    """Where they are made: the real path of TMPDIR."""
-    return os.path.realpath(os.environb.get(b"TMPDIR") or b"/tmp")
+    """Where they are made: the real path of TMPDIR, or of a directory of the system.
+
+    As for other programs, a TMPDIR that is missing or closed is none; nor is a relative one, which
+    would mean another directory wherever it is asked for.
+    """
+    for place in (os.environb.get(b"TMPDIR", b""), *SYSTEM_TMP):
+        if place.startswith(b"/") and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return os.path.realpath(place)
+    return os.path.realpath(SYSTEM_TMP[0])
+
+
+def make_directory(name: bytes, mode: int, above: int | None = None) -> int:
+    """Make a directory of this mode, whatever the umask is, and open it; raises OSError."""
+    os.mkdir(name, 0o700, dir_fd=above)
+    place = os.open(name, _PLACE, dir_fd=above)
+    try:
+        # By /proc: the umask may have closed it, and fchmod wants more than O_PATH.
+        os.chmod(b"/proc/self/fd/%d" % place, mode)
+        return os.open(b".", _DIRECTORY, dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def sweep() -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 
 from handrail import private_places
-from handrail.sandbox.temp_dirs import TempDir, clear, usual_place
+from handrail.sandbox.temp_dirs import TempDir, clear, make_directory, usual_place
 
 _PREFIX = "handrail-session-"
 _FILE = "temporary"
@@ -33,7 +33,7 @@ class SessionTempDirs:
             return held.path
         path = os.path.join(usual_place(), f"{_PREFIX}{os.urandom(8).hex()}".encode())
         _note(self.directory, path)  # first: what is not written down stays for ever
-        os.mkdir(path, 0o700)
+        os.close(make_directory(path, 0o700))
         return path
 
     def remove(self, path: bytes) -> None:
