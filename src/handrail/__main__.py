@@ -27,9 +27,9 @@ def _use_safe_path() -> None:
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     try:
-        here = os.stat(".")
+        here = os.stat(os.getcwd())  # by name: a command may have closed the directory itself
         dropped = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}
-    except FileNotFoundError:  # nothing can be relative to it
+    except OSError:  # it is gone: nothing can be relative to it
         here, dropped = None, set()
     prefixes = (sys.prefix, sys.base_prefix)
     libraries = tuple(f"{prefix}/{name}/" for prefix in prefixes for name in ("lib", "lib64"))

@@ -159,7 +159,7 @@ def remember(path: str) -> None:
 def _remembered() -> list[bytes]:
     """Directories that were given to programs of ours, and are there."""
     found = []
-    for home in _state_homes():
+    for home in state_homes():
         try:
             directory = os.open(os.path.join(home, _REMEMBERED), _DIRECTORY)
         except OSError:
@@ -197,7 +197,7 @@ def contains(path: str | bytes) -> bool:
 def revision() -> tuple[int, ...]:
     """Another one when the list has changed by ``add``, or ``remember`` of any program."""
     changes = []
-    for home in _state_homes():
+    for home in state_homes():
         try:
             changes.append(os.stat(os.path.join(home, _REMEMBERED)).st_mtime_ns)
         except OSError:

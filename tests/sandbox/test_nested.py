@@ -90,6 +90,48 @@ def test_a_pointer_that_is_no_path_keeps_no_command_from_running(ws: Path, text:
         assert held.run(writable(ws), ["/bin/touch", f"{ws}/fine"])[0] == 0
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        "mkfifo d/.git",
+        "touch d/.git",
+        "echo text > d/.git",
+        "echo 'gitdir: ../src' > d/.git",
+        "echo 'gitdir: .' > d/.git",
+        "echo 'gitdir: ../new' > d/.git",
+        "cd d; for i in $(seq 300); do mkdir e; cd e; done; mkdir .git",
+    ],
+)
+def test_what_is_no_repository_can_be_removed_and_closes_nothing(ws: Path, make: str) -> None:
+    profile = writable(ws)
+    after = f"cd {ws} && rm -r d && touch src/file && mkdir new"
+    with holding() as held:
+        assert held.run(profile, ["/bin/sh", "-c", f"cd {ws}; mkdir d src; {make}"])[0] == 0
+        assert held.run(profile, ["/bin/sh", "-c", after]) == (0, b"")
+    assert sorted(os.listdir(ws)) == ["new", "src"]
+
+
+def test_a_pointer_is_protected_once_it_leads_to_a_repository(ws: Path) -> None:
+    profile = writable(ws)
+    make = f"cd {ws}; mkdir d src; echo 'gitdir: ../src' > d/.git"
+    with holding() as held:
+        held.run(profile, ["/bin/sh", "-c", make])
+        become = f"cd {ws}/src && mkdir objects refs && echo 'ref: refs/heads/main' > HEAD"
+        assert held.run(profile, ["/bin/sh", "-c", become])[0] == 0
+        held.run(profile, ["/bin/sh", "-c", f"cd {ws}; echo x > src/config; rm d/.git"])
+    assert sorted(os.listdir(ws / "src")) == ["HEAD", "objects", "refs"]
+    assert (ws / "d" / ".git").exists()
+
+
+def test_a_repository_below_many_directories(ws: Path) -> None:
+    deep = ws.joinpath(*["d"] * 90)
+    (deep / ".git").mkdir(parents=True)
+    with holding() as held:
+        held.run(writable(ws), ["/bin/touch", f"{deep}/.git/config"])
+        assert held.run(writable(ws), ["/bin/touch", f"{deep}/code"])[0] == 0
+    assert not list((deep / ".git").iterdir())
+
+
 def test_a_repository_in_a_directory_that_is_read_only(ws: Path) -> None:
     """As root the name is covered all the same; an ordinary user gets a read-only directory."""
     (ws / "d" / ".git").mkdir(parents=True)

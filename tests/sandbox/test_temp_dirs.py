@@ -6,8 +6,35 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from handrail.sandbox import temp_dirs
-from handrail.sandbox.temp_dirs import clear
+from handrail.sandbox.private_tmp import open_part
+from handrail.sandbox.temp_dirs import TempDir, clear
+
+
+@pytest.mark.parametrize("mask", [0o777, 0o277, 0o077, 0])
+def test_it_is_the_owners_alone_whatever_the_umask_is(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        made = TempDir(place=os.fsencode(tmp_path))
+        part = open_part(made.path, b"/tmp", b"tmp", {b"/tmp/a/b": True})
+        modes = [
+            os.stat(made.path).st_mode,
+            *(os.fstat(o.fd).st_mode for o in part.opened.values()),
+        ]
+        part.close()
+        made.remove()
+    finally:
+        os.umask(before)
+    assert [mode & 0o7777 for mode in modes] == [0o700, 0o1700, 0o700]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("given", ["", "missing", "/nowhere/at/all", "/etc/passwd"])
+def test_a_tmpdir_that_is_none_is_passed_over(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", given)
+    assert temp_dirs.usual_place() == os.path.realpath(b"/tmp")
 
 
 def test_closed_directories_and_links(tmp_path: Path) -> None:

@@ -175,6 +175,26 @@ async def test_errors_have_the_codes_and_texts_of_plain_calls(workspace: Path) -
             assert confined == plain
 
 
+async def test_a_copy_of_a_set_id_program_has_no_such_bit(workspace: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    program = outside / "program"
+    program.write_text("content")
+    program.chmod(0o6755)
+    async with serving() as served:
+        client = await served.client()
+        for source, target, recursive in (
+            (program, workspace / "copy", False),
+            (program, workspace / "file", False),
+            (outside, workspace / "tree", True),
+        ):
+            members = {"sourcePath": uri(source), "destinationPath": uri(target)}
+            await client.call("fs/copy", recursive=recursive, sandbox=sandbox(workspace), **members)
+    for copy in (workspace / "copy", workspace / "file", workspace / "tree" / "program"):
+        assert copy.read_text() == "content"
+        assert copy.stat().st_mode & 0o7777 == 0o755
+
+
 async def test_a_large_file_goes_in_and_out(workspace: Path) -> None:
     content = os.urandom(3 * 1024 * 1024) * 7 + b"end"
     async with serving() as served:

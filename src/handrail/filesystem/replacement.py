@@ -35,6 +35,7 @@ from handrail.filesystem.transfer import NOT_SUPPORTED
 
 #: As many links as the kernel follows in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
+_SET_ID = stat.S_ISUID | stat.S_ISGID
 #: The directory does not take a stage; an existing target can still be written in place.
 _NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP}
 #: Rename will not replace this target (a mount point, a sticky directory).
@@ -144,7 +145,7 @@ class Replacement:
             self._in_place = True
         if self.old is None:
             if mode is not None:
-                os.fchmod(self.fd, mode)
+                _give_mode(self.fd, mode)
             return
         bits = stat.S_IMODE(self.old.st_mode) if mode is None else mode
         if not self._in_place:
@@ -219,7 +220,7 @@ class Replacement:
                 os.ftruncate(self._target, old.st_size)  # frees what was reserved so far
                 raise
         if self._bits != stat.S_IMODE(old.st_mode):
-            os.fchmod(self._target, self._bits)
+            _give_mode(self._target, self._bits)
         write_in_place.pour(self.fd, self._target)
         if sync:
             os.fsync(self._target)
@@ -300,6 +301,16 @@ def _stage_elsewhere() -> int:
 
     with TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+def _give_mode(fd: int, mode: int) -> None:
+    """Set a mode, without set-id bits where these are refused: in a sandbox by the filter."""
+    try:
+        os.fchmod(fd, mode)
+    except PermissionError:
+        if not mode & _SET_ID:
+            raise
+        os.fchmod(fd, mode & ~_SET_ID)
 
 
 def _adopt(stage: int, target: int, old: os.stat_result, bits: int) -> bool:

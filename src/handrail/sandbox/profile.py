@@ -38,6 +38,8 @@ MINIMAL_ROOTS = (
 )
 #: The host's directories for temporary files, which a sandbox can have others for.
 SYSTEM_TMP = (b"/tmp", b"/var/tmp")
+#: Directories of ``/tmp`` for the sockets of all users.
+OPEN_NAMES = (b".X11-unix", b".ICE-unix")
 #: Symbolic roots of the host's directories for temporary files.
 TEMPORARY = ("slash_tmp", "tmpdir")
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
@@ -286,7 +288,7 @@ def within(path: bytes, root: bytes) -> bool:
 
 def known_names(uid: int) -> tuple[bytes, ...]:
     """Directories of a shared ``/tmp`` that are covered even before they are there."""
-    return b"tmux-%d" % uid, b"handrail-%d" % uid
+    return b"tmux-%d" % uid, b"handrail-%d" % uid, *OPEN_NAMES
 
 
 def parents(path: bytes) -> list[bytes]:

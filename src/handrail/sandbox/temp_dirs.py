@@ -12,9 +12,12 @@ import fcntl
 import os
 
 from handrail import private_places
+from handrail.sandbox.profile import SYSTEM_TMP
 
 #: How they are named, with eight hex digits after it.
 PREFIX = "handrail-tmp-"
+#: How the names of all begin, those of servers too.
+OURS = b"handrail-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Of directories that lead to mount points.
 _MOST_LEVELS = 16
@@ -57,8 +60,15 @@ class TempDir:
 
 
 def usual_place() -> bytes:
-    """Where they are made: the real path of TMPDIR."""
-    return os.path.realpath(os.environb.get(b"TMPDIR") or b"/tmp")
+    """Where they are made: the real path of TMPDIR, or of a directory of the system.
+
+    As for other programs, a TMPDIR that is missing or closed is none; nor is a relative one, which
+    would mean another directory wherever it is asked for.
+    """
+    for place in (os.environb.get(b"TMPDIR", b""), *SYSTEM_TMP):
+        if place.startswith(b"/") and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return os.path.realpath(place)
+    return os.path.realpath(SYSTEM_TMP[0])
 
 
 def sweep() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,61 @@ def test_a_denied_directory_is_hidden_at_its_second_mount(tmp_path: Path) -> Non
         check=False,
     )
     assert done.stdout == "end\n", done.stderr
+
+
+def in_mounts(tmp_path: Path, mounts: str, entries: str, inner: str) -> str:
+    """What a sandboxed command says where something was mounted before."""
+    profile = (
+        '{"type":"managed","network":"restricted","file_system":{"type":"restricted","entries":['
+        f'{{"path":{{"type":"special","value":{{"kind":"root"}}}},"access":"read"}},{entries}]}}}}'
+    )
+    argv = [sys.executable, "-m", "handrail", "sandbox", "--profile", profile]
+    script = f'{mounts} && cd / && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", *argv, "--", "sh", "-c", inner],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def entry(path: Path | str, access: str) -> str:
+    return f'{{"path":{{"type":"path","path":"{path}"}},"access":"{access}"}}'
+
+
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
+def test_what_is_read_only_is_so_at_its_second_mount(tmp_path: Path) -> None:
+    ws = tmp_path / "ws"
+    for name in (".git/hooks", "kept", "a", "b", "c"):
+        (ws / name).mkdir(parents=True)
+    mounts = f"cd {ws} && mount --bind .git a && mount --bind .git/hooks b && mount --bind kept c"
+    entries = f"{entry(ws, 'write')},{entry(ws / 'kept', 'read')}"
+    inner = f"cd {ws}; touch a/x; touch b/x; touch c/x; touch fine; echo end"
+    assert in_mounts(tmp_path, mounts, entries, inner) == "end\n"
+    assert (ws / "fine").exists()
+    assert not list(ws.rglob("x"))
+
+
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
+def test_what_programs_trust_is_kept_at_a_second_mount_of_a_shared_directory(
+    tmp_path: Path,
+) -> None:
+    alias = tmp_path / "alias"
+    alias.mkdir()
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as place,
+        socket.socket(socket.AF_UNIX) as bound,
+    ):
+        bound.bind(f"{place}/s")
+        name = os.path.basename(place)
+        inner = f"cd {alias}; rm {name}/s; mv {name} {name}-moved; touch {name}/x; echo end"
+        mounts = f"mount --bind /var/tmp {alias}"
+        assert in_mounts(tmp_path, mounts, entry(alias, "write"), inner) == "end\n"
+        assert os.listdir(place) == ["s"]
 
 
 def test_the_table_is_read_again_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,20 @@ def test_a_mask_lives_as_long_as_its_lease(registry: PlaceholderRegistry, place:
     registry.close()
 
 
+def test_programs_of_the_host_can_use_what_they_trust_meanwhile(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    names = {".X11-unix": 0o1777, f"tmux-{os.geteuid()}": 0o700, ".git": 0o755}
+    before = os.umask(0o077)
+    try:
+        lease = registry.acquire([Placeholder(os.fsencode(place / name), True) for name in names])
+    finally:
+        os.umask(before)
+    assert {name: (place / name).stat().st_mode & 0o7777 for name in names} == names
+    lease.release()
+    assert list(place.iterdir()) == []
+
+
 def test_masks_are_shared(registry: PlaceholderRegistry, place: Path) -> None:
     other = PlaceholderRegistry(registry.directory)
     first = registry.acquire(masks(place))

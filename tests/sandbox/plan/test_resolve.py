@@ -404,8 +404,8 @@ def test_nothing_is_made_up_or_refused_in_a_shared_directory(
     before = sorted(shared.rglob("*"))
     profile = with_shared(ws, shared)
     code, said = sh(held, profile, ws, f"ls -A {shared}; echo x > {shared}/pointer/.git")
-    assert said.split()[:4] == ["closed", "empty", "link", "pointer"]
-    assert (code, said.count("Read-only")) == (2, 1), said
+    assert said.split() == ["closed", "empty", "link", "pointer"]
+    assert code == 0  # the pointer leads nowhere, and a command could make what it names
     assert sorted(shared.rglob("*")) == before
     masks = held.planner.plan(profile).masks
     assert [mask for mask in masks if within(mask.path, os.fsencode(shared))] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
-from handrail.sandbox.profile import Access, Profile, Rule
+from handrail.sandbox.profile import Access, Profile, Rule, known_names
 from tests.sandbox.runs import holding
 
 
@@ -57,3 +57,44 @@ def test_one_that_comes_to_hold_a_socket_is_covered_by_the_next_plan(tmp_path: P
         assert held.run(profile, ["/bin/touch", f"{tmp_path}/later/a"])[0] == 0
         with bound(tmp_path / "later" / "s"):
             assert held.run(profile, ["/bin/touch", f"{tmp_path}/later/b"])[0] != 0
+
+
+@pytest.mark.system
+def test_names_that_are_known_are_covered_before_they_are_there() -> None:
+    rules = (Rule(b"/", Access.READ), Rule(b"/tmp", Access.WRITE))
+    profile = Profile(rules=rules, shared=(b"/tmp",))
+    names = [b"/tmp/" + name for name in known_names(os.geteuid())]
+    missing = [path for path in names if not os.path.lexists(path)]
+    assert b"/tmp/.X11-unix" in names
+    with holding() as held:
+        plan = held.planner.plan(profile)
+        masked = {mask.path for mask in plan.masks}
+        assert [path for path in missing if path not in masked] == []
+        for path in names:
+            assert held.run(profile, ["/bin/touch", os.fsdecode(path) + "/s"])[0] != 0
+        before = held.wrap(profile, ["/bin/true"])
+        masked = {mask.path for mask in held.planner.plan(profile).masks}
+        before.inside.abandon()
+        # A cover of the first is no directory of the host's to the second: it goes with the first.
+        assert [path for path in missing if path not in masked] == []
+    assert not [path for path in missing if os.path.lexists(path)]
+
+
+@pytest.mark.system
+def test_the_directories_of_other_sandboxes_in_a_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ws, place = tmp_path / "ws", tmp_path / "ws" / "tmp"
+    (place / "handrail-tmp-01234567" / "tmp").mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(place))
+    rules = (Rule(b"/", Access.READ), Rule(os.fsencode(ws), Access.WRITE))
+    profile = Profile(rules=rules, shared=(b"/tmp",))
+    script = (
+        f"cd {place}; touch handrail-tmp-*/tmp/x; mv handrail-tmp-* moved; mv ../tmp ../moved;"
+        " mkdir dbus-1; touch dbus-1/x fine"
+    )
+    with holding() as held:
+        held.run(profile, ["/bin/sh", "-c", script])
+    left = sorted(str(path.relative_to(ws)) for path in ws.rglob("*"))
+    own = ["tmp/handrail-tmp-01234567", "tmp/handrail-tmp-01234567/tmp"]
+    assert left == ["tmp", "tmp/dbus-1", "tmp/dbus-1/x", "tmp/fine", *own]

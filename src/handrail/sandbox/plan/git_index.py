@@ -20,10 +20,15 @@ import time
 #: package managers check out repositories there (``src/*``, ``@scope/*``).
 SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
 MOST_DIRECTORIES = 200_000
+#: How deep is looked.  Each directory on the way to a repository is a mount inside another, and one
+#: below a thousand of them would keep every later command waiting for minutes.
+MOST_LEVELS = 100
 #: The same below a shared directory, where looking stops there.
 MOST_SHARED = 128
 #: Stands among what was found for all that was not looked at.
 MORE = b""
+#: What makes a directory one of git's.
+GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
 #: What changed so shortly before it was read may have changed again within the same tick.
 UNSETTLED_NS = 50_000_000
@@ -65,6 +70,7 @@ class RepositoryIndex:
         seen: dict[bytes, Directory] = {}
         before = self._seen
         todo = [self.root]
+        deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
         #: How many more levels are looked at, where not all are.
         levels: dict[bytes, int] = {}
         for path in todo:  # which grows meanwhile
@@ -74,6 +80,8 @@ class RepositoryIndex:
                 if not self._shared:
                     found.append(MORE)
                 break
+            if path.count(b"/") > deepest:
+                continue
             try:
                 status = os.stat(path, follow_symlinks=False)
             except OSError:
@@ -156,6 +164,12 @@ def git_directories(pointer: bytes) -> list[bytes]:
     if common is not None:
         found.append(os.path.normpath(os.path.join(target, common.strip())))
     return found
+
+
+def is_git_directory(path: bytes) -> bool:
+    """Whether git takes it for one: a HEAD with objects and references, its own or shared ones."""
+    head, common, *own = (_exists(os.path.join(path, name)) for name in GIT_DIRECTORY)
+    return head and (common or all(own))
 
 
 def _line(path: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from handrail import own_code
-from handrail.sandbox.profile import within
+from handrail.sandbox.profile import parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,10 +102,11 @@ def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
                 found[_joined(place, own, part)] = path
             elif within(part, own):
                 found[place] = path
+    known = set(paths)
     return {
         alias: path
         for alias, path in found.items()
-        if not any(within(alias, other) for other in paths)
+        if alias not in known and known.isdisjoint(parents(alias))
     }
 
 
@@ -117,6 +118,23 @@ def of_code(places: tuple[Place, ...], text: bytes) -> list[Place]:
         if kinds[real] != own_code.AROUND or os.path.samefile(alias, real):
             found.append((alias, alias, kinds[real]))
     return found
+
+
+def same(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
+    """Where else the very directories are to be seen, parts of them not counted: other -> path."""
+    return {
+        alias: path
+        for path in paths
+        for alias in other_names((path,), text)  # which may lie below another of these
+        if _is_same(alias, path)
+    }
+
+
+def _is_same(alias: bytes, path: bytes) -> bool:
+    try:
+        return os.path.samefile(alias, path)
+    except OSError:
+        return False
 
 
 def _mounted_several_times(text: bytes) -> list[Mount]:

@@ -82,9 +82,19 @@ class Mounts:
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
         plan.found = self._has_found()
-        many = len(self._needed) + len(masks) > MANY
+        many = len(self._needed) + len(masks) > MANY or self._between() > MANY
         if (many or (careful and plan.found)) and premount.possible():
             self._beforehand = []
+
+    def _between(self) -> int:
+        """How many directories lie between rules and what is mounted in them: each is pinned."""
+        found: set[bytes] = set()
+        for path in (*self._needed, *self._masks):
+            for place in parents(path):
+                if place in self._rules or place in found:
+                    break
+                found.add(place)
+        return len(found)
 
     def _has_found(self) -> bool:
         """Whether something was found below a writable place rather than named.

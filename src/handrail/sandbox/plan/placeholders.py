@@ -28,7 +28,7 @@ from handrail.sandbox.plan.safe_open import (
     alias_of_the_system,
     open_path,
 )
-from handrail.sandbox.profile import PROTECTED_NAMES, known_names
+from handrail.sandbox.profile import OPEN_NAMES, PROTECTED_NAMES, known_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,8 +289,8 @@ def _make(directories: _Directories, mask: Placeholder, shared: Identity | None)
     fresh = True
     try:
         if mask.directory:
-            # What others trust only if it is theirs alone is of use to them in the meantime.
-            mode = 0o755 if name in PROTECTED_NAMES else 0o700
+            # Programs of the host can use what they trust in the meantime, so it has their mode.
+            mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
             os.close(private_places.make_directory(name, parent, mode))
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC

@@ -13,7 +13,14 @@ import stat
 from handrail import own_code
 from handrail.sandbox import private_tmp
 from handrail.sandbox.plan import mount_aliases
-from handrail.sandbox.plan.git_index import MORE, MOST_DIRECTORIES, git_directories
+from handrail.sandbox.plan.git_index import (
+    GIT_DIRECTORY,
+    MORE,
+    MOST_DIRECTORIES,
+    git_directories,
+    is_git_directory,
+)
+from handrail.sandbox.plan.host_tmp import HostTmp
 from handrail.sandbox.plan.mounts import Mounts
 from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
 from handrail.sandbox.plan.plan import Indexes, Plan, look
@@ -29,7 +36,7 @@ from handrail.sandbox.plan.safe_open import (
     alias_of_the_system,
     shown,
 )
-from handrail.sandbox.profile import Access, Profile, known_names, parents, within
+from handrail.sandbox.profile import Access, Profile, parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ class Resolver:
             self._own_code()
             self._private()
             self._private_tmp()
-            self._trusted_names()
+            HostTmp(self).keep()
             self._mounted_twice()
             own = {path: opened for part in self.parts for path, opened in part.opened.items()}
             Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
@@ -233,8 +240,8 @@ class Resolver:
     def _protect_found(self, path: bytes, *, existing: bool) -> None:
         """Protect a repository that was found, with the protected names beside it.
 
-        One that leads over a link is left out: no mount can keep a link, and a command that made
-        one must not keep every later command from running.
+        One that is odd is left out: a command that made it must not keep every later command from
+        running, or from taking it away.
         """
         if self._is_odd(path):
             self._note(path)
@@ -254,19 +261,34 @@ class Resolver:
                     self._protect(beside, existing=existing or not masked)
 
     def _is_odd(self, path: bytes) -> bool:
+        """Whether no mount can keep it, or git does not take it for a repository."""
         now = look(path, follow=False)
-        if now is None or now[2] == stat.S_IFLNK:
+        if now is None or now[2] not in (stat.S_IFDIR, stat.S_IFREG):
             return True
-        if now[2] != stat.S_IFREG:
+        if now[2] == stat.S_IFDIR:
             return False
-        for target in git_directories(path):
+        targets = git_directories(path)
+        if not targets:
+            return os.access(path, os.R_OK)  # it says nothing; a closed one may
+        for target in targets:
             try:
                 self._open(target, self._not_writable)
             except (Crossed, Refused):
                 return True
             except Missing:
                 continue
-        return False
+        return self._leads_nowhere(targets[0])
+
+    def _leads_nowhere(self, target: bytes) -> bool:
+        """Whether a ``.git`` file names what is no git directory, where a command could make one.
+
+        Protecting that would let a command close any directory of the workspace to the next one.
+        """
+        if self.plan.access(target) is not Access.WRITE:
+            return False
+        for name in GIT_DIRECTORY:
+            self._note(os.path.join(target, name))
+        return not is_git_directory(target)
 
     def _protect(self, path: bytes, *, existing: bool = False) -> None:
         """``existing``: only what is there; nothing is made up, nothing in the way is refused."""
@@ -392,7 +414,7 @@ class Resolver:
         self._rule(path, Access.DENY)
 
     def _mounted_twice(self) -> None:
-        """Deny what is denied, and cover every place of ours, at its other mounts as well."""
+        """Keep what is kept, and cover every place of ours, at its other mounts as well."""
         text = self.plan.mount_table
         for alias in mount_aliases.other_names(self.profile.private, text):
             PrivateCover(self, alias).make()
@@ -402,35 +424,20 @@ class Resolver:
             # One that is named itself was meant.
             if named.get(alias, Access.DENY) is Access.DENY and alias not in self.plan.shown.mounts:
                 self._cover(alias)
+        for alias in mount_aliases.aliases(self._carved_out(), text):
+            if alias not in named and self.plan.access(alias) is Access.WRITE:
+                self._carve(alias, Access.READ, protected=True, existing=True)
 
-    # --- the host's /tmp --------------------------------------------------------------------
-
-    def _trusted_names(self) -> None:
-        """Keep what programs of the host trust in a shared directory as it is."""
-        for root in self.profile.shared:
-            if self.rules.get(root) is not Access.WRITE or root in self.plan.shown.mounts:
-                continue
-            found = self.plan.sockets[root] = self.indexes.sockets(root).refresh()
-            for path in found:
-                if self._nearest(path) == root:
-                    self._carve(path, Access.READ, protected=True, existing=True)
-            if root == b"/tmp":
-                self._cover_known_names(root)
-
-    def _cover_known_names(self, root: bytes) -> None:
-        if not os.access(root, os.W_OK):
-            return  # a command cannot make them either
-        for name in known_names(os.geteuid()):
-            path = os.path.join(root, name)
-            if path in self.rules or path in self.masks:
-                continue
-            now = look(path, follow=False)
-            if now is None or self._is_mask(path, now):
-                self._note_missing(path)
-                self.masks[path] = Placeholder(path, directory=True)
-
-    def _nearest(self, path: bytes) -> bytes | None:
-        return next((p for p in (path, *parents(path)) if p in self.rules), None)
+    def _carved_out(self) -> list[bytes]:
+        """Paths of the host that are read-only in something writable."""
+        inside = {path for part in self.parts for path in part.opened}
+        return [
+            path
+            for path, access in self.rules.items()
+            if access is Access.READ
+            and path not in inside
+            and self.plan.access(os.path.dirname(path)) is Access.WRITE
+        ]
 
     # --- a /tmp of its own -------------------------------------------------------------------
 
@@ -452,7 +459,8 @@ class Resolver:
         for _, real, kind in self.profile.own_code:
             if kind == own_code.SEARCHED or real == place or not within(real, place):
                 continue
-            if self._nearest(real) == b"/" and self.plan.access(real) is Access.READ:
+            above = next((path for path in (real, *parents(real)) if path in self.rules), b"")
+            if above == b"/" and self.rules[above] is not Access.DENY:
                 self._carve(real, Access.READ, existing=True)
 
     def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
