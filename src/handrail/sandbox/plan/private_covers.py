@@ -14,7 +14,14 @@ import stat
 from handrail import private_places
 from handrail.sandbox.plan.placeholders import Placeholder
 from handrail.sandbox.plan.plan import look
-from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused, Unreachable, shown
+from handrail.sandbox.plan.safe_open import (
+    Crossed,
+    Missing,
+    Refused,
+    Unreachable,
+    can_be_opened_up,
+    shown,
+)
 from handrail.sandbox.profile import Access, within
 
 TYPE_CHECKING = False
@@ -120,5 +127,5 @@ class PrivateCover:
         layout = self._layout
         parent = os.path.dirname(path)
         layout._note_missing(path)
-        if os.access(parent, os.W_OK) or os.stat(parent).st_uid == os.geteuid():
+        if can_be_opened_up(parent):
             layout.masks[path] = Placeholder(path, directory)

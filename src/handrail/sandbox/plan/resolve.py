@@ -27,6 +27,7 @@ from handrail.sandbox.plan.safe_open import (
     Refused,
     Unreachable,
     alias_of_the_system,
+    can_be_opened_up,
     shown,
 )
 from handrail.sandbox.profile import Access, Profile, known_names, parents, within
@@ -54,8 +55,11 @@ class Resolver:
         indexes: Indexes,
         fresh_proc: bool,
         careful: bool = False,
+        only: frozenset[bytes] | None = None,
     ) -> None:
+        """``only``: what is covered of what is found in shared directories (``tries``)."""
         self.profile = profile
+        self._only = only
         self.registry = registry
         self.indexes = indexes
         self.fresh_proc = fresh_proc
@@ -147,7 +151,10 @@ class Resolver:
                 " read-only"
             ) from None
         self._note(path, follow=True)
+        around = self._nearest(opened.path)
         self._rule(opened.path, access, soft=protected)
+        if existing and around != opened.path and around in self.profile.shared:
+            self.plan.transient.add(opened.path)
 
     def _keep_closed(self, path: bytes, access: Access) -> None:
         """A directory nobody can look into now: see to it that the command cannot open it.
@@ -184,15 +191,15 @@ class Resolver:
             self.rules.setdefault(path, access)
         else:
             self.rules[path] = max(self.rules.get(path, access), access)
+        self.plan.transient.discard(path)
         self._note(path)
 
     def _mask(self, path: bytes, *, directory: bool) -> None:
         parent = os.path.dirname(path)
         if directory and (parent in self.profile.shared or parent == b"/"):
             return  # never made up in a directory that others use too
-        if not os.access(parent, os.W_OK) and os.stat(parent).st_uid != os.geteuid():
-            return  # nobody with our rights can make it
-        self.masks[path] = Placeholder(path, directory)
+        if can_be_opened_up(parent):
+            self.masks[path] = Placeholder(path, directory)
 
     # --- what is protected without being named ------------------------------------------------
 
@@ -217,6 +224,8 @@ class Resolver:
         if any(p in self.plan.repositories and p not in self.profile.shared for p in parents(root)):
             return  # found from there
         found = self.indexes(root, shared=shared).refresh()
+        if shared:
+            found = self._covered(found)
         self.plan.repositories[root] = found
         for path in found:
             if path == MORE:
@@ -228,6 +237,10 @@ class Resolver:
                 self._protect_found(path, existing=shared)
             else:
                 self._keep_closed(path, Access.READ)
+
+    def _covered(self, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        only = self._only
+        return found if only is None else tuple(path for path in found if path in only)
 
     def _protect_found(self, path: bytes, *, existing: bool) -> None:
         """Protect a repository that was found, with the protected names beside it.
@@ -409,7 +422,8 @@ class Resolver:
         for root in self.profile.shared:
             if self.rules.get(root) is not Access.WRITE or root in self.plan.shown.mounts:
                 continue
-            found = self.plan.sockets[root] = self.indexes.sockets(root).refresh()
+            found = self._covered(self.indexes.sockets(root).refresh())
+            self.plan.sockets[root] = found
             for path in found:
                 if self._nearest(path) == root:
                     self._carve(path, Access.READ, protected=True, existing=True)
