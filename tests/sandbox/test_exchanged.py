@@ -15,6 +15,7 @@ from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.premount import possible
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
+from handrail.sandbox.tries import Tries
 from tests.sandbox.runs import Held, holding, spawn
 
 EXCHANGE = """
@@ -87,3 +88,48 @@ def test_it_is_done_for_what_was_found_and_only_then(held: Held, place: Path) ->
     assert not held.planner.plan(profile(ws)).beforehand
     first.inside.abandon()
     assert not held.planner.plan(profile(ws, pattern)).beforehand
+
+
+def removing(held: Held, asked: Profile, gone: Path) -> tuple[int, bytes]:
+    """Run a command, with a directory removed after the plan was made and before it is mounted."""
+    first = held.wrap(asked, ["/bin/true"])  # others are at work, so it is mounted beforehand
+    try:
+        second = held.wrap(asked, ["/bin/true"])
+        shutil.rmtree(gone)
+        with tempfile.TemporaryFile() as output:
+            pid = spawn(second, output.fileno())
+            second.inside.sent()
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            second.inside.wait()
+            return code, os.pread(output.fileno(), 1 << 20, 0)
+    finally:
+        first.inside.abandon()
+
+
+@pytest.mark.skipif(not possible(), reason="this machine does not let us mount beforehand")
+def test_what_is_gone_from_a_shared_directory_is_left_out(held: Held, place: Path) -> None:
+    ws = place / "ws"
+    for name in ("gone/a/.git/refs", "stays/.git/refs"):
+        (ws / name).mkdir(parents=True)
+    asked = profile(ws)
+    assert removing(held, asked._replace(shared=(os.fsencode(ws),)), ws / "gone") == (0, b"")
+    (ws / "gone/a/.git/refs").mkdir(parents=True)
+    code, said = removing(held, asked, ws / "gone")
+    assert code != 0
+    assert b"gone cannot be protected" in said
+
+
+def test_a_later_try_covers_nothing_that_has_come_to_a_shared_directory_since(
+    held: Held, place: Path
+) -> None:
+    ws, counted = place / "ws", Tries()
+    (ws / "one/.git/refs").mkdir(parents=True)
+    asked = profile(ws)._replace(shared=(os.fsencode(ws),))
+    counted.plan = held.planner.plan(asked, counted)
+    counted.failed(Refused("not set up"))
+    (ws / "two/.git/refs").mkdir(parents=True)
+    one, two = (os.fsencode(ws / name / ".git") for name in ("one", "two"))
+    rules = held.planner.plan(asked, counted).rules
+    assert one in rules
+    assert two not in rules
+    assert two in held.planner.plan(asked).rules  # of another call, from the beginning

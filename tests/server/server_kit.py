@@ -143,8 +143,9 @@ class ServerProcess:
 
     def words(self) -> str:
         """What it said on stderr."""
-        self.stderr.seek(0)
-        return self.stderr.read().decode("utf-8", "replace")
+        # Not by seeking: the position is the server's too, and it may write in between.
+        fd = self.stderr.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
 
     def keeper(self) -> int:
         """The pid of its keeper."""

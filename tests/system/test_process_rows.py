@@ -51,9 +51,10 @@ async def test_d1_one_that_ignores_term_is_killed_after_its_grace(
             "signal": "SIGKILL",
             "coreDumped": False,
         }
-        words = server.words()
-        assert f"process '{name}': asked to end, with 0.1 s of grace" in words
-        assert f"process '{name}': did not end within its grace, killed" in words
+        # Its client is told of the exit first.
+        killed = f"process '{name}': did not end within its grace, killed"
+        await asyncio.to_thread(eventually, lambda: killed in server.words(), killed)
+        assert f"process '{name}': asked to end, with 0.1 s of grace" in server.words()
         await client.call("session/close")
 
 
@@ -314,7 +315,9 @@ async def test_d16_a_terminal_hangs_up_first(server: ServerProcess) -> None:
         script = f"trap 'echo hup' HUP; trap 'echo term' TERM; {READY}"
         await client.shell("p", script, tty=True)
         await client.until_output("p", b"ready")
-        await client.call("process/terminate", processId="p", graceMs=400)
+        await client.call("process/terminate", processId="p", graceMs=int(WAIT * 1000))
+        await client.until_output("p", b"term")
+        await client.call("process/terminate", processId="p")
         await client.until_closed("p")
         words = client.output("p").split()
         assert words.index(b"hup") < words.index(b"term")

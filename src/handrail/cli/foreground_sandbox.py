@@ -9,6 +9,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.process.foreground.run import Foreground, is_plain, own_terminal
 from handrail.sandbox import temp_dirs
 from handrail.sandbox.profile import Access
+from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ else:
 
 #: As ``cli/stdio.py`` says it.
 _OWN_FAILURE = 125
-#: How often a sandbox is set up while the file system moves under it.
-_MOST_TRIES = 8
 
 
 def run(
@@ -54,9 +53,10 @@ def run(
         # A file of the host's /tmp is not the one that the command finds at that path.
         return plan.access(path) is Access.WRITE and plan.shown.host_path(path) == path
 
-    for tries in range(_MOST_TRIES):
+    tries = Tries()
+    while True:
         copies = copies_of(foreground.own_streams, may_write)
-        held = sandbox.contain_command(argv, cwd, env, profile, tty=tty, again=tries > 0)
+        held = sandbox.contain_command(argv, cwd, env, profile, tty=tty, tries=tries)
         try:
             foreground.start_held(held.argv, held.env, held.passed, held.inside, copies)
         except OSError as error:
@@ -73,7 +73,7 @@ def run(
         # Something that was to be covered has vanished: the command was not run.
         foreground.give_up()
         os.chdir(cwd)
-    raise SandboxUnavailable("the sandbox could not be set up; start the command again")
+        tries.failed(SandboxUnavailable("the sandbox could not be set up; start the command again"))
 
 
 def private_tmp() -> TempDir:

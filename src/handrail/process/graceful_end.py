@@ -59,6 +59,8 @@ async def see_out(child: Child, seconds: float) -> None:
     deadline = loop.time() + seconds
     while child.running and (left := deadline - loop.time()) > 0:
         await child.changed(left)
+    if child.running or _killed_in_the_end(child):
+        log.info("process %r: did not end within its grace, killed", child.key[:80])
     deadline = min(deadline, loop.time() + STRAGGLER_SECONDS)
     pause = _LOOK_SECONDS
     while (left := deadline - loop.time()) > 0:
@@ -66,8 +68,14 @@ async def see_out(child: Child, seconds: float) -> None:
             break
         await asyncio.sleep(min(left, pause))
         pause = min(2 * pause, _LOOK_SECONDS_MOST)
-    if child.running:
-        log.info("process %r: did not end within its grace, killed", child.key[:80])
+
+
+def _killed_in_the_end(child: Child) -> bool:
+    """Whether the keeper's KILL was sooner than our own clock, which began a little later."""
+    due, exit_ = child.due, child.exit
+    if due is None or exit_ is None or exit_.signal != "SIGKILL":
+        return False
+    return time.monotonic() * 1000 >= due.at + due.grace
 
 
 async def end_quietly(child: Child, seconds: float) -> None:

@@ -81,8 +81,11 @@ class Containment(Protocol):
         """Another server goes on with it."""
 
     @property
-    def again(self) -> Callable[[], ProcessSpec] | None:
-        """Makes another of the same, for one that could not be set up."""
+    def again(self) -> Callable[[str], ProcessSpec] | None:
+        """Makes another of the same, for one that could not be set up and said why.
+
+        Raises SandboxError when there were enough.
+        """
 
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Wait until the command is about to start; False when it will not."""

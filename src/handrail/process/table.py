@@ -18,21 +18,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
+from handrail.errors import (
+    HandrailError,
+    KeeperLost,
+    ProcessExists,
+    SandboxError,
+    SandboxUnavailable,
+)
 from handrail.keeper import malloc_trim, messages
 from handrail.process import exit_and_close
 from handrail.process.child import Child, Sink
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.link import gone
 from handrail.process.recovery import release, start_note
-from handrail.process.spec import ProcessSpec
+from handrail.process.spec import Containment, ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
 #: Their memory is given back when what was in flight with them has settled.
 _TIDY_SECONDS = 0.25
-#: How often a sandbox is set up before its failure is told.
-_MOST_TRIES = 4
 
 
 class Observer(Protocol):
@@ -281,7 +285,7 @@ class ProcessTable:
 
         Lets go of everything when it raises.
         """
-        for _ in range(_MOST_TRIES):
+        while True:
             inside = spec.containment
             if inside is None:
                 return spec, spawned
@@ -296,9 +300,7 @@ class ProcessTable:
                 _end(Child(key, spec, spawned, self._launcher, self._loop, None))
                 raise
             await _kill(Child(key, spec, spawned, self._launcher, self._loop, None))
-            if inside.again is None or place.cancelled:
-                break
-            spec = replace(inside.again(), judge=spec.judge)
+            spec = replace(_another(inside, said, place), judge=spec.judge)
             try:
                 spawning = self._launcher.spawn(spec, self._note(key, spec, place))
                 if spec.containment is not None:
@@ -307,7 +309,6 @@ class ProcessTable:
             except BaseException:
                 _settle(spec, self._loop)
                 raise
-        raise SandboxUnavailable(f"failed to prepare process sandbox: {said or 'it was killed'}")
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
@@ -405,6 +406,16 @@ def _tidy() -> None:
     """Many are gone, and so is whoever asked for them: hand their memory back."""
     gc.collect()
     malloc_trim.give_back()
+
+
+def _another(inside: Containment, said: str, place: Starting) -> ProcessSpec:
+    """The next try of a sandbox that was not set up; raises SandboxUnavailable."""
+    try:
+        if inside.again is None or place.cancelled:
+            raise SandboxUnavailable(said or "it was killed")
+        return inside.again(said)
+    except SandboxError as error:
+        raise SandboxUnavailable(f"failed to prepare process sandbox: {error}") from None
 
 
 def _last_words(spawned: Spawned) -> str:

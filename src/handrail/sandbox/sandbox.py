@@ -18,9 +18,10 @@ from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
-from handrail.sandbox.plan.safe_open import Refused
+from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
 from handrail.sandbox.syscalls import seccomp_filter
+from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 LINUX_SECCOMP = "linuxSeccomp"
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
-#: How often a plan is made anew because names appear that were missing.
-_MOST_TRIES = 8
+_TOO_FAST = "the workspace changes too fast to be covered; start the command again"
 
 
 class Preparation:
@@ -51,23 +51,27 @@ class Preparation:
         #: How long it took.
         self.seconds = 0.0
 
-    def look(self) -> Plan:
-        """Make it, in any thread; raises Refused."""
+    def look(self) -> Plan | None:
+        """Make it, in any thread; None when something moved meanwhile.  Raises Refused."""
         import time
 
         began = time.monotonic()
         try:
             return self._planner.prepare(self._profile, self._careful)
+        except Exchanged:
+            return None  # ``contain`` counts the tries, and knows most of the tree by now
         finally:
             self.seconds = time.monotonic() - began
 
-    def install(self, plan: Plan) -> None:
+    def install(self, plan: Plan | None) -> None:
         """Have it used by the ``contain`` that follows at once."""
-        self._planner.install(self._profile, self._careful, plan)
+        if plan is not None:
+            self._planner.install(self._profile, self._careful, plan)
 
-    def discard(self, plan: Plan) -> None:
+    def discard(self, plan: Plan | None) -> None:
         """There is no ``contain`` any more."""
-        self._planner.discard(plan)
+        if plan is not None:
+            self._planner.discard(plan)
 
 
 class Sandbox:
@@ -97,7 +101,7 @@ class Sandbox:
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
-        return self._ready().plan(profile)
+        return self._with_plan(profile, Tries(), lambda plan: plan)
 
     def prepare(self, profile: Profile) -> Preparation | None:
         """What to do in another thread before ``contain``, if looking may take a while.
@@ -114,18 +118,24 @@ class Sandbox:
         *,
         watch: bool = False,
         lasting: bool = False,
-        again: bool = False,
+        tries: Tries | None = None,
     ) -> ProcessSpec:
         """The spec that runs the same command held by the profile.
 
         ``watch``: what it tries in vain is noted.  ``lasting``: it outlives whoever starts it.
-        ``again``: the file system moved under the plan that was there.  Raises SandboxUnavailable,
-        or Refused.  One that asks for nothing is given back as it is.
+        ``tries``: those that came to nothing before.  Raises SandboxUnavailable, or Refused.
+        One that asks for nothing is given back as it is.
         """
         if not profile.confined:
             return spec
+        counted = Tries() if tries is None else tries
 
         def hold(plan: Plan) -> ProcessSpec:
+            def once_more(said: str) -> ProcessSpec:
+                counted.failed(SandboxUnavailable(said or "it was killed"))
+                return self.contain(spec, profile, watch=watch, lasting=lasting, tries=counted)
+
+            _check_reachable(spec.argv[0], spec.cwd, plan)
             return wrap(
                 spec,
                 plan,
@@ -149,12 +159,7 @@ class Sandbox:
 
             return watch_plan(plan)
 
-        def once_more() -> ProcessSpec:
-            return self.contain(spec, profile, watch=watch, lasting=lasting, again=True)
-
-        if again:
-            self._ready().forget(profile)
-        return self._with_plan(profile, spec.argv[0], spec.cwd, hold)
+        return self._with_plan(profile, counted, hold)
 
     def contain_command(
         self,
@@ -164,31 +169,28 @@ class Sandbox:
         profile: Profile,
         *,
         tty: bool = False,
-        again: bool = False,
+        tries: Tries,
     ) -> Wrapped:
         """The same for words and an environment, under a profile that asks for something."""
 
         def hold(plan: Plan) -> Wrapped:
+            _check_reachable(argv[0], cwd, plan)
             return wrap_command(
                 argv, cwd, env, plan, self._bwrap, plan.registry, self.upkeep, tty=tty
             )
 
-        if again:
-            self._ready().forget(profile)
-        return self._with_plan(profile, argv[0], cwd, hold)
+        return self._with_plan(profile, tries, hold)
 
-    def _with_plan(
-        self, profile: Profile, program: bytes, cwd: bytes, hold: Callable[[Plan], T]
-    ) -> T:
+    def _with_plan(self, profile: Profile, tries: Tries, hold: Callable[[Plan], T]) -> T:
         planner = self._ready()
-        for _ in range(_MOST_TRIES):
-            plan = planner.plan(profile)
-            _check_reachable(program, cwd, plan)
+        while True:
             try:
-                return hold(plan)
+                tries.plan = planner.plan(profile, tries)
+                return hold(tries.plan)
             except Stale:
-                planner.forget(profile)
-        raise Refused("the workspace changes too fast to be covered; start the command again")
+                tries.failed(Refused(_TOO_FAST))
+            except Exchanged as moved:
+                tries.failed(moved)
 
     def sweep(self) -> None:
         """Clear away what sandboxes of before have left behind."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import handrail.sandboxed_files
-from handrail.errors import FilesError
+from handrail.errors import FilesError, SandboxUnavailable
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
 from handrail.sandboxed_files.client import FileHelperClient, Reply
@@ -73,8 +73,14 @@ class FileHelper:
     """One helper, from its start to its end."""
 
     def __init__(
-        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
+        self,
+        launcher: Launcher,
+        loop: asyncio.AbstractEventLoop,
+        ending: set[FileHelper],
+        *,
+        passing: bool,
     ) -> None:
+        """``passing``: it must not stay longer than it is used."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -84,19 +90,20 @@ class FileHelper:
         #: Handles the client has open here.
         self.handles: set[str] = set()
         self.words = ""
-        self._passing = False
+        self._passing = passing
         self._idle: asyncio.TimerHandle | None = None
         self._stderr = -1
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
-    async def start(self, confinement: Confinement) -> None:
-        """Start it and wait until it answers; raises FilesError."""
-        self._passing = confinement.passing
+    async def start(self, spec: ProcessSpec, sent: Callable[[], None]) -> bool:
+        """Start it and wait until it answers; False when its sandbox was not set up.
+
+        Then nothing of it is left, and ``words`` says why.  Raises FilesError.
+        """
         ours, theirs = socket.socketpair()
         try:
-            spec, sent = confinement.confine(helper_command())
-            self._inside = spec.containment
+            self._inside = inside = spec.containment
             self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()), sent)
         except BaseException:
             ours.close()
@@ -108,15 +115,27 @@ class FileHelper:
         os.close(self._spawned.pidfd)
         self._launcher.watch(self._spawned.child, self._exited)
         self.link = FileHelperClient(ours, self._loop, self._hung_up)
+        if inside is not None and not await inside.set_up(self._loop):
+            await self._end()
+            return False
         try:
             await self.link.call("canonicalize", ["/"], deadline=DEADLINE)
         except FilesError:
-            async with asyncio.timeout(2 * GRACE):
-                await self._gone.wait()  # its reason comes before its end
+            await self._end()
             raise FilesError(
                 "the sandbox for file calls could not be entered, so nothing was done: "
                 + (self.words or "it gave no reason")
             ) from None
+        return True
+
+    async def _end(self) -> None:
+        """See it gone, with what it said; it may hang rather than have ended."""
+        self._hung_up()
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await self._gone.wait()
+        except TimeoutError:  # no keeper is there that could tell of its end
+            self._close_stderr()
 
     async def _spawn(self, spec: ProcessSpec, sent: Callable[[], None]) -> Spawned:
         try:
@@ -256,12 +275,19 @@ class FileHelpers:
         return await asyncio.shield(task)
 
     async def _start(self, confinement: Confinement) -> FileHelper:
-        helper = FileHelper(self._launcher, self._loop, self._ending)
-        try:
-            await helper.start(confinement)
-        except BaseException:
-            helper.close()
-            raise
+        spec, sent = confinement.confine(helper_command())
+        while True:
+            helper = FileHelper(
+                self._launcher, self._loop, self._ending, passing=confinement.passing
+            )
+            try:
+                stands = await helper.start(spec, sent)
+            except BaseException:
+                helper.close()
+                raise
+            if stands:
+                break
+            spec, sent = _another(spec, helper.words)
         if self._closed:
             helper.close()
         return helper
@@ -289,6 +315,15 @@ class FileHelpers:
             for handle in helper.handles:
                 self._handles.pop(handle, None)
             helper.close()
+
+
+def _another(spec: ProcessSpec, said: str) -> tuple[ProcessSpec, Callable[[], None]]:
+    """The next try of a sandbox that was not set up; raises SandboxError."""
+    inside = spec.containment
+    if inside is None or inside.again is None:
+        raise SandboxUnavailable(said or "it gave no reason")
+    spec = inside.again(said)
+    return spec, _nothing if spec.containment is None else spec.containment.sent
 
 
 def _usable(task: asyncio.Task[FileHelper]) -> bool:

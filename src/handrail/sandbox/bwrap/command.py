@@ -62,7 +62,7 @@ def wrap(
     bwrap: Bubblewrap,
     registry: PlaceholderRegistry,
     upkeep: Instances,
-    again: Callable[[], ProcessSpec] | None = None,
+    again: Callable[[str], ProcessSpec] | None = None,
     watcher: DenialRecorder | None = None,
     *,
     lasting: bool = False,
@@ -112,13 +112,14 @@ def wrap_command(
     *,
     arg0: bytes | None = None,
     tty: bool = False,
-    again: Callable[[], ProcessSpec] | None = None,
+    again: Callable[[str], ProcessSpec] | None = None,
     watcher: DenialRecorder | None = None,
     lasting: bool = False,
 ) -> Wrapped:
     """The same for words and an environment; raises Refused or Stale.
 
-    ``again`` makes another of the same, should bwrap not come to start the command.  With a
+    ``again`` makes another of the same, should bwrap not come to start the command, from what
+    bwrap said; it raises SandboxError when that happened too often.  With a
     ``watcher`` everything it tries to change is announced.
     """
     if plan.shown:

@@ -70,7 +70,7 @@ class RunningSandbox:
         lease: PlaceholderLease | None,
         tty: bool,
         ready: int = -1,
-        again: Callable[[], ProcessSpec] | None = None,
+        again: Callable[[str], ProcessSpec] | None = None,
         watcher: DenialRecorder | None = None,
         upkeep: Instances | None = None,
         *,
@@ -88,7 +88,7 @@ class RunningSandbox:
         self._lease = lease
         self._tty = tty
         self._ready = ready
-        #: Makes another of the same, for one that could not be set up.
+        #: Makes another of the same, for one that could not be set up and said why.
         self.again = again
         self._watcher = watcher
         self._attendance: LazySupervisor | None = None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What is done at a place: pinned by mounting it onto itself, made read-only, covered.
 PIN, READ, EMPTY_DIRECTORY, EMPTY_FILE = b"p", b"r", b"d", b"f"
+#: Behind one of these: nothing is done at a place that is gone.
+IF_THERE = b"?"
 
 Place = tuple[bytes, int, int, bytes]  # what is done, device, inode, real path
 

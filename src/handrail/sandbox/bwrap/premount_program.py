@@ -4,12 +4,13 @@ FD holds the request of ``premount.py``.  END is ``with-parent`` for one that en
 starts it.  Nothing is mounted by name: a place is opened without
 following any link, has to be the very inode that the plan was made for, and is mounted onto by its
 descriptor.  A place that has become another ends everything before bwrap has begun, and the plan is
-made anew.  Standard library only.
+made anew; so does one that is gone, unless the request says otherwise.  Standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import NoReturn
 
 #: As in ``premount.py``, which this program does not load.
 _PIN, _EMPTY_DIRECTORY, _EMPTY_FILE = b"p", b"d", b"f"
+_IF_THERE = b"?"
 
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
@@ -117,15 +119,17 @@ def make(text: bytes, *, lasting: bool) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     nothing: dict[bytes, int] = {}
     for record in text.split(b"\0")[:-1]:
-        what, device, inode, path = record.split(b" ", 3)
+        how, device, inode, path = record.split(b" ", 3)
+        what = how.removesuffix(_IF_THERE)
         try:
             place = _open(path, int(device), int(inode))
             if what in (_EMPTY_DIRECTORY, _EMPTY_FILE) and not nothing:
                 nothing[_EMPTY_DIRECTORY], nothing[_EMPTY_FILE] = _nothing()
             _mount(nothing.get(what, place), place, 0 if what == _PIN else _READ_ONLY)
+            os.close(place)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from None
-        os.close(place)
+            if what == how or error.errno != errno.ENOENT:
+                raise OSError(error.errno, error.strerror, path) from None
     if nothing:
         _call(_UMOUNT2[os.uname().machine], _WORKBENCH, _DETACH)
 

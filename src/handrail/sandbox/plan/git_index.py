@@ -148,8 +148,11 @@ def _exists(path: bytes) -> bool:
 def _is_empty(entry: os.DirEntry[bytes]) -> bool:
     if not entry.is_dir(follow_symlinks=False):
         return False
-    with os.scandir(entry) as inner:
-        return next(inner, None) is None
+    try:
+        with os.scandir(entry) as inner:
+            return next(inner, None) is None
+    except FileNotFoundError:
+        return True  # gone meanwhile; the rest of its directory is still to be read
 
 
 def git_directories(pointer: bytes) -> list[bytes]:

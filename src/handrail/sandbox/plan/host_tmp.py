@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 
-from handrail.sandbox import temp_dirs
+from handrail import own_code
+from handrail.sandbox import private_tmp, temp_dirs
 from handrail.sandbox.plan import mount_aliases
 from handrail.sandbox.plan.placeholders import Placeholder
 from handrail.sandbox.plan.plan import look
-from handrail.sandbox.profile import Access, known_names, parents, within
+from handrail.sandbox.profile import Access, known_names, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 class HostTmp:
     """The host's directories for temporary files in one plan in the making."""
 
-    def __init__(self, layout: Resolver) -> None:
-        self._layout = layout
-        self._plan = layout.plan
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._plan = resolver.plan
 
     def keep(self) -> None:
         """Add what keeps it to the plan; raises Refused."""
-        shared = self._layout.profile.shared
+        shared = self._resolver.profile.shared
         if not shared:
             return
-        text = self._layout.indexes.mounts.text()
+        text = self._resolver.indexes.mounts.text()
         places = [*((root, root) for root in shared), *mount_aliases.same(shared, text).items()]
         for place, root in places:
             if self._is_shown(place):
@@ -52,28 +53,69 @@ class HostTmp:
 
     def _keep_found(self, root: bytes, place: bytes, names: bytes = b"") -> None:
         """Keep what was found in a directory, as it is to be seen at one of its mounts."""
-        found = self._plan.sockets[root] = self._layout.indexes.sockets(root).refresh()
-        around = self._nearest(place)
+        found = self._resolver.covered(self._resolver.indexes.sockets(root).refresh())
+        self._plan.sockets[root] = found
+        around = self._plan.nearest(place)
         for path in found:
             name = path[len(root) + 1 :]
             seen = os.path.join(place, name)
-            if seen in self._layout.masks:
+            if seen in self._resolver.masks:
                 continue  # of another sandbox, with which it would go
-            if name.startswith(names) and self._nearest(seen) == around:
-                self._layout._carve(seen, Access.READ, protected=True, existing=True)
+            if name.startswith(names) and self._plan.nearest(seen) == around:
+                self._resolver.carve(seen, Access.READ, protected=True, existing=True)
 
     def _cover_known_names(self, place: bytes) -> None:
         if not os.access(place, os.W_OK):
             return  # a command cannot make them either
-        layout = self._layout
+        resolver = self._resolver
         for name in known_names(os.geteuid()):
             path = os.path.join(place, name)
-            if path in layout.rules or path in layout.masks:
+            if path in resolver.rules or path in resolver.masks:
                 continue
             now = look(path, follow=False)
-            if now is None or layout._is_mask(path, now):
-                layout._note_missing(path)
-                layout.masks[path] = Placeholder(path, directory=True)
+            if now is None or resolver.is_mask(path, now):
+                resolver.note_missing(path)
+                resolver.masks[path] = Placeholder(path, directory=True)
 
-    def _nearest(self, path: bytes) -> bytes | None:
-        return next((p for p in (path, *parents(path)) if p in self._plan.rules), None)
+
+def cover(resolver: Resolver) -> None:
+    """Cover the host's directories by a private ``/tmp``, unless they are named themselves."""
+    directory = resolver.profile.private_tmp
+    if directory is None:
+        return
+    for place, name in private_tmp.places().items():
+        if place not in resolver.rules:
+            _show_own_code(resolver, place)
+            _cover_place(resolver, directory, place, name)
+
+
+def _show_own_code(resolver: Resolver, place: bytes) -> None:
+    """Keep our own code readable where it lies below the host's directory.
+
+    Programs of ours run in sandboxes, and a caller's ``sys.executable`` is often one of them.
+    """
+    plan = resolver.plan
+    for _, real, kind in resolver.profile.own_code:
+        if kind == own_code.SEARCHED or real == place or not within(real, place):
+            continue
+        if plan.nearest(real) == b"/" and plan.access(real) is Access.READ:
+            resolver.carve(real, Access.READ, existing=True)
+
+
+def _cover_place(resolver: Resolver, directory: bytes, place: bytes, name: bytes) -> None:
+    rules, masks = resolver.rules, resolver.masks
+    open_rules = [path for path, access in rules.items() if access is not Access.DENY]
+    named = private_tmp.named_paths(resolver.profile)
+    shared = private_tmp.shares(place, (*open_rules, *named))
+    for path in (*rules, *masks):
+        if within(path, place) and not any(within(path, share) for share in shared):
+            rules.pop(path, None)  # of the host's, which is not shown
+            masks.pop(path, None)
+    kinds = {path: resolver.places[path].is_directory if path in rules else None for path in shared}
+    part = private_tmp.open_part(directory, place, name, kinds)
+    resolver.parts.append(part)
+    resolver.plan.shown.add(part)
+    for path in part.opened:
+        way = path != place and path not in shared
+        rules[path] = Access.READ if way else Access.WRITE
+    resolver.note(part.path)

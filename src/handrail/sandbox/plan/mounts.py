@@ -81,6 +81,8 @@ class Mounts:
                 self._writable_inside.update(parents(path))
         #: What is done beforehand, where that is worth it.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
+        #: Whether what is being mounted may vanish at any time.
+        self._transient = False
         plan.found = self._has_found()
         many = len(self._needed) + len(masks) > MANY or self._between() > MANY
         if (many or (careful and plan.found)) and premount.possible():
@@ -126,7 +128,8 @@ class Mounts:
                 steps.append(Bind(b"/sys", 0, writable=False))
         places: dict[bytes, Callable[[], None]] = {}
         for path in self._needed:
-            places[path] = lambda path=path: self._mount(path)  # type: ignore[misc]
+            mount = self._mount_transient if path in self._plan.transient else self._mount
+            places[path] = lambda path=path, mount=mount: mount(path)  # type: ignore[misc]
         for path, mask in self._masks.items():
             places[path] = lambda mask=mask: self._mount_mask(mask)  # type: ignore[misc]
         # bwrap reads the whole table of mounts for each bind, so those that make it long come last.
@@ -162,6 +165,15 @@ class Mounts:
 
     def _around(self, path: bytes) -> bytes | None:
         return next((p for p in parents(path) if p in self._rules), None)
+
+    def _mount_transient(self, path: bytes) -> None:
+        self._transient = True
+        try:
+            self._mount(path)
+        except Exchanged:
+            pass  # gone, and with it what was to be kept
+        finally:
+            self._transient = False
 
     def _mount(self, path: bytes) -> None:
         access = self._rules[path]
@@ -202,7 +214,8 @@ class Mounts:
     def _carve(self, what: bytes, opened: Opened, step: Callable[[], Step]) -> None:
         """Have it mounted beforehand, or by bwrap."""
         if self._beforehand is not None and not _comes_last(opened.path):
-            self._beforehand.append((what, opened))
+            how = what + premount.IF_THERE if self._transient else what
+            self._beforehand.append((how, opened))
         else:
             self._plan.steps.append(step())
 

@@ -14,16 +14,13 @@ from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.plan.mount_aliases import MountTable
 from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
-from handrail.sandbox.plan.safe_open import Exchanged
 from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
-
-#: How often a plan is begun anew because something moved meanwhile.
-_MOST_TRIES = 4
+    from handrail.sandbox.tries import Tries
 
 #: So many directories are looked at in a few milliseconds, by who serves others as well.
 _LARGE = 500
@@ -58,6 +55,8 @@ class Plan:
         self.closed = False
         #: Whether it covers something that was found below a writable place, rather than named.
         self.found = False
+        #: Rules for what was found in a shared directory, where it may vanish at any time.
+        self.transient: set[bytes] = set()
         #: What is mounted before bwrap begins (``sandbox/bwrap/premount.py``).
         self.beforehand = b""
         #: Whether the names that are missing are covered then, too.
@@ -67,11 +66,18 @@ class Plan:
 
     def access(self, path: bytes) -> Access:
         """What may be done at a real path."""
-        rules = self.rules
-        for place in (path, *parents(path)):
-            if place in rules:
-                return rules[place]
-        return Access.DENY
+        nearest = self.nearest(path)
+        return Access.DENY if nearest is None else self.rules[nearest]
+
+    def nearest(self, path: bytes) -> bytes | None:
+        """The path of the rule that decides about a real path."""
+        return next((place for place in (path, *parents(path)) if place in self.rules), None)
+
+    def found_in_shared(self) -> frozenset[bytes]:
+        """The repositories and sockets that it covers in shared directories."""
+        shared = self.profile.shared
+        repositories = (self.repositories[root] for root in shared if root in self.repositories)
+        return frozenset().union(*repositories, *self.sockets.values())
 
     def still_true(self) -> bool:
         """Whether the file system looks as it did when this plan was made."""
@@ -160,12 +166,18 @@ class Planner:
         self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
-    def plan(self, profile: Profile) -> Plan:
-        """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
-        careful = others_at_work()
+    def plan(self, profile: Profile, tries: Tries | None = None) -> Plan:
+        """The plan for a profile, from memory if nothing has changed.
+
+        After a try that came to nothing it is made anew.  Raises Refused, Exchanged among them.
+        """
+        failed = tries is not None and tries.failures > 0
+        careful = failed or others_at_work()
+        if failed:
+            self.forget(profile)
         known = self._known(profile, careful)
         if known is None:
-            known = self._made(profile, careful)
+            known = self._made(profile, careful, None if tries is None else tries.found)
         # The last to go, from now on.
         key = profile, careful and known.found
         self._plans.pop(key, None)
@@ -187,16 +199,13 @@ class Planner:
                 return known
         return None
 
-    def _made(self, profile: Profile, careful: bool) -> Plan:
+    def _made(self, profile: Profile, careful: bool, only: frozenset[bytes] | None = None) -> Plan:
+        """``only``: what is covered of what is found in shared directories."""
         from handrail.sandbox.plan.resolve import Resolver  # which fills plans
 
-        for _ in range(_MOST_TRIES):
-            try:
-                layout = Resolver(profile, self.registry, self._indexes, self._fresh_proc, careful)
-                return layout.build()
-            except Exchanged as moved:
-                problem = moved  # others work here as well
-        raise problem
+        return Resolver(
+            profile, self.registry, self._indexes, self._fresh_proc, careful, only
+        ).build()
 
     def takes_long(self, profile: Profile) -> bool:
         """Whether looking may take so long that others should not wait for it."""
@@ -207,7 +216,7 @@ class Planner:
         )
 
     def prepare(self, profile: Profile, careful: bool) -> Plan:
-        """A plan that is true now, for ``install``; in any thread.  Raises Refused."""
+        """A plan that is true now, for ``install``; in any thread.  Raises as ``plan`` does."""
         for key in ((profile, careful), (profile, False)):
             known = self._plans.get(key)
             if known is not None and key[1] is (careful and known.found) and known.still_true():

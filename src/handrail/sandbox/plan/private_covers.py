@@ -14,7 +14,14 @@ import stat
 from handrail import private_places
 from handrail.sandbox.plan.placeholders import Placeholder
 from handrail.sandbox.plan.plan import look
-from handrail.sandbox.plan.safe_open import Crossed, Missing, Refused, Unreachable, shown
+from handrail.sandbox.plan.safe_open import (
+    Crossed,
+    Missing,
+    Refused,
+    Unreachable,
+    can_be_opened_up,
+    shown,
+)
 from handrail.sandbox.profile import Access, within
 
 TYPE_CHECKING = False
@@ -25,22 +32,22 @@ if TYPE_CHECKING:
 class PrivateCover:
     """One place in one plan in the making."""
 
-    def __init__(self, layout: Resolver, path: bytes) -> None:
-        self._layout = layout
+    def __init__(self, resolver: Resolver, path: bytes) -> None:
+        self._resolver = resolver
         self._path = path
 
     def make(self) -> None:
         """Add what hides it to the plan; raises Refused."""
-        layout = self._layout
+        resolver = self._resolver
         try:
-            opened = layout._open(self._path, layout._not_writable)
+            opened = resolver.open(self._path, resolver.not_writable)
         except Unreachable as closed:
             parent = os.path.dirname(closed.path)
             now = look(parent, follow=False)
             if now is not None and now[2] != stat.S_IFDIR:  # for root a file looks closed
                 self._missing(closed.path)
             else:
-                layout._keep_closed(parent, Access.DENY)
+                resolver.keep_closed(parent, Access.DENY)
             return
         except Missing as missing:
             self._missing(missing.path)
@@ -50,26 +57,26 @@ class PrivateCover:
             return
         except Refused:
             return  # out of reach for us, so for the command
-        layout._note(self._path, follow=True)
-        if self._is_mask(opened.path):
+        resolver.note(self._path, follow=True)
+        if self.is_mask(opened.path):
             self._mask(opened.path, directory=opened.is_directory)
             return
         self._deny(opened.path)
 
     def _deny(self, path: bytes) -> None:
-        layout = self._layout
-        for inner, access in list(layout.rules.items()):
+        resolver = self._resolver
+        for inner, access in list(resolver.rules.items()):
             if access is not Access.DENY and inner != path and within(inner, path):
-                layout.rules[inner] = Access.DENY
-        if layout.plan.access(path) is not Access.DENY:
-            layout._rule(path, Access.DENY)
+                resolver.rules[inner] = Access.DENY
+        if resolver.plan.access(path) is not Access.DENY:
+            resolver.rule(path, Access.DENY)
 
     def _missing(self, at: bytes) -> None:
         """``at`` is the first component that is not there."""
-        layout = self._layout
+        resolver = self._resolver
         parent = os.path.dirname(at)
-        layout._note(at)
-        if layout.plan.access(parent) is not Access.WRITE:
+        resolver.note(at)
+        if resolver.plan.access(parent) is not Access.WRITE:
             return  # it cannot be made inside
         now = look(parent, follow=False)
         if now is not None and now[2] != stat.S_IFDIR:
@@ -92,10 +99,10 @@ class PrivateCover:
 
     def _in_the_way(self, path: bytes) -> None:
         """A file where a directory above ours would be: a cover, or the user's own."""
-        if self._is_mask(path):
+        if self.is_mask(path):
             self._mask(path, directory=False)
         else:
-            self._layout._carve(path, Access.READ)
+            self._resolver.carve(path, Access.READ)
 
     def _crossed(self, link: bytes) -> None:
         if private_places.is_retired(self._path):
@@ -106,19 +113,19 @@ class PrivateCover:
             " names that place) to its real path, or make a smaller directory writable"
         )
 
-    def _is_mask(self, path: bytes) -> bool:
+    def is_mask(self, path: bytes) -> bool:
         """Whether it is there only because another sandbox covers it."""
-        layout = self._layout
+        resolver = self._resolver
         now = look(path, follow=False)
-        if now is None or path in layout.rules or layout.plan.access(path) is not Access.WRITE:
+        if now is None or path in resolver.rules or resolver.plan.access(path) is not Access.WRITE:
             return False
         if now[2] == stat.S_IFREG:
-            return layout.registry.is_mask(path, (now[0], now[1]))
-        return layout._is_mask(path, now)
+            return resolver.registry.is_mask(path, (now[0], now[1]))
+        return resolver.is_mask(path, now)
 
     def _mask(self, path: bytes, *, directory: bool) -> None:
-        layout = self._layout
+        resolver = self._resolver
         parent = os.path.dirname(path)
-        layout._note_missing(path)
-        if os.access(parent, os.W_OK) or os.stat(parent).st_uid == os.geteuid():
-            layout.masks[path] = Placeholder(path, directory)
+        resolver.note_missing(path)
+        if can_be_opened_up(parent):
+            resolver.masks[path] = Placeholder(path, directory)

@@ -11,8 +11,7 @@ import os
 import stat
 
 from handrail import own_code
-from handrail.sandbox import private_tmp
-from handrail.sandbox.plan import mount_aliases
+from handrail.sandbox.plan import host_tmp, mount_aliases
 from handrail.sandbox.plan.git_index import (
     GIT_DIRECTORY,
     MORE,
@@ -20,7 +19,6 @@ from handrail.sandbox.plan.git_index import (
     git_directories,
     is_git_directory,
 )
-from handrail.sandbox.plan.host_tmp import HostTmp
 from handrail.sandbox.plan.mounts import Mounts
 from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
 from handrail.sandbox.plan.plan import Indexes, Plan, look
@@ -34,6 +32,7 @@ from handrail.sandbox.plan.safe_open import (
     Refused,
     Unreachable,
     alias_of_the_system,
+    can_be_opened_up,
     shown,
 )
 from handrail.sandbox.profile import Access, Profile, parents, within
@@ -61,8 +60,11 @@ class Resolver:
         indexes: Indexes,
         fresh_proc: bool,
         careful: bool = False,
+        only: frozenset[bytes] | None = None,
     ) -> None:
+        """``only``: what is covered of what is found in shared directories (``tries``)."""
         self.profile = profile
+        self._only = only
         self.registry = registry
         self.indexes = indexes
         self.fresh_proc = fresh_proc
@@ -85,8 +87,8 @@ class Resolver:
             self._globs()
             self._own_code()
             self._private()
-            self._private_tmp()
-            HostTmp(self).keep()
+            host_tmp.cover(self)
+            host_tmp.HostTmp(self).keep()
             self._mounted_twice()
             own = {path: opened for part in self.parts for path, opened in part.opened.items()}
             Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
@@ -106,28 +108,28 @@ class Resolver:
             if rule.access is not Access.WRITE or rule.path in ITS_OWN:
                 continue
             try:
-                opened = self._open(rule.path, alias_of_the_system)
+                opened = self.open(rule.path, alias_of_the_system)
             except Missing as missing:
                 # Ignored: the command starts, and there is nothing to write to.
-                self._note(missing.path)
+                self.note(missing.path)
                 if isinstance(missing, Unreachable):
-                    self._keep_closed(os.path.dirname(missing.path), Access.READ)
+                    self.keep_closed(os.path.dirname(missing.path), Access.READ)
                 continue
             except Crossed as crossed:
                 raise Refused(
                     f"{shown(rule.path)} is to be writable but leads over the symbolic link"
                     f" {shown(crossed.link)}, which a command could have made; give its real path"
                 ) from None
-            self._rule(opened.path, Access.WRITE)
-            self._note(rule.path, follow=True)
+            self.rule(opened.path, Access.WRITE)
+            self.note(rule.path, follow=True)
 
     def _other_rules(self) -> None:
         for rule in self.profile.rules:
             own = rule.path in ITS_OWN and rule.access is Access.READ
             if rule.access is not Access.WRITE and not own:
-                self._carve(rule.path, rule.access)
+                self.carve(rule.path, rule.access)
 
-    def _carve(
+    def carve(
         self, path: bytes, access: Access, *, protected: bool = False, existing: bool = False
     ) -> None:
         """A path that is to be less than writable, whether it is there or not.
@@ -135,13 +137,13 @@ class Resolver:
         ``existing``: only if it is there, and can be reached without a link of a command's.
         """
         try:
-            opened = self._open(path, self._not_writable)
+            opened = self.open(path, self.not_writable)
         except Missing as missing:
-            self._note(missing.path)
+            self.note(missing.path)
             if existing:
                 return
             if isinstance(missing, Unreachable):
-                self._keep_closed(os.path.dirname(missing.path), access)
+                self.keep_closed(os.path.dirname(missing.path), access)
                 return
             if self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
                 self._mask(missing.path, directory=protected and missing.path == path)
@@ -154,17 +156,20 @@ class Resolver:
                 " command could replace; give its real path, or make the link's directory"
                 " read-only"
             ) from None
-        self._note(path, follow=True)
-        self._rule(opened.path, access, soft=protected)
+        self.note(path, follow=True)
+        around = self.plan.nearest(opened.path)
+        self.rule(opened.path, access, soft=protected)
+        if existing and around != opened.path and around in self.profile.shared:
+            self.plan.transient.add(opened.path)
 
-    def _keep_closed(self, path: bytes, access: Access) -> None:
+    def keep_closed(self, path: bytes, access: Access) -> None:
         """A directory nobody can look into now: see to it that the command cannot open it.
 
         Whoever owns a directory can change its mode, so one in a writable place becomes a mount
         of its own.  Elsewhere, or if it is somebody else's, it is out of reach for the command.
         """
         if path in self.closed:
-            self._rule(path, access)
+            self.rule(path, access)
             return
         try:
             owner = os.stat(path, follow_symlinks=False).st_uid
@@ -178,29 +183,29 @@ class Resolver:
                 " protected there cannot be found; give it its mode back (chmod u+rwx)"
             )
         try:
-            self._open(path, lambda link, status: False)
+            self.open(path, lambda link, status: False)
         except (Missing, Crossed):
             raise Exchanged(path) from None
         self.closed.add(path)
-        self._rule(path, access)
+        self.rule(path, access)
 
-    def _not_writable(self, link: bytes, status: os.stat_result) -> bool:
+    def not_writable(self, link: bytes, status: os.stat_result) -> bool:
         return self.plan.access(os.path.dirname(link)) is not Access.WRITE
 
-    def _rule(self, path: bytes, access: Access, *, soft: bool = False) -> None:
+    def rule(self, path: bytes, access: Access, *, soft: bool = False) -> None:
         if soft:
             self.rules.setdefault(path, access)
         else:
             self.rules[path] = max(self.rules.get(path, access), access)
-        self._note(path)
+        self.plan.transient.discard(path)
+        self.note(path)
 
     def _mask(self, path: bytes, *, directory: bool) -> None:
         parent = os.path.dirname(path)
         if directory and (parent in self.profile.shared or parent == b"/"):
             return  # never made up in a directory that others use too
-        if not os.access(parent, os.W_OK) and os.stat(parent).st_uid != os.geteuid():
-            return  # nobody with our rights can make it
-        self.masks[path] = Placeholder(path, directory)
+        if can_be_opened_up(parent):
+            self.masks[path] = Placeholder(path, directory)
 
     # --- what is protected without being named ------------------------------------------------
 
@@ -225,6 +230,8 @@ class Resolver:
         if any(p in self.plan.repositories and p not in self.profile.shared for p in parents(root)):
             return  # found from there
         found = self.indexes(root, shared=shared).refresh()
+        if shared:
+            found = self.covered(found)
         self.plan.repositories[root] = found
         for path in found:
             if path == MORE:
@@ -235,7 +242,12 @@ class Resolver:
             if os.path.basename(path) == b".git":
                 self._protect_found(path, existing=shared)
             else:
-                self._keep_closed(path, Access.READ)
+                self.keep_closed(path, Access.READ)
+
+    def covered(self, found: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """What is covered of what was found in a shared directory."""
+        only = self._only
+        return found if only is None else tuple(path for path in found if path in only)
 
     def _protect_found(self, path: bytes, *, existing: bool) -> None:
         """Protect a repository that was found, with the protected names beside it.
@@ -244,12 +256,12 @@ class Resolver:
         running, or from taking it away.
         """
         if self._is_odd(path):
-            self._note(path)
+            self.note(path)
             return
         above = os.path.dirname(path)
         if not existing and not os.access(above, os.W_OK):
             # No name can be covered in it, and its owner could open it again.
-            self._keep_closed(above, Access.READ)
+            self.keep_closed(above, Access.READ)
             return
         self._protect(path, existing=existing)
         masked = self.nested < MOST_NESTED_MASKS
@@ -272,7 +284,7 @@ class Resolver:
             return os.access(path, os.R_OK)  # it says nothing; a closed one may
         for target in targets:
             try:
-                self._open(target, self._not_writable)
+                self.open(target, self.not_writable)
             except (Crossed, Refused):
                 return True
             except Missing:
@@ -287,7 +299,7 @@ class Resolver:
         if self.plan.access(target) is not Access.WRITE:
             return False
         for name in GIT_DIRECTORY:
-            self._note(os.path.join(target, name))
+            self.note(os.path.join(target, name))
         return not is_git_directory(target)
 
     def _protect(self, path: bytes, *, existing: bool = False) -> None:
@@ -295,23 +307,23 @@ class Resolver:
         if path in self.rules or self.plan.access(path) is not Access.WRITE:
             return
         now = look(path, follow=False)
-        if now is not None and self._is_mask(path, now):
-            self._note_missing(path)
+        if now is not None and self.is_mask(path, now):
+            self.note_missing(path)
             if not existing:
                 self._mask(path, directory=True)
             return
-        self._carve(path, Access.READ, protected=True, existing=existing)
+        self.carve(path, Access.READ, protected=True, existing=existing)
         if now is not None and now[2] == stat.S_IFREG and path.endswith(b"/.git"):
             for target in git_directories(path):
                 if self.plan.access(target) is Access.WRITE and not self._was_meant(target):
-                    self._carve(target, Access.READ, existing=existing)
+                    self.carve(target, Access.READ, existing=existing)
 
     def _was_meant(self, path: bytes) -> bool:
         """Whether it may be written because something protected was opened by name."""
         around = next(p for p in (path, *parents(path)) if p in self.rules)
         return around == path or bool(set(around.split(b"/")) & set(self.profile.protected))
 
-    def _is_mask(self, path: bytes, now: tuple[int, ...]) -> bool:
+    def is_mask(self, path: bytes, now: tuple[int, ...]) -> bool:
         # Only an empty directory can be one of ours, and those are rare.
         if now[2] != stat.S_IFDIR or (path in self.rules):
             return False
@@ -331,18 +343,18 @@ class Resolver:
         for glob in self.profile.globs:
             found, closed = globs.expand(glob, self.profile.glob_depth, self.plan.changed)
             for path in closed:
-                self._note(path + b"/.")  # no longer there for us as long as it is closed
-                self._keep_closed(path, Access.DENY)
+                self.note(path + b"/.")  # no longer there for us as long as it is closed
+                self.keep_closed(path, Access.DENY)
             for path in found:
                 real = os.path.realpath(path)
                 try:
-                    self._open(real, lambda link, status: False)
+                    self.open(real, lambda link, status: False)
                 except Unreachable as closed_one:
-                    self._keep_closed(os.path.dirname(closed_one.path), Access.DENY)
+                    self.keep_closed(os.path.dirname(closed_one.path), Access.DENY)
                     continue
                 except (Missing, Crossed):
                     continue  # gone meanwhile
-                self._rule(real, Access.DENY)
+                self.rule(real, Access.DENY)
 
     def _own_code(self) -> None:
         """What we run from is read-only inside, or nothing is started."""
@@ -375,11 +387,11 @@ class Resolver:
     def _keep_code(self, name: bytes, *, existing: bool) -> None:
         """``existing``: only what is there, and can be reached without a link of a command's."""
         try:
-            opened = self._open(name, self._not_exchangeable)
+            opened = self.open(name, self._not_exchangeable)
         except Missing as missing:
-            self._note(missing.path)
+            self.note(missing.path)
             if isinstance(missing, Unreachable):
-                self._keep_closed(os.path.dirname(missing.path), Access.READ)
+                self.keep_closed(os.path.dirname(missing.path), Access.READ)
             elif not existing and self.plan.access(os.path.dirname(missing.path)) is Access.WRITE:
                 self._mask(missing.path, directory=False)
             return
@@ -391,12 +403,12 @@ class Resolver:
                 f" {shown(crossed.link)}, and a command could replace that; start handrail by its"
                 " real path, or from a virtual environment that is not a link"
             ) from None
-        self._note(name, follow=True)
+        self.note(name, follow=True)
         if self.plan.access(opened.path) is Access.WRITE:
-            self._rule(opened.path, Access.READ)
+            self.rule(opened.path, Access.READ)
 
     def _not_exchangeable(self, link: bytes, status: os.stat_result) -> bool:
-        return self._not_writable(link, status) or alias_of_the_system(link, status)
+        return self.not_writable(link, status) or alias_of_the_system(link, status)
 
     def _private(self) -> None:
         """Hide every place of ours; one that is missing cannot be made inside."""
@@ -405,13 +417,13 @@ class Resolver:
 
     def _cover(self, path: bytes) -> None:
         try:
-            self._open(path, alias_of_the_system)
+            self.open(path, alias_of_the_system)
         except Unreachable as closed:
-            self._keep_closed(os.path.dirname(closed.path), Access.DENY)
+            self.keep_closed(os.path.dirname(closed.path), Access.DENY)
             return
         except (Missing, Crossed, Refused):
             return  # out of reach for this process, so for the command
-        self._rule(path, Access.DENY)
+        self.rule(path, Access.DENY)
 
     def _mounted_twice(self) -> None:
         """Keep what is kept, and cover every place of ours, at its other mounts as well."""
@@ -426,7 +438,7 @@ class Resolver:
                 self._cover(alias)
         for alias in mount_aliases.aliases(self._carved_out(), text):
             if alias not in named and self.plan.access(alias) is Access.WRITE:
-                self._carve(alias, Access.READ, protected=True, existing=True)
+                self.carve(alias, Access.READ, protected=True, existing=True)
 
     def _carved_out(self) -> list[bytes]:
         """Paths of the host that are read-only in something writable."""
@@ -439,56 +451,13 @@ class Resolver:
             and self.plan.access(os.path.dirname(path)) is Access.WRITE
         ]
 
-    # --- a /tmp of its own -------------------------------------------------------------------
-
-    def _private_tmp(self) -> None:
-        """Cover the host's directories for temporary files, unless they are named themselves."""
-        directory = self.profile.private_tmp
-        if directory is None:
-            return
-        for place, name in private_tmp.places().items():
-            if place not in self.rules:
-                self._show_own_code(place)
-                self._cover_tmp(directory, place, name)
-
-    def _show_own_code(self, place: bytes) -> None:
-        """Keep our own code readable where it lies below the host's directory.
-
-        Programs of ours run inside, and a caller's ``sys.executable`` is one of them as a rule.
-        """
-        for _, real, kind in self.profile.own_code:
-            if kind == own_code.SEARCHED or real == place or not within(real, place):
-                continue
-            above = next((path for path in (real, *parents(real)) if path in self.rules), b"")
-            if above == b"/" and self.rules[above] is not Access.DENY:
-                self._carve(real, Access.READ, existing=True)
-
-    def _cover_tmp(self, directory: bytes, place: bytes, name: bytes) -> None:
-        open_rules = [path for path, access in self.rules.items() if access is not Access.DENY]
-        named = private_tmp.named_paths(self.profile)
-        shared = private_tmp.shares(place, (*open_rules, *named))
-        for path in (*self.rules, *self.masks):
-            if within(path, place) and not any(within(path, share) for share in shared):
-                self.rules.pop(path, None)  # of the host's, which is not shown
-                self.masks.pop(path, None)
-        kinds = {
-            path: self.places[path].is_directory if path in self.rules else None for path in shared
-        }
-        part = private_tmp.open_part(directory, place, name, kinds)
-        self.parts.append(part)
-        self.plan.shown.add(part)
-        for path in part.opened:
-            way = path != place and path not in shared
-            self.rules[path] = Access.READ if way else Access.WRITE
-        self._note(part.path)
-
     # --- looking --------------------------------------------------------------------------
 
-    def _open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+    def open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
         return self.places.open(path, trusted)
 
-    def _note(self, path: bytes, *, follow: bool = False) -> None:
+    def note(self, path: bytes, *, follow: bool = False) -> None:
         self.plan.facts[path, follow] = look(path, follow)
 
-    def _note_missing(self, path: bytes) -> None:
+    def note_missing(self, path: bytes) -> None:
         self.plan.facts[path, False] = None

@@ -230,6 +230,16 @@ def _writable(directory: bytes) -> bool:
     return os.access(directory, os.W_OK, effective_ids=True)
 
 
+def can_be_opened_up(directory: bytes) -> bool:
+    """Whether a command with our rights can make names there, or let itself; raises Exchanged."""
+    if os.access(directory, os.W_OK):
+        return True
+    try:
+        return os.stat(directory).st_uid == os.geteuid()
+    except OSError:
+        raise Exchanged(directory) from None  # it was there a moment ago
+
+
 def shown(path: bytes) -> str:
     """A path for people."""
     return os.fsdecode(path)

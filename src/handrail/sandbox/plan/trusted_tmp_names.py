@@ -153,7 +153,10 @@ class SocketIndex:
 def _is_socket(entry: os.DirEntry[bytes]) -> bool:
     if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
         return False
-    return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+    try:
+        return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return False  # gone meanwhile; the next one may be a socket
 
 
 def _is_ours(path: bytes, uid: int, sticky: bool, kind: int) -> bool:
