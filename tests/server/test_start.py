@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
 from pathlib import Path
@@ -342,33 +343,59 @@ async def test_a_terminal_has_the_size_that_was_asked_for() -> None:
         assert await ends_with(client, "q") == (0, b"7 300\r\n")
 
 
-async def test_a_start_that_is_under_way() -> None:
+async def test_requests_behind_a_start_wait_for_it_in_order() -> None:
     async with serving() as served:
         client = await served.client()
+        answered: list[str] = []
+
+        def post(what: str, *args: Any, **params: Any) -> asyncio.Future[Any]:
+            future = client.post(what, *args, **params)
+            future.add_done_callback(lambda _: answered.append(what))
+            return future
+
         keeper = served.server.launcher._pid
         os.kill(keeper, signal.SIGSTOP)
         try:
-            start = client.post("process/start", client.start_params("p", "sleep", "600"))
-            (session,) = served.server.sessions._sessions.values()
-            await spin(lambda: isinstance(session.table.get("p"), Starting))
-            assert await client.write("p", b"x", "1") == "starting"
-            assert await client.refused("process/read", processId="p") == (
-                -32600,
-                "process id p is starting",
-            )
-            code, _ = await client.refused("process/start", client.start_params("p", "true"))
-            assert code == -32600
-            assert await client.call("process/terminate", processId="p") == {"running": True}
+            cat = client.start_params("p", "cat", pipeStdin=True)
+            start = post("process/start", cat)
+            chunk = base64.b64encode(b"x").decode()
+            write = post("process/write", processId="p", chunk=chunk, writeId="1")
+            read = post("process/read", processId="p", afterSeq=0, waitMs=0)
+            second = post("process/start", cat)
+            end = post("process/terminate", processId="p")
+            # Other requests do not wait, nor do those for other processes.
+            assert await client.call("process/terminate", processId="q") == {"running": False}
+            assert await client.call("environment/info")
+            assert answered == []
         finally:
             os.kill(keeper, signal.SIGCONT)
-        with pytest.raises(Refused, match="process p start was cancelled") as caught:
-            await asyncio.wait_for(start, 30)
-        assert caught.value.code == -32600
-        assert await client.refused("process/read", processId="p") == (
-            -32600,
-            "unknown process id p",
-        )
-        await client.start("p", "true")
+        async with asyncio.timeout(30):
+            assert (await start)["processId"] == "p"
+            assert await write == {"status": "accepted"}
+            assert (await read)["exited"] is False
+            with pytest.raises(Refused, match="process p already exists"):
+                await second
+            assert await end == {"running": True}
+        assert answered == [
+            "process/start",
+            "process/write",
+            "process/read",
+            "process/start",
+            "process/terminate",
+        ]
+        assert (await ends_with(client, "p"))[0] == 137
+
+
+async def test_what_waits_behind_a_start_that_fails_is_answered() -> None:
+    async with serving() as served:
+        client = await served.client()
+        start = client.post("process/start", client.start_params("p", "/no/such/program"))
+        read = client.post("process/read", processId="p")
+        again = client.post("process/start", client.start_params("p", "true"))
+        for refused in (start, read):
+            with pytest.raises(Refused):
+                await asyncio.wait_for(refused, 30)
+        await asyncio.wait_for(again, 30)
         assert await ends_with(client, "p") == (0, b"")
 
 

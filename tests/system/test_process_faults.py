@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import Refused, dialled
+from tests.server.client_kit import dialled
 from tests.server.process_kit import WAIT, alive, children, ended, until_ended
 from tests.server.server_kit import server_process
 
@@ -28,15 +28,10 @@ async def test_d10_a_terminate_behind_each_start(tmp_path: Path, permits: int | 
                 starts.append(client.post("process/start", params))
                 ends.append(client.post("process/terminate", processId=f"p{number}"))
             async with asyncio.timeout(WAIT):
-                answers = await asyncio.gather(*starts, return_exceptions=True)
+                await asyncio.gather(*starts)
                 assert {str(end) for end in await asyncio.gather(*ends)} == {"{'running': True}"}
-            for number, answer in enumerate(answers):
-                if isinstance(answer, Refused):
-                    cancelled = (-32600, f"process p{number} start was cancelled")
-                    assert (answer.code, answer.message) == cancelled
-                    assert client.events(f"p{number}") == []
-                else:
-                    await client.until_closed(f"p{number}")
+            for number in range(100):
+                await client.until_closed(f"p{number}")
             # And the keeper has nobody left.
             keeper = server.keeper()
             for pid in children(keeper):

@@ -55,6 +55,7 @@ _CONTROL, _OURS = Lane.CONTROL, Origin.OURS
 
 INITIALIZE = "initialize"
 INITIALIZED = "initialized"
+START = "process/start"
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -83,7 +84,7 @@ METHODS: dict[str, Method] = {
             about="Whether commands can be run.",
         ),
         Method(
-            "process/start",
+            START,
             "exec",
             _P.StartParams,
             _P.StartResult,

@@ -5,7 +5,8 @@ loop, without a task.  One that has to wait becomes a task and holds a permit of
 that at most N of a lane run; a request that only waits for the world (a long poll, a full
 stdin) gives its permit back unless the server was told to count strictly, for it must not
 keep others out.  Before ``initialized`` everything is answered strictly in order, and with
-``--concurrent-requests 1`` always.
+``--concurrent-requests 1`` always.  Requests for a process wait behind the ``process/start`` of
+its id, in order, until that is answered; requests for other processes do not.
 
 What a client may pile up is bounded: unanswered requests, and answers it does not read.
 Beyond either its socket is left alone until it catches up.
@@ -24,11 +25,10 @@ from handrail.errors import HandrailError, RpcError
 from handrail.protocol import codec
 from handrail.protocol.envelope import (
     INTERNAL_ERROR,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Request,
 )
-from handrail.protocol.methods import INITIALIZE, Lane
+from handrail.protocol.methods import INITIALIZE, START, Lane
 from handrail.server.method_dispatch import MethodRow
 from handrail.server.raw_results import Parts, Streamed
 
@@ -54,7 +54,18 @@ MOST_UNREAD = 4 * 1024 * 1024
 class QueuedRequest:
     """One request on its way to an answer."""
 
-    __slots__ = ("arrived", "began", "lane", "over", "request", "row", "size", "span", "work")
+    __slots__ = (
+        "arrived",
+        "began",
+        "lane",
+        "over",
+        "request",
+        "row",
+        "size",
+        "span",
+        "starts",
+        "work",
+    )
 
     def __init__(self, request: Request, row: MethodRow, lane: LaneState, size: int) -> None:
         self.request = request
@@ -65,6 +76,8 @@ class QueuedRequest:
         self.over = False
         self.span: RequestSpan | None = None
         self.work: Coroutine[Any, Any, Any] | None = None
+        #: The id of the process that it starts.
+        self.starts: str | None = None
 
 
 class LaneState:
@@ -91,6 +104,8 @@ class RequestQueue:
             Lane.CONTROL: ordinary if permits == 1 else LaneState(permits),
         }
         self._early = LaneState(1)
+        #: Requests behind a start that is not answered yet, by the id of the process.
+        self._starts: dict[str, deque[QueuedRequest]] = {}
         self._tasks: dict[asyncio.Task[None], QueuedRequest] = {}
         self._unanswered = 0
         self._large_bytes = 0
@@ -98,7 +113,6 @@ class RequestQueue:
         self._answered = 0.0
         self._awake_until = 0.0
         self._awake = False
-        self._current_arrived = 0.0  # of the call whose handler is being called
 
     def take(self, request: Request, size: int) -> None:
         """A request has come in."""
@@ -111,12 +125,50 @@ class RequestQueue:
         self._unanswered += 1
         if size > SMALL_REQUEST:
             self._large_bytes += size
-        if lane.free and not lane.waiting:
-            self._run(call)
-        else:
-            lane.waiting.append(call)
+        if not self._waits_for_start(call):
+            self._enter(call)
         if self._unanswered > MOST_REQUESTS or self._large_bytes > MOST_REQUEST_BYTES:
             self._hold()
+
+    def _enter(self, call: QueuedRequest) -> None:
+        """Run it, or let it wait for a permit of its lane."""
+        if call.lane.free and not call.lane.waiting:
+            self._run(call)
+        else:
+            call.lane.waiting.append(call)
+
+    # --- behind a start --------------------------------------------------------------------
+
+    def _waits_for_start(self, call: QueuedRequest) -> bool:
+        """Queue a request behind the start of its process; register a start."""
+        starts = call.request.method == START
+        if not starts and not self._starts:
+            return False
+        params = call.request.params
+        process_id = params.get("processId") if type(params) is dict else None
+        if type(process_id) is not str:
+            return False
+        waiting = self._starts.get(process_id)
+        if waiting is not None:
+            waiting.append(call)
+            return True
+        if starts:
+            self._starts[process_id] = deque()
+            call.starts = process_id
+        return False
+
+    def _start_answered(self, process_id: str) -> None:
+        """Run what came behind a start, up to the next start of the same id."""
+        waiting = self._starts.pop(process_id, None)
+        while waiting:
+            call = waiting.popleft()
+            call.began = monotonic()
+            if call.request.method == START:
+                self._starts[process_id] = waiting
+                call.starts = process_id
+                self._enter(call)
+                return
+            self._enter(call)
 
     # --- one call ------------------------------------------------------------------------
 
@@ -131,7 +183,6 @@ class RequestQueue:
                 trace.traceparent if trace is not None else None,
                 trace.tracestate if trace is not None else None,
             )
-        self._current_arrived = call.arrived
         try:
             result = self._invoke(request, call.row)
         except HandrailError as error:
@@ -262,27 +313,11 @@ class RequestQueue:
         measures.total_seconds.observe(now - call.arrived)
         if call.span is not None:
             call.span.end(outcome)
+        if call.starts is not None:
+            self._start_answered(call.starts)
         return now
 
     # --- what the connection asks for ----------------------------------------------------------
-
-    def cancel_queued_start(self, process_id: str) -> bool:
-        """Refuse a start that waits for its permit, for the terminate that came after it."""
-        waiting = self._lanes[Lane.ORDINARY].waiting
-        for call in waiting:
-            params = call.request.params
-            if (
-                call.request.method == "process/start"
-                and type(params) is dict
-                and params.get("processId") == process_id
-                and call.arrived <= self._current_arrived
-            ):
-                waiting.remove(call)
-                text = f"process {process_id} start was cancelled"
-                self._refuse(call.request, RpcError(INVALID_REQUEST, text))
-                self._done(call, "error")
-                return True
-        return False
 
     def park(self, lane: Lane) -> None:
         """The request only waits for the world now: its permit is for others."""
@@ -302,7 +337,12 @@ class RequestQueue:
         self._release()
 
     def abandon(self) -> None:
-        """The client is gone: nobody wants the answers."""
+        """Drop all requests: the client is gone."""
+        behind = [call for waiting in self._starts.values() for call in waiting]
+        self._starts.clear()
+        for call in behind:
+            call.began = monotonic()
+            self._done(call, "disconnected")
         for lane in {self._early, *self._lanes.values()}:
             while lane.waiting:
                 call = lane.waiting.popleft()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from handrail.errors import RpcError
 from handrail.process.child import Child
@@ -50,15 +50,7 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
     return _NOTHING
 
 
-def process_terminate(conn: Connection, params: TerminateParams) -> Any:
-    if process_lookup.entry(conn, params.process_id) is None and conn.calls.cancel_queued_start(
-        params.process_id
-    ):
-        return TerminateResult(running=True)
-    return _terminate(conn, params)
-
-
-async def _terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
+async def process_terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
     grace = min(
         (process_lookup.u64("graceMs", params.grace_ms) or 0) / 1000, process_lookup.LONGEST_WAIT
     )
