@@ -1,4 +1,4 @@
-"""What a doctor looks at: each finding says what there is, and how to get what is missing."""
+"""What ``doctor`` checks: each finding says what there is, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handrail.sandbox.syscalls import seccomp_filter
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_VERSION = 1
-#: Fixes what bwrap follows while it makes mount points (CVE-2026-87766).
+#: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
 _SOUND = (0, 12)
 APPARMOR_PROFILE = """\
 abi <abi/4.0>,
@@ -27,7 +27,7 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about this machine.  ``needed``: without it no command can be contained."""
+    """One fact about this machine.  ``needed``: without it no command can be sandboxed."""
 
     subject: str
     good: bool
@@ -40,7 +40,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything that matters, the needed things first."""
+    """Check everything that matters, the needed things first."""
     return [
         _architecture(),
         *_bubblewrap(),
@@ -54,7 +54,7 @@ def examine() -> list[Finding]:
 
 
 def _own_code() -> Finding:
-    """A file with a second name can be changed by that name, also where this one is read-only."""
+    """Report hard links to our files: they can be changed where ours are read-only."""
     linked = _linked_files()
     return Finding(
         "own code",
@@ -68,7 +68,7 @@ def _own_code() -> Finding:
 
 
 def _linked_files() -> list[str]:
-    """Files of ours with more than one name."""
+    """Files of ours with more than one hard link."""
     found = []
     for _, real, kind in own_code.places():
         top = os.fsdecode(real)
@@ -218,7 +218,7 @@ def _landlock() -> Finding:
 
 
 def landlock_abi() -> int:
-    """The version the kernel offers, 0 when there is none."""
+    """The Landlock ABI of the kernel, 0 if there is none."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     return max(0, int(call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)))
@@ -239,7 +239,7 @@ def _cgroups() -> Finding:
 
 
 def _command(text: str) -> str:
-    """The first command that a sentence names."""
+    """The first command in a sentence."""
     found = re.search(r"`([^`]+)`", text)
     return found[1] if found else ""
 
