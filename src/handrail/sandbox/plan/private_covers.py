@@ -1,9 +1,9 @@
-"""Covering a private place in a plan, whether it is there or not (``handrail.private_places``).
+"""Cover a private place in a plan, whether it exists or not (``handrail.private_places``).
 
-What is there is denied, whatever the profile says of it or below it.  What is missing in a
-directory that can be written inside is masked like a missing ``.git``: otherwise a command could
-make it, and the next handrail outside would take it for its own.  Where nothing can be written
-nothing is made.
+An existing one is denied, whatever the profile says of it or below it.  A missing one in a
+directory that the sandbox can write is masked like a missing ``.git``: otherwise a command could
+make it, and the next handrail outside would take it for its own.  In a directory that is not
+writable nothing is made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PrivateCover:
-    """One place in one plan in the making."""
+    """Covers one private place in one plan."""
 
     def __init__(self, layout: Resolver, path: bytes) -> None:
         self._layout = layout
@@ -49,7 +49,7 @@ class PrivateCover:
             self._crossed(crossed.link)
             return
         except Refused:
-            return  # out of reach for us, so for the command
+            return  # unreachable for us, so for the command
         layout._note(self._path, follow=True)
         if self._is_mask(opened.path):
             self._mask(opened.path, directory=opened.is_directory)
@@ -65,12 +65,12 @@ class PrivateCover:
             layout._rule(path, Access.DENY)
 
     def _missing(self, at: bytes) -> None:
-        """``at`` is the first component that is not there."""
+        """``at`` is the first component that does not exist."""
         layout = self._layout
         parent = os.path.dirname(at)
         layout._note(at)
         if layout.plan.access(parent) is not Access.WRITE:
-            return  # it cannot be made inside
+            return  # the sandbox cannot make it
         now = look(parent, follow=False)
         if now is not None and now[2] != stat.S_IFDIR:
             self._in_the_way(parent)
@@ -81,7 +81,7 @@ class PrivateCover:
             self._mask(at, directory=directory)
 
     def _made_above(self) -> bool:
-        """Make ``~/.local/state`` rather than cover ``~/.local``, which others use as well."""
+        """Make ``~/.local/state`` rather than cover ``~/.local``, which other programs use too."""
         if os.fsdecode(self._path) != private_places.default_state_home():
             return False
         try:
@@ -99,7 +99,7 @@ class PrivateCover:
 
     def _crossed(self, link: bytes) -> None:
         if private_places.is_retired(self._path):
-            return  # it is never used, so there is nothing to lead astray
+            return  # it is never used, so it cannot be redirected
         raise Refused(
             f"{shown(self._path)}, where handrail keeps its own files, leads over the symbolic"
             f" link {shown(link)}, which a command could replace; set XDG_STATE_HOME (or what"
@@ -107,7 +107,7 @@ class PrivateCover:
         )
 
     def _is_mask(self, path: bytes) -> bool:
-        """Whether it is there only because another sandbox covers it."""
+        """Whether it exists only because another sandbox covers it."""
         layout = self._layout
         now = look(path, follow=False)
         if now is None or path in layout.rules or layout.plan.access(path) is not Access.WRITE:

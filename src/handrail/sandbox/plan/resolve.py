@@ -1,8 +1,8 @@
 """From a profile to what it means on this file system.
 
-Every rule's path is opened once (``paths``); what is protected without being named and what
-patterns match are found and become rules too.  A name that is missing and must not appear is
-covered (``masks``).  How all that is mounted is in ``mounts``.
+Every rule's path is opened once (``safe_open``); implicitly protected paths and matches of patterns
+are found and become rules too.  A name that is missing and must not appear is covered
+(``placeholders``).  How all that is mounted is in ``mounts``.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
     from handrail.sandbox.private_tmp import Part
 
-#: In so many repositories that were found, names that are missing are covered; what is there is
-#: protected in all.  Each name is a directory of the host for a while, and a mount.
+#: Limit of found repositories in which missing names are covered; existing ones are protected in
+#: all.  Each name is a directory of the host for a while, and a mount.
 MOST_NESTED_MASKS = 64
-#: What every sandbox has one of for itself, to be used as it is; the host's is never shown.
+#: Every sandbox has its own of these; the host's is never shown.
 ITS_OWN = (b"/dev", b"/proc")
 
 
 class Resolver:
-    """One plan in the making."""
+    """Makes one plan."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class Resolver:
     def _carve(
         self, path: bytes, access: Access, *, protected: bool = False, existing: bool = False
     ) -> None:
-        """A path that is to be less than writable, whether it is there or not.
+        """Give a path less than write access, whether it exists or not.
 
-        ``existing``: only if it is there, and can be reached without a link of a command's.
+        ``existing``: only if it exists, and can be reached without a link made by a command.
         """
         try:
             opened = self._open(path, self._not_writable)
@@ -150,10 +150,10 @@ class Resolver:
         self._rule(opened.path, access, soft=protected)
 
     def _keep_closed(self, path: bytes, access: Access) -> None:
-        """A directory nobody can look into now: see to it that the command cannot open it.
+        """Keep a directory that we cannot read closed to the command too.
 
-        Whoever owns a directory can change its mode, so one in a writable place becomes a mount
-        of its own.  Elsewhere, or if it is somebody else's, it is out of reach for the command.
+        A directory's owner can change its mode, so one below a writable path becomes a separate
+        mount.  Elsewhere, or with another owner, the command cannot open it anyway.
         """
         if path in self.closed:
             self._rule(path, access)
@@ -161,7 +161,7 @@ class Resolver:
         try:
             owner = os.stat(path, follow_symlinks=False).st_uid
         except OSError:
-            return  # gone, or in another one that is closed and was found as well
+            return  # gone, or in another closed one that was found as well
         if owner != os.geteuid() or self.plan.access(path) is not Access.WRITE:
             return
         if path in self.rules:
@@ -189,12 +189,12 @@ class Resolver:
     def _mask(self, path: bytes, *, directory: bool) -> None:
         parent = os.path.dirname(path)
         if directory and (parent in self.profile.shared or parent == b"/"):
-            return  # never made up in a directory that others use too
+            return  # nothing is created in a directory that others use too
         if not os.access(parent, os.W_OK) and os.stat(parent).st_uid != os.geteuid():
-            return  # nobody with our rights can make it
+            return  # the command cannot create it with our rights
         self.masks[path] = Placeholder(path, directory)
 
-    # --- what is protected without being named ------------------------------------------------
+    # --- implicitly protected paths -----------------------------------------------------------
 
     def _protected(self) -> None:
         roots = [path for path, access in self.rules.items() if access is Access.WRITE]
@@ -204,7 +204,7 @@ class Resolver:
         for root in sorted(roots):
             parts = set(root.split(b"/"))
             if not self.places[root].is_directory or parts & set(names):
-                continue  # a root inside what was opened by name: it was meant
+                continue  # a root in what was opened by name: intended
             for name in names:
                 self._protect(os.path.join(root, name))
             if root != b"/":
@@ -240,7 +240,7 @@ class Resolver:
             return
         above = os.path.dirname(path)
         if not existing and not os.access(above, os.W_OK):
-            # No name can be covered in it, and its owner could open it again.
+            # No name can be covered in it, and its owner could reopen it.
             self._keep_closed(above, Access.READ)
             return
         self._protect(path, existing=existing)
@@ -268,7 +268,7 @@ class Resolver:
         return False
 
     def _protect(self, path: bytes, *, existing: bool = False) -> None:
-        """``existing``: only what is there; nothing is made up, nothing in the way is refused."""
+        """``existing``: only what exists; nothing is created, nothing in the way is refused."""
         if path in self.rules or self.plan.access(path) is not Access.WRITE:
             return
         now = look(path, follow=False)
@@ -284,7 +284,7 @@ class Resolver:
                     self._carve(target, Access.READ, existing=existing)
 
     def _was_meant(self, path: bytes) -> bool:
-        """Whether it may be written because something protected was opened by name."""
+        """Whether it is writable because something protected was opened by name."""
         around = next(p for p in (path, *parents(path)) if p in self.rules)
         return around == path or bool(set(around.split(b"/")) & set(self.profile.protected))
 
@@ -308,7 +308,7 @@ class Resolver:
         for glob in self.profile.globs:
             found, closed = globs.expand(glob, self.profile.glob_depth, self.plan.changed)
             for path in closed:
-                self._note(path + b"/.")  # no longer there for us as long as it is closed
+                self._note(path + b"/.")  # invisible to us while it is closed
                 self._keep_closed(path, Access.DENY)
             for path in found:
                 real = os.path.realpath(path)
@@ -322,12 +322,12 @@ class Resolver:
                 self._rule(real, Access.DENY)
 
     def _own_code(self) -> None:
-        """What we run from is read-only inside, or nothing is started."""
+        """Make the files we run from read-only in the sandbox, or refuse to start."""
         roots = [path for path, access in self.rules.items() if access is Access.WRITE]
         if not roots or not self.profile.own_code:
             return
         before = set(self.rules)
-        everything = b"/" in roots  # which holds nothing back: as much as can be
+        everything = b"/" in roots  # everything is writable: protect as much as possible
         below = tuple(root.rstrip(b"/") + b"/" for root in roots)
         for name, real, kind in self.profile.own_code:
             if kind == own_code.CODE:
@@ -350,7 +350,7 @@ class Resolver:
                 )
 
     def _keep_code(self, name: bytes, *, existing: bool) -> None:
-        """``existing``: only what is there, and can be reached without a link of a command's."""
+        """``existing``: only what exists, and can be reached without a link made by a command."""
         try:
             opened = self._open(name, self._not_exchangeable)
         except Missing as missing:
@@ -376,7 +376,7 @@ class Resolver:
         return self._not_writable(link, status) or alias_of_the_system(link, status)
 
     def _private(self) -> None:
-        """Hide every place of ours; one that is missing cannot be made inside."""
+        """Hide every private place of ours; the sandbox cannot create a missing one."""
         for path in self.profile.private:
             PrivateCover(self, path).make()
 
@@ -387,25 +387,25 @@ class Resolver:
             self._keep_closed(os.path.dirname(closed.path), Access.DENY)
             return
         except (Missing, Crossed, Refused):
-            return  # out of reach for this process, so for the command
+            return  # unreachable for this process, so for the command
         self._rule(path, Access.DENY)
 
     def _mounted_twice(self) -> None:
-        """Deny what is denied, and cover every place of ours, at its other mounts as well."""
+        """Deny denied paths, and cover every private place, at their other mounts as well."""
         self.plan.mount_table = text = self.indexes.mounts.text()
         for alias in mount_aliases.other_names(self.profile.private, text):
             PrivateCover(self, alias).make()
         named = {rule.path: rule.access for rule in self.profile.rules}
         denied = [path for path, access in self.rules.items() if access is Access.DENY]
         for alias in mount_aliases.aliases(denied, text):
-            # One that is named itself was meant.
+            # An alias that the profile names itself is intended.
             if named.get(alias, Access.DENY) is Access.DENY and alias not in self.plan.shown.mounts:
                 self._cover(alias)
 
     # --- the host's /tmp --------------------------------------------------------------------
 
     def _trusted_names(self) -> None:
-        """Keep what programs of the host trust in a shared directory as it is."""
+        """Protect what programs of the host trust in a shared directory."""
         for root in self.profile.shared:
             if self.rules.get(root) is not Access.WRITE or root in self.plan.shown.mounts:
                 continue
@@ -434,7 +434,7 @@ class Resolver:
     # --- a /tmp of its own -------------------------------------------------------------------
 
     def _private_tmp(self) -> None:
-        """Cover the host's directories for temporary files, unless they are named themselves."""
+        """Cover the host's directories for temporary files, unless the profile names them."""
         directory = self.profile.private_tmp
         if directory is None:
             return
@@ -446,7 +446,7 @@ class Resolver:
     def _show_own_code(self, place: bytes) -> None:
         """Keep our own code readable where it lies below the host's directory.
 
-        Programs of ours run inside, and a caller's ``sys.executable`` is one of them as a rule.
+        Our programs run in the sandbox, and a caller's ``sys.executable`` usually is one of them.
         """
         for _, real, kind in self.profile.own_code:
             if kind == own_code.SEARCHED or real == place or not within(real, place):
@@ -460,7 +460,7 @@ class Resolver:
         shared = private_tmp.shares(place, (*open_rules, *named))
         for path in (*self.rules, *self.masks):
             if within(path, place) and not any(within(path, share) for share in shared):
-                self.rules.pop(path, None)  # of the host's, which is not shown
+                self.rules.pop(path, None)  # a rule for the host's path, which is not shown
                 self.masks.pop(path, None)
         kinds = {
             path: self.places[path].is_directory if path in self.rules else None for path in shared
@@ -473,7 +473,7 @@ class Resolver:
             self.rules[path] = Access.READ if way else Access.WRITE
         self._note(part.path)
 
-    # --- looking --------------------------------------------------------------------------
+    # --- opening and recording ------------------------------------------------------------
 
     def _open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
         return self.places.open(path, trusted)
