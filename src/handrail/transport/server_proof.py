@@ -1,8 +1,8 @@
-"""Whether the server behind a Unix socket is the user's own, before anything is said to it.
+"""Check that the server behind a Unix socket is the user's own, before sending it anything.
 
-A server whose socket is in a place of ours, as that of ``run --detach`` and ``proxy`` is, has to
-prove that it knows the secret that lies beside the socket (``handrail.proof``).  Of another only
-the user id is asked: a socket elsewhere was named by the user.
+A server whose socket is in a private place of ours, as that of ``run --detach`` and ``proxy`` is,
+has to prove that it knows the secret beside the socket (``handrail.proof``).  Of another only the
+user id is checked: a socket elsewhere was named by the user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST_NAME = 107
 
 
 class Unproven(ConnectionError):
-    """What listens there is not known to be the user's own server; nothing was said to it."""
+    """What listens there is not known to be the user's own server; nothing was sent to it."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class Unproven(ConnectionError):
 
 
 def make_secret(path: str) -> bytes:
-    """What the server at a path has to prove to know; none outside our places.  Raises UsageError.
+    """The secret the server at a path has to prove; none outside our places.  Raises UsageError.
 
     Called under a lock.
     """
@@ -48,7 +48,7 @@ def make_secret(path: str) -> bytes:
 
 
 class Talk:
-    """The client's two lines."""
+    """The client's two lines of the proof."""
 
     def __init__(self, path: str, secret: bytes) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class Talk:
         self.question = proof.ask_line(self._nonce)
 
     def reply(self, line: bytes) -> bytes:
-        """The second line, if the first was answered by our own server; raises Unproven."""
+        """The second line, if our own server answered the first; raises Unproven."""
         said = proof.client_line(self._secret, self._nonce, line)
         if said is None:
             raise Unproven(self._path, "it does not prove that it knows the secret of its place")
@@ -65,7 +65,7 @@ class Talk:
 
 
 def connected(sock: socket.socket, path: str) -> bool:
-    """Connect; False if the server has no room for it just now.  Raises OSError."""
+    """Connect; False if the server's backlog is full just now.  Raises OSError."""
     if len(os.fsencode(path)) <= _LONGEST_NAME:
         return _connected(sock, path)
     parent, name = os.path.split(path)
@@ -85,7 +85,7 @@ def _connected(sock: socket.socket, address: str) -> bool:
 
 
 def begin(sock: socket.socket, path: str) -> Talk | None:
-    """What has to be said first; None if the server has nothing to prove.  Raises Unproven."""
+    """Start the proof; None if the server has nothing to prove.  Raises Unproven."""
     pid, uid = proof.peer(sock)
     if uid not in (os.geteuid(), 0):
         raise Unproven(path, f"it belongs to user {uid}")
@@ -100,7 +100,7 @@ def begin(sock: socket.socket, path: str) -> Talk | None:
 
 
 def prove(sock: socket.socket, path: str) -> None:
-    """The whole talk on a blocking socket; raises OSError, Unproven among them."""
+    """Do the whole proof on a blocking socket; raises OSError, Unproven among them."""
     talk = begin(sock, path)
     if talk is None:
         return
