@@ -1,11 +1,11 @@
-"""The TCP ports on which this process itself takes requests.
+"""The TCP ports on which this process itself accepts requests.
 
-A listener enters this registry by being opened: its port stands here before the kernel lets the
-first connection in.  The sandbox asks it, so that no command reaches a listener of the process
-that runs it (``sandbox/syscalls/server_ports.py``).  Unix sockets need no entry: a sandboxed
-command reaches only those that were made in its own sandbox.
+Opening a listener enters it into this registry: its port is here before the kernel accepts the
+first connection.  The sandbox checks it, so that no command reaches a listener of the process that
+runs it (``sandbox/syscalls/server_ports.py``).  Unix sockets need no entry: a sandboxed command
+reaches only those that were made in its own sandbox.
 
-Written by the event loop, read by the threads that answer for sandboxes.
+Written by the event loop, read by the supervisor threads of sandboxes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _counts: dict[int, int] = {}
 
 
 def open_tcp(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens on ``host:port`` (0: any free port); raises OSError."""
+    """Open a socket that listens on ``host:port`` (0: any free port); raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -38,14 +38,14 @@ def open_tcp(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def enter(sock: socket.socket) -> int:
-    """Add a bound socket, such as one that another server has handed over; its port."""
+    """Add a bound socket, such as one that another server has handed over; return its port."""
     port = int(sock.getsockname()[1])
     _counts[port] = _counts.get(port, 0) + 1
     return port
 
 
 def leave(port: int) -> None:
-    """One listener on this port is closed."""
+    """Remove one listener on this port, which is closed."""
     left = _counts.get(port, 0) - 1
     if left > 0:
         _counts[port] = left
