@@ -1,11 +1,11 @@
-"""Whether a name leads to the program a rule means, before a rule takes it out of the sandbox.
+"""Check that a name leads to the program a rule means, before the rule takes it out of the sandbox.
 
 A rule with ``sandbox="off"`` is about a program.  Commands write files, so a program of that name
-may be theirs: in a directory that PATH names first, or behind a link.  And some programs run what
-they find in the directory they are started in: a repository's settings, a Makefile, a test.  For
-these the rule allows the run and keeps the sandbox; leaving it is asked.
+may be theirs: in a directory that PATH names first, or behind a link.  And some programs run code
+from their working directory: a repository's settings, a Makefile, a test.  For these the rule
+allows the run and keeps the sandbox; leaving it is asked about.
 
-Looks at the file system of this machine, and only for a command that a rule would let out.
+Examines the file system of this machine, and only for a command that a rule would let out.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from handrail.policy.rules import Argv, Words, normal_path
 from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
 
-#: What shells search where nothing says otherwise.
+#: What shells search without a PATH.
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: As many links as the kernel follows in one path.
+#: The kernel's limit of links in one path.
 _MOST_LINKS = 40
 
 
@@ -51,7 +51,7 @@ def objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str
 
 
 class _Judgement:
-    """One call: where it starts, what it gets, and what commands can write."""
+    """One call: where it starts, its environment, and what commands can write."""
 
     def __init__(self, argv: Argv, situation: Situation, lookup: Lookup) -> None:
         self._argv = argv
@@ -67,7 +67,7 @@ class _Judgement:
         self._in_shell = split(argv) is not None
 
     def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
-        """Everything that speaks against it."""
+        """All objections to it."""
         if self._argv and is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
         yield from self._environment()
@@ -83,7 +83,7 @@ class _Judgement:
                     yield f"{name} names {place}, where commands can write"
 
     def _starting_shell(self, shell: str) -> Iterator[str]:
-        """The shell that runs the commands: what it is, and what it reads before them."""
+        """Check the shell that runs the commands: what it is, and what it reads before them."""
         if shell != self._shell:
             yield from self._program(shell)
         elif self._is_writable(shell):
@@ -117,7 +117,7 @@ class _Judgement:
                 yield from self._surroundings(name, (*command, *words), moved=moved)
 
     def _surroundings(self, name: str, words: Words, *, moved: bool) -> Iterator[str]:
-        """The directory, the files it is given, and the user's own settings for it."""
+        """Check the directory, the files it is given, and the user's own settings for it."""
         program = plain_name(name)
         reads = f"`{program}` runs what it finds in its working directory"
         if moved:
@@ -159,7 +159,7 @@ class _Judgement:
             yield f"{path} may be another program: {refusal}"
 
     def _directory(self, path: str) -> str | None:
-        """Why what lies in this directory may be a command's work; None: it is not."""
+        """Why a command may have made what is in this directory; None: it cannot."""
         path = normal_path(path)
         if self._is_writable(path):
             return "commands can write there"
@@ -170,7 +170,7 @@ class _Judgement:
         return self._way(path)
 
     def _way(self, path: str) -> str | None:
-        """The same for every directory and every link on the way to ``path``."""
+        """Like `_directory`, for every directory and every link on the way to ``path``."""
         if not self._local:
             return None
         for at, found in _steps(path):
@@ -185,7 +185,7 @@ class _Judgement:
         return None
 
     def _is_writable(self, path: str) -> bool:
-        """Whether a sandboxed command may write there, by this name or by where it leads."""
+        """Whether a sandboxed command may write there, by this name or its target."""
         path = normal_path(path, self._cwd)
         names = {path, os.path.realpath(path)} if self._local else {path}
         return any(_below(name, root) for name in names for root in self._roots)
@@ -223,7 +223,7 @@ def _places(word: str) -> Iterator[str]:
 
 
 def _steps(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything that is passed on the way to ``path``, links and where they lead among it."""
+    """Every component on the way to ``path``, links and their targets included."""
     rest = _parts(path)
     at, links = "/", 0
     while rest:
