@@ -110,9 +110,9 @@ def _bubblewrap() -> list[Finding]:
         Finding(
             "unix sockets",
             found.connects,
-            "made inside work, those of the host are out of reach"
+            "made in the sandbox work, those of the host are out of reach"
             if found.connects
-            else "none can be made inside: connections of a command cannot be announced here",
+            else "none can be made in a sandbox: connections of a command cannot be announced here",
             ""
             if found.connects
             else "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
@@ -126,7 +126,7 @@ def _bubblewrap() -> list[Finding]:
             found.apart or not spread,
             "stay outside"
             if found.apart or not spread
-            else "of the host show up inside with the permissions they have outside",
+            else "of the host show up in sandboxes with the permissions they have outside",
             ""
             if found.apart or not spread
             else "`mount --make-rprivate /` in a mount namespace for the server, as root",
@@ -146,9 +146,9 @@ def _bubblewrap() -> list[Finding]:
     )
     findings.append(
         Finding(
-            "/proc inside",
+            "/proc in sandboxes",
             found.fresh_proc,
-            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty inside",
+            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty",
             "" if found.fresh_proc else "run the outer container with an unmasked /proc",
         )
     )

@@ -103,7 +103,7 @@ def _read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def confine(asked: Mapping[str, Any]) -> None:
+def restrict_process(asked: Mapping[str, Any]) -> None:
     """Apply all restrictions before the command."""
     from handrail.sandbox.landlock import ruleset
 
@@ -134,9 +134,9 @@ def main(arguments: list[str]) -> NoReturn:
     """Sandbox this process and exec the command."""
     try:
         asked = json.loads(_read_all(int(arguments[0])))
-        confine(asked)
+        restrict_process(asked)
     except (OSError, ValueError, KeyError) as error:
-        _refuse(f"cannot be confined by Landlock: {error}")
+        _refuse(f"cannot be sandboxed by Landlock: {error}")
     argv = asked["argv"]
     words = argv if asked["arg0"] is None else [asked["arg0"], *argv[1:]]
     # As a shell would find it, in the command's own PATH.
