@@ -41,7 +41,7 @@ from __future__ import annotations
 
 
 class HandrailError(Exception):
-    """The base class of everything above."""
+    """The base class of all errors that handrail raises."""
 
 
 class UsageError(HandrailError):

@@ -84,7 +84,7 @@ def refuse_directory(raw: bytes) -> None:
 
 
 def _is_ours(number: str) -> bool:
-    """Whether this is the pid or tid of our process, of a child it started, or of a thread."""
+    """Whether this is the pid or a tid of a process of ours, or the pid of our child."""
     ours = {str(os.getpid()), *(str(pid()) for pid in _registered)}
     if number in ours or any(os.path.isdir(f"/proc/{pid}/task/{number}") for pid in ours):
         return True

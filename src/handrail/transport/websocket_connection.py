@@ -280,7 +280,7 @@ class WebSocketConnection(StreamConnection):
         if now >= self._next_ping - 0.002:
             self._next_ping = now + self._limits.ping_interval
             if buffered <= HIGH_WATER:
-                # Repeated if unanswered: a peer may drop a ping while it does not read.
+                # Repeated if unanswered: a peer may omit a pong.
                 again = bool(self._marks) and self._held is None
                 self._send_control(PING, b"%d" % self._marked if again else b"")
         self._arm()

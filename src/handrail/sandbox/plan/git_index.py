@@ -80,7 +80,7 @@ class RepositoryIndex:
             if self._shared and status.st_uid != ours and path != self.root:
                 continue  # our git does not trust it
             if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
-                # Root could read it all the same, but its sandboxed command could reopen it.
+                # Root could read it, but its sandboxed command only after a chmod.
                 if not self._shared:
                     found.append(path)
                 continue
