@@ -1,16 +1,16 @@
-"""handrail: the hands of an agent, and the rail beside them.
+"""handrail: an execution runtime for AI agents.
 
-The layers, from the floor up (``docs/architecture.md`` has the picture):
+The layers, from the bottom up (``docs/architecture.md`` has the picture):
 
-  errors, telemetry.names         the floor
+  errors, telemetry.names         used by all
   keeper                          a program of its own: starts and holds children
   process, filesystem, sandbox    this machine, without any protocol
-  protocol, transport             what travels, and what moves it
-  server / executor               one machine for many clients / the same hands near and far
+  protocol, transport             messages, and what moves them
+  server / executor               one machine for many clients / the same interface near and far
   policy, patch, orchestrator, unified_exec    what an agent calls
-  workspace                       the front door: ``Workspace``, ``AsyncWorkspace``, ``run``
-  agent                           the front door of an agent: ``AgentShell``
-  cli                             the surfaces
+  workspace                       for programs: ``Workspace``, ``AsyncWorkspace``, ``run``
+  agent                           for agents: ``AgentShell``
+  cli                             the command line
 """
 
 # Nothing is imported here, not even __future__: ``python -m handrail`` would look for it in the

@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Hand over to the command line."""
+    """Run the command line."""
     _use_safe_path()
     _fill_standard_descriptors()
     from handrail import own_code
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _use_safe_path() -> None:
-    """Search no module in the current directory, nor where PYTHONPATH leads from there.
+    """Remove the current directory, and PYTHONPATH entries below it, from the module path.
 
     By now ``site`` has made every entry absolute.  A directory that we are installed in is searched
     also when it is the current one.
@@ -42,13 +42,13 @@ def _use_safe_path() -> None:
         try:
             return here is None or not os.path.samestat(os.stat(entry), here)
         except OSError:
-            return True  # not there, or closed to us
+            return True  # missing, or unreadable for us
 
     sys.path[:] = filter(is_safe, sys.path)
 
 
 def _fill_standard_descriptors() -> None:
-    """A missing 0, 1 or 2 would be taken by the next file, and be mistaken for the terminal."""
+    """Open missing fds 0, 1 and 2: the next opened file would be taken for one of them."""
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
         if fd > 2:

@@ -1,11 +1,11 @@
-"""Shell text -> tree-sitter's syntax tree, for the two who read scripts (policy and patches).
+"""Shell text -> tree-sitter's syntax tree, for policy and patches, which both read scripts.
 
-tree-sitter and its grammar are imported at the first script.  The grammar's scanner hands code
+tree-sitter and its grammar are imported at the first script.  The grammar's scanner passes code
 points to C's ``isalnum`` family, which looks them up in a table of 384 entries: ``{`` before a
 character beyond Latin-1 ends the whole process with SIGSEGV (tree-sitter-bash 0.25.1, found by
-fuzzing).  Therefore the grammar never sees such a character: each of its bytes is shown as ``%``,
-which is as good as any other part of a word and keeps every offset.  What the words *are* is read
-from the script's own bytes, by ``node_text``.
+fuzzing).  Therefore the grammar never sees such a character: each of its bytes is replaced by
+``%``, which is as good as any other part of a word and keeps every offset.  The words themselves
+are read from the original bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
 
-#: Longer scripts are not read.  Linux takes no argument beyond 128 KiB (MAX_ARG_STRLEN), so this
-#: is met by mistakes only.
+#: Longer scripts are not read.  Linux takes no argument beyond 128 KiB (MAX_ARG_STRLEN), so only
+#: mistakes are longer.
 SCRIPT_LIMIT = 256 * 1024
 
-#: In UTF-8, what is beyond U+00FF starts with a byte of C4 or more; stray bytes may follow it.
+#: In UTF-8, characters beyond U+00FF start with a byte of C4 or more; stray bytes may follow it.
 _BEYOND_THE_TABLE = re.compile(rb"[\xc4-\xff][\x80-\xbf]*")
 
 
@@ -36,7 +36,7 @@ def syntax_tree(script: str) -> tuple[Node, bytes] | None:
     from tree_sitter import Parser
 
     shown = _BEYOND_THE_TABLE.sub(lambda found: b"%" * len(found[0]), data)
-    # A parser is made in microseconds and is not for two threads; the grammar is.
+    # A parser takes microseconds to make and is not thread-safe; the grammar is.
     return Parser(_grammar()).parse(shown).root_node, data
 
 

@@ -1,4 +1,4 @@
-"""Settings of a server, as frozen data.  Parsing them is the surface's business."""
+"""Settings of a server, as frozen data.  The command line parses them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_LISTEN = "ws://127.0.0.1:0"
 DEFAULT_CONCURRENT_REQUESTS = 64
 DEFAULT_PROCESSES = 8192
 DEFAULT_SESSION_PROCESSES = 2048
-#: What tells a server to stop.
+#: Signals that stop a server.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DEFAULT_OVERFLOW = 65_534
 
@@ -45,15 +45,15 @@ class Quota:
 
     session_processes: int = DEFAULT_SESSION_PROCESSES
     processes: int = DEFAULT_PROCESSES
-    #: Output that is retained for the processes of one session.
+    #: Retained output of the processes of one session.
     session_bytes: int = 1024 * 1024 * 1024
-    #: The same for all sessions.
+    #: Retained output of all sessions.
     bytes: int = 4 * 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything a server is told at its start."""
+    """All settings a server gets at its start."""
 
     listen: Listen
     auth: AuthSettings
@@ -64,17 +64,17 @@ class ServerSettings:
     detach_ttl: float = 30.0
     retention: float = 30.0
     on_stop: str = "end"
-    #: What children get between TERM and KILL when the server stops.
+    #: Time that children get between TERM and KILL when the server stops.
     stop_grace: float = 1.0
     state_dir: str | None = None
     orphan_ttl: float = 600.0
     insecure_no_auth: bool = False
     #: Whether processes of other users of this machine may connect on loopback.
     any_user: bool = False
-    #: Export metrics and spans by OTLP, to where the OTEL_EXPORTER_* variables say.
+    #: Export metrics and spans by OTLP, as the OTEL_EXPORTER_* variables say.
     otel: bool = False
     quota: Quota = Quota()
-    #: Variables of the server whose values an HTTP request may carry in a header.
+    #: Variables of the server that an HTTP request may send in a header.
     http_header_env: tuple[str, ...] = field(default=())
     allowed_hosts: tuple[str, ...] = field(default=())
     allowed_origins: tuple[str, ...] = field(default=())
@@ -107,7 +107,7 @@ def parse_listen(url: str) -> Listen:
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Refuse to let strangers run commands, unless they were asked for by name."""
+    """Refuse an open listener without authentication, unless a flag asks for it."""
     from handrail.server.auth import AuthMode
 
     open_tcp = settings.listen.kind == "websocket" and settings.auth.mode is AuthMode.NONE
@@ -118,14 +118,14 @@ def check_exposure(settings: ServerSettings) -> None:
         and not settings.insecure_no_auth
     ):
         raise UsageError(
-            f"refusing to listen on {settings.listen.host} without authentication, for anybody"
-            " who can connect could run commands; give --ws-auth, or --insecure-no-auth if"
+            f"refusing to listen on {settings.listen.host} without authentication: every"
+            " peer that can connect could run commands; give --ws-auth, or --insecure-no-auth if"
             " something else keeps strangers out"
         )
 
 
 def is_overflow_user() -> bool:
-    """Whether this process runs as the user that stands for all users without a number here."""
+    """Whether this process runs as the overflow user, which stands for all unmapped users."""
     try:
         with open("/proc/sys/kernel/overflowuid", "rb") as file:
             overflow = int(file.read())
@@ -135,7 +135,7 @@ def is_overflow_user() -> bool:
 
 
 def check_users(decided: bool, flag: str) -> None:
-    """Refuse a listener that would take strangers for our own user; raises UsageError.
+    """Refuse a listener that would take other users for our own; raises UsageError.
 
     ``decided``: a token or --any-user says already which users may connect.
     """

@@ -1,4 +1,4 @@
-"""Secrets of ours: variables that no child gets, and the one reader of secret files.
+"""Our secrets: variables that no child gets, and the one reader of secret files.
 
 Standard library only and cheap to import: ``handrail run`` needs the first part before a command
 starts.
@@ -18,7 +18,7 @@ MOST_BYTES = 64 * 1024
 
 
 def is_credential(name: str) -> bool:
-    """Whether a variable of this name lets its holder into a server of ours.
+    """Whether a variable of this name is a credential for a server of ours.
 
     ``HANDRAIL_TOKEN`` and ``HANDRAIL_MCP_TOKEN`` are, and so is every later one named like them.
     """
@@ -27,12 +27,12 @@ def is_credential(name: str) -> bool:
 
 
 def without(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child, whichever surface starts it."""
+    """The environment without credentials, for a child."""
     return {name: value for name, value in environ.items() if not is_credential(name)}
 
 
 def forget_variables() -> None:
-    """Take them out of our own environment, before it becomes a command's."""
+    """Remove them from our own environment, before it becomes a command's."""
     for name in [name for name in os.environ if is_credential(name)]:
         del os.environ[name]
 
@@ -40,8 +40,8 @@ def forget_variables() -> None:
 def read_secret(path: str, what: str) -> bytes:
     """The trimmed content of a secret file, called ``what`` in messages, which never quote it.
 
-    Raises UsageError for one that another user can change or has made, for what is no file, and
-    for one that is empty, too long or no text.
+    Raises UsageError for one that another user can change or has made, for what is no file, and for
+    one that is empty, too long or no text.
     """
     from handrail.errors import UsageError
 

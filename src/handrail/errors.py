@@ -7,7 +7,7 @@ HandrailError
 │   ├── RemoteProtocolError    the peer did; the connection may have to end
 │   └── RpcError               the peer answered a call with an error (code, message, data)
 ├── TransportError
-│   └── ConnectionLost         the line is gone (``resumable`` says whether asking again helps)
+│   └── ConnectionLost         the connection is gone (``resumable``: whether a retry helps)
 ├── ProcessError
 │   ├── SpawnFailed            the child could not be started (errno, path)
 │   ├── ProcessUnknown
@@ -26,7 +26,7 @@ HandrailError
 ├── PolicyError
 │   ├── Forbidden
 │   └── ApprovalRejected
-└── PatchError                 a patch does not parse or does not apply (with the place)
+└── PatchError                 a patch does not parse or does not apply (with path and line)
 
 Narrower ones live beside the only code that raises them: HandshakeError in transport, BadUri
 and NotNative in protocol, StartCancelled in process, RulesFileError and RuleError in policy,
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 
 class HandrailError(Exception):
-    """The root of everything above."""
+    """The base class of all errors that handrail raises."""
 
 
 class UsageError(HandrailError):
@@ -49,7 +49,7 @@ class UsageError(HandrailError):
 
 
 class ProtocolError(HandrailError):
-    """Somebody did not keep to the wire protocol."""
+    """One side broke the wire protocol."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -75,7 +75,7 @@ class TransportError(HandrailError):
 
 
 class ConnectionLost(TransportError):
-    """The line is gone; ``resumable`` says whether connecting again can go on from here."""
+    """The connection is gone; ``resumable`` says whether a new one can go on from here."""
 
     def __init__(self, message: str, *, resumable: bool = True) -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ class ConnectionLost(TransportError):
 
 
 class ProcessError(HandrailError):
-    """Something about one child process."""
+    """An error of one child process."""
 
 
 class SpawnFailed(ProcessError):
@@ -146,7 +146,7 @@ class TerminateFailed(ExecutorError):
 
 
 class ExecutorTransportFailed(ExecutorError):
-    """The way to the process is gone, and with it what is known of the process."""
+    """The connection to the process is gone, and with it what is known of the process."""
 
     prefix = "executor transport failure: "
 
@@ -165,7 +165,7 @@ class FilesError(HandrailError):
 
 
 class SandboxError(HandrailError):
-    """Something about containing a child."""
+    """An error of a sandbox."""
 
 
 class SandboxUnavailable(SandboxError):
@@ -173,15 +173,15 @@ class SandboxUnavailable(SandboxError):
 
 
 class PolicyError(HandrailError):
-    """The command may not run as asked."""
+    """The command may not run as requested."""
 
 
 class Forbidden(PolicyError):
-    """A rule forbids it; asking does not help."""
+    """A rule forbids it; no approval can change that."""
 
 
 class ApprovalRejected(PolicyError):
-    """Somebody was asked and said no."""
+    """The approver was asked and refused."""
 
 
 class PatchError(HandrailError):

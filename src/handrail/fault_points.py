@@ -1,9 +1,9 @@
-"""Faults that can be armed, for tests of what happens in the worst moment.
+"""Faults that can be armed, for tests of failures at the worst moment.
 
-``HANDRAIL_FAULTS=NAME:WHAT[@N],...``: at the N-th time (default 1) the place NAME is passed, WHAT
+``HANDRAIL_FAULTS=NAME:WHAT[@N],...``: at the N-th time (default 1) the point NAME is passed, WHAT
 happens: ``crash`` (as by kill -9), ``stop`` (SIGSTOP), ``delay=SECONDS``, or the name of an errno,
-raised from there on for as often as the place is passed.  ``short`` makes a place move at most as
-many bytes as N says, always.  Off by default; a place then costs one look at ``armed``.
+raised from there on each time the point is passed.  ``short`` makes a point move at most N bytes,
+always.  Off by default; a point then costs one check of ``armed``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ armed = False
 
 
 def arm(text: str) -> None:
-    """Read a plan; raises ValueError when it makes no sense."""
+    """Parse a plan; raises ValueError when it makes no sense."""
     global armed
     for item in filter(None, text.split(",")):
         name, _, rest = item.partition(":")
@@ -32,7 +32,7 @@ def arm(text: str) -> None:
 
 
 def point(name: str) -> None:
-    """Something may happen here."""
+    """Trigger the fault that is armed for this point, if any."""
     planned = _plan.get(name)
     if planned is None:
         return
@@ -51,10 +51,10 @@ def point(name: str) -> None:
 
 
 def at_most(name: str, size: int) -> int:
-    """How many bytes a place may move at a time."""
+    """How many bytes may be moved at this point at a time."""
     planned = _plan.get(name)
     return min(size, planned[1]) if planned is not None and planned[0] == "short" else size
 
 
-# Taken out of the environment: our children are none of it.
+# Removed from the environment: not meant for our children.
 arm(os.environ.pop("HANDRAIL_FAULTS", ""))

@@ -7,7 +7,7 @@ this user, which would run commands without this sandbox.  For the others each p
 in the state home; the lock goes with its process.  Unix sockets need no entry: a sandboxed command
 reaches only those that were made in its own sandbox.
 
-Written by the event loop, read by the threads that answer for sandboxes.
+Written by the event loop, read by the supervisor threads of sandboxes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _marks: dict[int, tuple[int, str]] = {}
 
 
 def open_tcp(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens on ``host:port`` (0: any free port); raises OSError."""
+    """Open a socket that listens on ``host:port`` (0: any free port); raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -52,7 +52,7 @@ def open_tcp(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def enter(sock: socket.socket) -> int:
-    """Add a bound socket, such as one that another server has handed over; its port."""
+    """Add a bound socket, such as one that another server has handed over; return its port."""
     port = int(sock.getsockname()[1])
     _counts[port] = _counts.get(port, 0) + 1
     if port not in _marks:
@@ -61,7 +61,7 @@ def enter(sock: socket.socket) -> int:
 
 
 def leave(port: int) -> None:
-    """One listener on this port is closed."""
+    """Remove one listener on this port, which is closed."""
     left = _counts.get(port, 0) - 1
     if left > 0:
         _counts[port] = left

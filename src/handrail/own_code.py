@@ -1,7 +1,7 @@
 """Where this program's own code lies, which no sandboxed command may change.
 
-``places`` lists it: the package, the interpreter and the directories around it, and the directories
-that modules are searched in.  A sandbox makes those below its writable roots read-only
+``places`` lists it: the package, the interpreter and the directories around it, and the module
+search path.  A sandbox makes those below its writable roots read-only
 (``sandbox/plan/resolve.py``).  What cannot be read-only, because it is a writable root or lies
 above one, is not searched any more from the first sandbox on (``avoid``): a program of ours drops
 it from ``sys.path``; in a program that embeds us ``sys.path`` is not ours to change, and a finder
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     #: Absolute name, real path, and one of the kinds below.
     Place = tuple[bytes, bytes, int]
 
-#: We run from it: read-only, missing names covered, and no writable root can be there or inside.
+#: We run from it: read-only, missing names covered, and no writable root can be there or below.
 CODE = 1
-#: Directories and links on the way to it: read-only; a writable root may be there or inside.
+#: Directories and links on the way to it: read-only; a writable root may be there or below.
 AROUND = 2
-#: Only searched for modules: read-only where that can be, or else not searched any more.
+#: Only searched for modules: read-only if possible, else not searched any more.
 SEARCHED = 3
 
 PACKAGES = ("site-packages", "dist-packages")
-#: A package that we cannot do without: what it lies in holds all that we were installed with.
+#: A required package: its directory holds all that we were installed with.
 _REQUIREMENT = "msgspec"
 _MOST_LINKS = 16
-#: Of a ``.pth`` file.
+#: Limit for a ``.pth`` file.
 _MOST_BYTES = 1 << 20
 
 #: The script of a program of ours; None in one that embeds us.
 _script: str | None = None
 _places: tuple[Place, ...] | None = None
 _reals: dict[str, str] = {"/": "/"}
-#: Writable roots of all sandboxes so far, and what is kept from being written in them.
+#: Writable roots of all sandboxes so far, and what is kept read-only in them.
 _roots: set[bytes] = set()
 _kept: set[bytes] = set()
-#: Entries of ``sys.path`` that were looked at.
+#: Entries of ``sys.path`` that were checked.
 _safe: dict[str, bool] = {}
 
 
 def own_program(script: str) -> None:
-    """This process is a program of ours: ``sys.path`` is ours to change."""
+    """Declare this process a program of ours: ``sys.path`` is ours to change."""
     global _script
     try:
         _script = os.path.abspath(script) if os.path.isfile(script) else ""
@@ -55,7 +55,7 @@ def own_program(script: str) -> None:
 
 
 def places(*programs: str) -> tuple[Place, ...]:
-    """All that our code comes from, the outermost first; ``programs`` are run by us as well."""
+    """All paths that our code comes from, the outermost first; ``programs`` are run by us too."""
     global _places
     if _places is None:
         found = _collect()
@@ -83,7 +83,7 @@ def _collect() -> dict[str, int]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     for prefix in prefixes:
         add(prefix, AROUND)
-        add(os.path.join(prefix, "pyvenv.cfg"), CODE)  # which names another standard library
+        add(os.path.join(prefix, "pyvenv.cfg"), CODE)  # it names another standard library
         for name in {"lib", sys.platlibdir}:
             if os.path.isdir(os.path.join(prefix, name)):
                 add(os.path.join(prefix, name), AROUND)
@@ -104,11 +104,11 @@ def _collect() -> dict[str, int]:
         else:
             add(entry, SEARCHED)
     for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        add(entry, SEARCHED)  # by the next start, for the libraries of the interpreter
+        add(entry, SEARCHED)  # the next start searches it for the interpreter's libraries
     if _has_other_names(package) or any(map(_has_other_names, installs)):
         add(_uv_cache(), SEARCHED)
     site = sys.modules.get("site")
-    if getattr(site, "ENABLE_USER_SITE", False):  # searched by the next start, once it is there
+    if getattr(site, "ENABLE_USER_SITE", False):  # searched by the next start, once it exists
         add(getattr(site, "USER_SITE", None) or "", CODE)
     add(sys.pycache_prefix or "", CODE)
     return found
@@ -123,7 +123,7 @@ def _has_other_names(package: str) -> bool:
 
 
 def _uv_cache() -> str:
-    """Where uv keeps the other names of the files it has installed; empty if it is not there."""
+    """Where uv keeps hard links of the files it has installed; empty if it does not exist."""
     given = os.environ.get("UV_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = given or os.path.join(home, "uv")
@@ -139,7 +139,7 @@ def _existing_file(path: str) -> str:
 
 
 def _links(program: str) -> list[str]:
-    """A program and what it links to, each by the name under which it is looked up."""
+    """A program and its link targets, each by the name under which it is looked up."""
     found: list[str] = []
     while program.startswith("/") and len(found) < _MOST_LINKS:
         found.append(program)
@@ -153,7 +153,7 @@ def _links(program: str) -> list[str]:
 
 
 def _missing_targets(directory: str) -> list[str]:
-    """What ``.pth`` files name and is not there yet: the next start would search it."""
+    """Missing paths that ``.pth`` files name: the next start would search them."""
     found = []
     try:
         names = [name for name in os.listdir(directory) if name.endswith(".pth")]
@@ -175,7 +175,7 @@ def _missing_targets(directory: str) -> list[str]:
 
 
 def _real(path: str) -> str:
-    """As ``os.path.realpath`` has it; directories are looked at once, whatever lies in them."""
+    """Like ``os.path.realpath``, but checks each directory only once."""
     known = _reals.get(path)
     if known is None:
         parent, _, name = path.rpartition("/")
@@ -195,9 +195,9 @@ def _real(path: str) -> str:
 
 
 def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
-    """Import nothing from writable roots from now on, but for what is kept read-only in them.
+    """Import nothing from writable roots from now on, except what is read-only in them.
 
-    To be called before the first command that can write there.
+    Call it before the first command that can write there.
     """
     roots, kept = set(roots), set(kept)
     if roots <= _roots and kept <= _kept:
@@ -215,7 +215,7 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Our environment for another program of ours: it is led nowhere that a command can write."""
+    """Our environment for another program of ours, without paths that a command can write."""
     given = dict(os.environ)
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
         entries = given.pop(name, "").split(os.pathsep)
@@ -226,7 +226,7 @@ def environment() -> dict[str, str]:
 
 
 def is_safe(entry: str) -> bool:
-    """Whether nothing that is found in an entry of ``sys.path`` can be a command's."""
+    """Whether no command can write what is found in an entry of ``sys.path``."""
     known = _safe.get(entry)
     if known is None:
         absolute = entry.startswith("/")
@@ -235,7 +235,7 @@ def is_safe(entry: str) -> bool:
         except OSError:
             return False  # relative to a directory that is gone
         names = {os.fsencode(name), os.fsencode(_real(name))}
-        # Also one that holds a root: the root could be a module of any name.
+        # Also unsafe if it holds a root: the root could be a module of any name.
         known = not any(is_writable(path) or _holds_a_root(path) for path in names)
         if absolute:
             _safe[entry] = known

@@ -1,9 +1,9 @@
-"""Every path of ours, how it is made and opened, and the list of those that every sandbox covers.
+"""Every private path of ours, how it is made and opened, and the list that every sandbox covers.
 
 A *place* is a directory or a file that handrail outside trusts: state home, runtime directory,
 server directories, records, logs, locks, sockets, secrets.  A directory is made component by
-component from descriptors, for its owner alone whatever the umask says; a file in it is opened by
-the directory's descriptor, and a link, a pipe or a file of another user is refused.
+component from fds, for its owner alone whatever the umask says; a file in it is opened by the
+directory's fd, and a link, a pipe or a file of another user is refused.
 
 ``listed`` names all places a version of ours uses or has used, whether they exist or not: a
 command that could make one of them would be believed by the next handrail outside.  A program that
@@ -25,7 +25,7 @@ from handrail.errors import UsageError
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
-#: Of a secret, in bytes; it is written as hexadecimal digits.
+#: Size of a secret in bytes; it is written as hexadecimal digits.
 _SECRET_SIZE = 32
 _SECRET = "secret"  # noqa: S105 (a file's name)
 
@@ -44,7 +44,7 @@ class NotOurs(UsageError):
         self.reason = reason or message
 
 
-# --- where they are ---------------------------------------------------------------------------
+# --- paths ------------------------------------------------------------------------------------
 
 
 def state_home() -> str:
@@ -55,7 +55,7 @@ def state_home() -> str:
 
 
 def open_state_home() -> tuple[str, int]:
-    """The same with a descriptor of it."""
+    """Like `state_home`, with an fd of it."""
     reason = ""
     for place in state_homes():
         try:
@@ -63,7 +63,7 @@ def open_state_home() -> tuple[str, int]:
         except NotOurs as error:
             reason = reason or str(error)
             continue
-        # Not on a read-only file system, for example: the next candidate may be writable.
+        # Not writable on a read-only file system, for example: then the next candidate may be.
         if os.access(f"/proc/self/fd/{directory}", os.W_OK | os.X_OK, effective_ids=True):
             return place, directory
         os.close(directory)
@@ -97,7 +97,7 @@ def state_homes() -> list[str]:
 
 
 def default_state_home() -> str | None:
-    """Where the state home is unless ``XDG_STATE_HOME`` says otherwise."""
+    """The state home unless ``XDG_STATE_HOME`` is set."""
     home = _absolute(os.path.expanduser("~"))
     return None if home is None else os.path.join(home, ".local/state/handrail")
 
@@ -107,7 +107,7 @@ def _without_home() -> str:
 
 
 def _absolute(path: str | None) -> str | None:
-    """A path of the environment, without ``..``, which the kernel reads otherwise behind links."""
+    """A path of the environment if absolute and without ``..``, ambiguous behind links."""
     return os.path.normpath(path) if path and path.startswith("/") else None
 
 
@@ -127,7 +127,7 @@ def _is_private(path: str) -> bool:
 
 
 def add(path: str | bytes, *, directory: bool = False) -> None:
-    """Have every sandbox of this program cover a place that it was given."""
+    """Let every sandbox of this program cover a place that it was given."""
     place = os.path.abspath(os.fsencode(path))
     if not contains(place):
         _added[place] = directory
@@ -206,12 +206,12 @@ def revision() -> tuple[int, ...]:
 
 
 def is_directory(path: bytes) -> bool:
-    """Whether a place that is missing would be a directory."""
+    """Whether a missing place would be a directory."""
     return _added.get(path, True)
 
 
 def is_name(path: bytes) -> bool:
-    """Whether a directory's name is that of a place, of this program or of another of ours."""
+    """Whether a directory has the name of a place, of this program or of another of ours."""
     name = os.path.basename(path)
     return name == b"handrail" or name.startswith(b"handrail-") or path in _added
 
@@ -245,7 +245,7 @@ def listed() -> dict[bytes, bool]:
 
 
 def open_directory(path: str) -> int:
-    """A descriptor of a directory that is ours alone; made if missing, with what is above it.
+    """Open a directory that is ours alone; made if missing, with its parents.
 
     Raises NotOurs.  A directory of ours that others may enter is narrowed to 0700.
     """
@@ -281,7 +281,7 @@ def _unusable(path: str, reason: str) -> NotOurs:
 
 
 def _open_above(path: str) -> int:
-    """A descriptor of the directory a place lies in; missing ones are made.
+    """Open the parent directory of a place; missing ones are made.
 
     A link on the way is followed if it is root's or ours: homes may be links.  The last component
     of a place never is one.
@@ -321,7 +321,7 @@ def _open_above(path: str) -> int:
 
 
 def make_above(path: bytes) -> None:
-    """Make the directories in which a place lies; raises OSError."""
+    """Make the parent directories of a place; raises OSError."""
     os.close(_open_above(os.fsdecode(os.path.dirname(path))))
 
 
@@ -365,11 +365,11 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
 def open_file(directory: int, name: str, flags: int) -> int:
     """Open a file of ours in a directory of ours, 0600; raises OSError.
 
-    ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name
-    of a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
+    ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name of
+    a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
     """
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    # Not cut before it was looked at.
+    # Not truncated before it was checked.
     opened = os.open(name, flags & ~os.O_TRUNC, 0o600, dir_fd=directory)
     try:
         status = os.fstat(opened)
@@ -389,7 +389,7 @@ def open_file(directory: int, name: str, flags: int) -> int:
 
 
 def socket_address(directory: int, name: str) -> str:
-    """The name of a socket by its directory: a path of one may be longer than the kernel takes."""
+    """A socket's path by its directory's fd: the full path may exceed the kernel's limit."""
     return f"/proc/self/fd/{directory}/{name}"
 
 
@@ -403,7 +403,7 @@ def _reason(error: OSError) -> str:
 
 
 def read_secret(directory: int) -> bytes | None:
-    """The secret that lies in a directory of ours, or None; raises OSError if it is odd."""
+    """The secret in a directory of ours, or None; raises OSError if it is odd."""
     try:
         file = open_file(directory, _SECRET, os.O_RDONLY)
     except FileNotFoundError:
@@ -416,7 +416,7 @@ def read_secret(directory: int) -> bytes | None:
 
 
 def make_secret(directory: int) -> bytes:
-    """The secret of a directory whose lock we hold, made if there is none; raises OSError."""
+    """The secret of a directory that we have locked, made if there is none; raises OSError."""
     known = read_secret(directory)
     if known is not None:
         return known

@@ -1,10 +1,10 @@
-"""How two programs of one user show each other that they know the same secret.
+"""Two programs of one user prove to each other that they know the same secret.
 
-Each side sends a nonce; each answers with a keyed hash over its role and both nonces, so nothing
-that was heard before and nothing that the other side said can be played back.  Keyed BLAKE2b takes
-the place of HMAC: ``hmac`` and ``hashlib`` load OpenSSL, which the keeper has no other use for.
+Each side sends a nonce; each answers with a keyed hash over its role and both nonces, so neither an
+earlier message nor the other side's can be replayed.  Keyed BLAKE2b replaces HMAC: ``hmac`` and
+``hashlib`` load OpenSSL, which the keeper has no other use for.
 
-Also who is at the other end of a socket, as the kernel says.
+Also returns the kernel's credentials of a socket's peer.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ import os
 import socket
 import struct
 
-#: Roles, so that an answer is of no use in the other direction.
+#: Roles, so that an answer cannot be used in the other direction.
 KEEPER, SERVER, CLIENT = b"keeper", b"server", b"client"
 _CREDENTIALS = struct.Struct("3i")
 
 
 def nonce() -> bytes:
-    """A word that was never said before."""
+    """A new random nonce."""
     return os.urandom(16).hex().encode()
 
 
 def answer(secret: bytes, role: bytes, asked: bytes, own: bytes) -> bytes:
-    """What only a program of this role that knows the secret can say to both nonces.
+    """The keyed hash over a role and both nonces, which only a holder of the secret can compute.
 
     ``asked`` is the nonce of the side that connected, ``own`` that of the side that listens.
     """
-    from _blake2 import blake2b  # only when a proof is asked for
+    from _blake2 import blake2b  # only when a proof is requested
 
     said = b" ".join((role, asked, own))
     return blake2b(said, key=secret, digest_size=32).hexdigest().encode()
 
 
 def fits(secret: bytes, role: bytes, asked: bytes, own: bytes, said: bytes) -> bool:
-    """Whether that was said; compared without telling how much of it is right."""
+    """Check an answer in constant time."""
     from _operator import _compare_digest
 
     return _compare_digest(answer(secret, role, asked, own), said)
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
-    """Process id and user id of the program that listens, or connected, at the other end."""
+    """Process id and user id of the program at the other end of a Unix socket."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
@@ -72,11 +72,11 @@ def _status(pid: int) -> dict[bytes, list[bytes]]:
         return {}
 
 
-# --- on a stream, before anything else is said ------------------------------------------------
+# --- on a stream, before anything else is sent ------------------------------------------------
 
 #: How a client asks a server on a Unix socket for its proof.
 ASK = b"handrail-proof "
-#: Longest line of such a talk.
+#: Longest line of a proof.
 LONGEST = 256
 
 

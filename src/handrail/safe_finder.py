@@ -1,4 +1,4 @@
-"""Keeps imports of ours away from what commands can write, in a program that embeds us.
+"""Keep our imports away from directories that commands can write, in a program that embeds us.
 
 The program's own script may lie in the workspace, and so the workspace comes first in ``sys.path``.
 """
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """From now on, for the whole process; a second time nothing happens."""
+    """Install the finder for the whole process; a second call does nothing."""
     if not any(isinstance(finder, SafeFinder) for finder in sys.meta_path):
-        # Behind what is built in, before all that is searched for.
+        # Behind the built-in finders, before those that search directories.
         known = PathFinder in sys.meta_path
         at = sys.meta_path.index(PathFinder) if known else len(sys.meta_path)
         sys.meta_path.insert(at, SafeFinder())
 
 
 class SafeFinder:
-    """Finds modules of the standard library and all that we import where no command can write.
+    """Finds the standard library and all that we import where no command can write.
 
-    What the embedding program imports itself is found as ever, but for names of the standard
-    library that are there.
+    The embedding program's own imports are found as usual, except names of the standard library in
+    writable directories.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As the import system asks; raises ModuleNotFoundError for what is only there."""
+        """Called by the import system; raises ModuleNotFoundError for unsafe modules."""
         searched = sys.path if path is None else path
         if all(map(own_code.is_safe, searched)):
             return None
@@ -58,7 +58,7 @@ class SafeFinder:
 
 
 def _importer(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether an import is made by us, and whether it stands in the embedding program itself."""
+    """Whether an import is made by us, and whether it is in the embedding program itself."""
     direct = True
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""

@@ -1,8 +1,8 @@
-"""A file in memory that has no name, to be handed on as a descriptor.
+"""A file in memory that has no name, to be passed on as an fd.
 
 ``memfd_create`` makes one.  Filters of containers may refuse that call; then it is a file that
-never gets a name (O_TMPFILE, O_EXCL) in a directory that lies in memory, or in a temporary one.
-Both can be written at any position and are gone with their last descriptor.
+never gets a name (O_TMPFILE, O_EXCL) in a directory in memory, or in a temporary one.  Both can be
+written at any position and are gone with their last fd.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 #: Errors that say nothing about the call itself: ENFILE, EMFILE, ENOMEM.
 _SCARCE = (23, 24, 12)
 _DIRECTORIES = ("/dev/shm", "/run/shm", "/tmp", "/var/tmp")  # noqa: S108 (it gets no name there)
-#: Input of a process has its records beyond this position (``process/stdin/log.py``).
+#: Size that must be possible: records of input start at 1 << 44 (``process/stdin/log.py``).
 _LARGEST = (1 << 44) + (1 << 20)
 
 
 def create(name: str, *, inheritable: bool = False) -> int:
-    """A new file; ``name`` is only to be seen in /proc.  Raises OSError."""
+    """Make a new file; ``name`` is visible only in /proc.  Raises OSError."""
     try:
         return os.memfd_create(name, 0 if inheritable else os.MFD_CLOEXEC)
     except OSError as error:
@@ -31,7 +31,7 @@ def create(name: str, *, inheritable: bool = False) -> int:
         except OSError:
             continue
         try:
-            os.ftruncate(fd, _LARGEST)  # a file system that holds no such file is of no use
+            os.ftruncate(fd, _LARGEST)  # fails where sparse files cannot be this large
             os.ftruncate(fd, 0)
             os.set_inheritable(fd, inheritable)
         except OSError:

@@ -64,7 +64,7 @@ def test_unread_bytes_press_back(run: Run) -> None:
         assert left.buffered == 0
         left.abort()
         assert await a.until_lost() == "dropped by this side"
-        assert await b.until_lost() == "the line broke"
+        assert await b.until_lost() == "the connection broke"
 
     run(main())
 

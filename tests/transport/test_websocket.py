@@ -86,7 +86,7 @@ def test_abort_tells_both_sides(run: Run) -> None:
             line.abort()
             line.send(b"late")
             assert await client.until_lost() == "dropped by this side"
-            assert await server.until_lost() == "the peer ended the line without a close frame"
+            assert await server.until_lost() == "the peer closed without a close frame"
 
     run(main())
 
@@ -444,8 +444,8 @@ def test_cancelling_a_connect_leaves_nothing_open(run: Run) -> None:
 
 ANSWERS = {
     "not HTTP": (b"SSH-2.0-OpenSSH\r\n\r\n", TransportError, "does not speak HTTP"),
-    "closed": (b"", ConnectionLost, "closed the line during the handshake"),
-    "half a head": (b"HTTP/1.1 101 Sw", ConnectionLost, "closed the line"),
+    "closed": (b"", ConnectionLost, "closed the connection during the handshake"),
+    "half a head": (b"HTTP/1.1 101 Sw", ConnectionLost, "closed the connection"),
     "wrong accept": (
         (
             b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"

@@ -128,7 +128,7 @@ def test_c6_a_truncated_frame_and_an_end(run: Run) -> None:
                 peer.write(client_frame(TEXT, b"x" * 100)[:50])
                 peer.writer.write_eof()
                 assert await peer.read_all() == b""
-            assert await server.until_lost() == "the peer ended the line without a close frame"
+            assert await server.until_lost() == "the peer closed without a close frame"
             assert server.messages == ["whole"]
             assert listener.connections == 0
 

@@ -1,9 +1,9 @@
 """Copying files, links and trees.
 
-As exec-server 0.166.0 does it: links are copied as links and never replace anything; a file
-takes over the mode of its source; directories get the default mode, are merged into existing
-ones (also through a link), and skip pipes, sockets and devices inside.  Unlike there, each
-file arrives whole or not at all, and a file copied onto itself keeps its content.
+As exec-server 0.166.0 does it: links are copied as links and never replace anything; a file gets
+the mode of its source; directories get the default mode, are merged into existing ones (also
+through a link), and skip pipes, sockets and devices.  Unlike there, each file arrives whole or not
+at all, and a file copied onto itself keeps its content.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def copy(source: NativePath, destination: NativePath, *, recursive: bool = False
 
 
 def _refuse_inside(status: os.stat_result, origin: bytes, target: bytes) -> None:
-    """Compare identities on the way up from the target, so that no alias gets by."""
+    """Compare identities on the way up from the target, so that no alias is missed."""
     above = os.path.realpath(target)
     while True:
         try:
@@ -68,8 +68,8 @@ def _copy_tree(origin: bytes, target: bytes) -> None:
     try:
         target_root = os.open(target, STAND)
         try:
-            # Paths relative to the two roots, resolved again for each directory: no recursion
-            # and two descriptors, however deep the tree.
+            # Paths relative to the two roots, resolved again for each directory: no recursion and
+            # two fds, however deep the tree.
             pending = [b"."]
             while pending:
                 _copy_directory(source_root, target_root, pending.pop(), pending)
@@ -82,7 +82,7 @@ def _copy_tree(origin: bytes, target: bytes) -> None:
 def _copy_directory(
     source_root: int, target_root: int, relative: bytes, pending: list[bytes]
 ) -> None:
-    """The entries of one directory; directories among them are made and put on ``pending``."""
+    """Copy the entries of one directory; make its directories and put them on ``pending``."""
     source = open_no_follow(relative, _DIRECTORY, dir_fd=source_root)
     try:
         target = os.open(relative, STAND, dir_fd=target_root)

@@ -16,7 +16,7 @@ DIRECTORY_LIMIT = 50_000
 
 
 class DirectoryEntry(NamedTuple):
-    """One name of a directory; links are described by what they lead to."""
+    """One name of a directory; links are described by their target."""
 
     name: bytes
     is_directory: bool
@@ -26,7 +26,7 @@ class DirectoryEntry(NamedTuple):
 def read_directory(path: NativePath, *, limit: int = DIRECTORY_LIMIT) -> list[DirectoryEntry]:
     """The names in a directory, in the order of the system.
 
-    Links that lead nowhere (or nowhere we may look) are left out, as the peer does.
+    Links with a missing or unreadable target are left out, as the peer does.
     """
     raw = native(path)
     entries: list[DirectoryEntry] = []
@@ -79,7 +79,7 @@ def create_directory(path: NativePath, *, recursive: bool = True, follow: bool =
 def make_all(raw: bytes) -> None:
     """Make a directory and what is missing above it, going through links; raises OSError.
 
-    Not ``os.makedirs``: that recurses, and blames a dangling link on the way on its child.
+    Not ``os.makedirs``: that recurses, and reports a dangling link on the way as its child's error.
     """
     missing = [raw]
     there: set[bytes] = set()
@@ -88,8 +88,8 @@ def make_all(raw: bytes) -> None:
             os.mkdir(missing[-1])
         except FileNotFoundError:
             above = os.path.dirname(missing[-1])
-            # Above it all was there already: somebody takes it away, or nothing can be made in it,
-            # as in /proc.
+            # Everything above existed: another process removes it, or it refuses entries, like
+            # /proc.
             if not above or above == missing[-1] or above in there:
                 raise
             missing.append(above)
@@ -101,7 +101,7 @@ def make_all(raw: bytes) -> None:
 
 
 def _make_all_no_follow(raw: bytes) -> None:
-    """``make_all`` that stands on a descriptor at each step, so no link is crossed."""
+    """``make_all`` that opens each directory relative to the last, so no link is crossed."""
     absolute = raw.startswith(b"/")
     here = os.open(b"/" if absolute else b".", STAND)
     try:
@@ -114,7 +114,7 @@ def _make_all_no_follow(raw: bytes) -> None:
                 try:
                     os.mkdir(name, dir_fd=here)
                 except FileExistsError:
-                    pass  # somebody else made it just now; what it is shows the next open
+                    pass  # another process made it just now; the next open shows what it is
                 below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = below

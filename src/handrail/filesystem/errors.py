@@ -1,8 +1,8 @@
-"""What went wrong with a file, in the words of the wire.
+"""File errors, in the words of the wire.
 
-The system's own texts travel as ``No such file or directory (os error 2)``.  Messages show
-names that are not UTF-8 with replacement characters, since they become JSON; the ``path``
-field keeps every byte through surrogate escapes.
+The system's own texts are sent as ``No such file or directory (os error 2)``.  Messages show names
+that are not UTF-8 with replacement characters, since they become JSON; the ``path`` field keeps
+every byte through surrogate escapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from handrail.errors import FilesError
 #: How callers may name a file.
 NativePath = bytes | str
 
-#: The one sentence for a link where none is allowed (exec-server 0.166.0).
+#: The sentence for a link where none is allowed (exec-server 0.166.0).
 CONTAINS_LINK = "path contains a symbolic link"
 
 _KINDS = {
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 def kind_of(number: int) -> str:
-    """What an error number of the system means for a file."""
+    """What an errno means for a file."""
     return _KINDS.get(number, "other")
 
 
@@ -48,36 +48,36 @@ def native(path: NativePath) -> bytes:
 
 
 def shown(path: bytes) -> str:
-    """The path for a sentence."""
+    """The path for a message."""
     return path.decode("utf-8", "replace")
 
 
 def os_text(number: int) -> str:
-    """An error number in the form of the wire."""
+    """An errno as the wire writes it."""
     return f"{os.strerror(number)} (os error {number})"
 
 
 def os_error(number: int) -> OSError:
-    """The exception that the kernel's answer ``number`` would be."""
+    """The exception for an errno."""
     return OSError(number, os.strerror(number))
 
 
 def refusal(message: str, path: bytes, kind: str = "invalid_input") -> FilesError:
-    """A rule of ours, not of the kernel, said no."""
+    """The error for a rule of ours, not of the kernel."""
     return FilesError(message, kind=kind, path=os.fsdecode(path))
 
 
 def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
-    """Regular files only; the peer has two sentences for it."""
+    """The error for other than regular files; the peer has two sentences for it."""
     text = f"path `{shown(path)}` is not a file" if follow else "path is not a regular file"
     return refusal(text, path)
 
 
 @contextmanager
 def os_errors(path: bytes, *, follow: bool = True) -> Iterator[None]:
-    """Turn an OSError inside into the FilesError it means for ``path``.
+    """Turn an OSError of the block into the FilesError it means for ``path``.
 
-    Without ``follow`` the kernel says ELOOP for any link at all; «too many levels» would then
+    Without ``follow`` the kernel returns ELOOP for any link at all; «too many levels» would then
     send the reader looking for a loop.
     """
     try:

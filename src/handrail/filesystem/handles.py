@@ -2,23 +2,23 @@
 
 How ``replace`` differs from the peer's server
 ----------------------------------------------
-exec-server 0.166.0 truncates the file when it is opened and writes in place; a reader sees the
-file grow, and a connection lost halfway leaves half a file.  Here blocks go to a stage beside
-the file and ``close`` puts it in place (see ``replacement``).  A client that opens, writes,
-closes and then looks cannot tell the difference; one that looks *before* closing sees the old
-content, or no file, where the peer shows what has been written so far.  No recorded exchange
-does that, and nobody can rely on half a file.  In return:
+exec-server 0.166.0 truncates the file when it is opened and writes in place; a reader sees the file
+grow, and a connection lost halfway leaves half a file.  Here blocks go to a stage beside the file
+and ``close`` puts it in place (see ``replacement``).  A client that opens, writes, closes and then
+reads cannot tell the difference; one that reads *before* closing sees the old content, or no file,
+where the peer shows what has been written so far.  No recorded exchange does that, and no client
+can rely on half a file.  In return:
 
 * ``close_all`` (connection gone) and ``forget`` drop the stage: nothing has changed;
-* after a write that failed for want of space or by an input/output error, ``close`` refuses to
+* after a write that failed for lack of space or by an input/output error, ``close`` refuses to
   install the incomplete content, unless the same block was written again with success;
 * the last of several handles to be closed wins as a whole instead of mixing blocks.
 
 Errors follow the peer: a failed read closes its handle, a failed write and any refused argument
 keep it.  Reading a ``replace`` handle or writing a ``read`` one is EBADF.
 
-Blocking calls from any number of threads.  A read in flight keeps its descriptor alive when the
-handle is closed meanwhile; closing a ``replace`` handle waits for writes in flight.
+Blocking calls from any number of threads.  A read in flight keeps its fd open when the handle is
+closed meanwhile; closing a ``replace`` handle waits for writes in flight.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_ID_BYTES = 32
 MAX_BLOCK = 1024 * 1024
 _MAX_OFFSET = 2**63 - 1
 
-#: Failures that say something about the disk and leave a hole in the content.
+#: Errors of the disk, which leave a hole in the content.
 _SPOILING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 
 
@@ -57,7 +57,7 @@ class _Handle:
         self.fd = fd
         self.replacement = replacement
         self.users = 0
-        #: Whoever uses it last drops it.
+        #: The last call that uses it drops it.
         self.doomed = False
         #: Blocks that could not be written: offset -> length.
         self.lost: dict[int, int] = {}
@@ -71,7 +71,7 @@ class _Handle:
 
 
 class HandleTable:
-    """The handles of one connection, by the names the client gave them."""
+    """The handles of one connection, by the client's names."""
 
     def __init__(self, limit: int = MAX_HANDLES) -> None:
         self._limit = limit
@@ -135,7 +135,7 @@ class HandleTable:
     def write_block(
         self, handle_id: str, offset: int, data: bytes | bytearray | memoryview
     ) -> None:
-        """Put ``data`` at ``offset``; what lies between blocks is zero."""
+        """Write ``data`` at ``offset``; gaps between blocks are zero."""
         _check_id(handle_id)
         _check_length("write", len(data))
         if not 0 <= offset <= _MAX_OFFSET - len(data):
@@ -183,7 +183,7 @@ class HandleTable:
                 self._drop_unused(handle)
 
     def close_all(self) -> None:
-        """The connection is gone: drop everything, install nothing, open nothing more."""
+        """Drop everything, install nothing, open nothing more: the connection is gone."""
         with self._changed:
             self._closed = True
             for name in list(self._handles):

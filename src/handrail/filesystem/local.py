@@ -1,7 +1,7 @@
-"""The face of this folder: what can be done with one path.
+"""The interface of this package: what can be done with one path.
 
-Describing and writing live here; the rest is exported from the modules of their nouns.  All of
-it blocks: call it through ``pool``.
+Describing and writing live here; the rest is exported from the other modules.  All of it blocks:
+call it through ``pool``.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
 
 
 def metadata_at_once(path: NativePath) -> Metadata:
-    """The same for the event loop: from memory alone, else BlockingIOError.
+    """Version of `get_metadata` for the event loop: from memory alone, else BlockingIOError.
 
-    Only where no link is on the way and the file system is on a device of this machine.
+    Only if no link is on the way and the file system is on a device of this machine.
     """
     raw = native(path)
     rules = syscalls.RESOLVE_CACHED | syscalls.RESOLVE_NO_SYMLINKS
@@ -134,7 +134,7 @@ def metadata_at_once(path: NativePath) -> Metadata:
 
 
 def canonicalize(path: NativePath) -> bytes:
-    """The absolute path without links and dots of something that exists."""
+    """The absolute path, without links and dots, of something that exists."""
     raw = native(path)
     with os_errors(raw):
         os.close(own_processes.open_path(raw, os.O_PATH))

@@ -1,13 +1,13 @@
 """Opening without crossing a link.
 
-Checking a path and then using it leaves a gap in which somebody swaps a directory for a link.
-So nothing here checks: the kernel resolves and opens in one step (``openat2``, refusing links
-in every component), or, where that is missing, the path is walked component by component with
-O_NOFOLLOW, each step relative to the descriptor of the one before.  Callers go on with the
-descriptor and never come back to the name.
+Checking a path and then using it leaves a gap in which another process swaps a directory for a
+link.  So nothing here checks: the kernel resolves and opens in one step (``openat2``, refusing
+links in every component), or, where that is missing, the path is walked component by component with
+O_NOFOLLOW, each step relative to the fd of the last.  Callers go on with the fd and never use the
+name again.
 
-Everything raises plain OSError: ELOOP for a link at the end, ELOOP or ENOTDIR (the walk) for
-one on the way.
+Everything raises plain OSError: ELOOP for a link at the end, ELOOP or ENOTDIR (the walk) for one on
+the way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import stat
 from handrail.filesystem import own_processes, syscalls
 from handrail.filesystem.errors import NativePath, native, os_error, refusal
 
-#: Flags for a directory that is only a place to stand on: needs no read permission.
+#: Flags for a directory that is only a starting point: needs no read permission.
 STAND = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 _NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
@@ -41,9 +41,9 @@ def open_no_follow(
 
 
 def open_parent(path: NativePath, *, follow: bool, dir_fd: int | None = None) -> tuple[int, bytes]:
-    """The directory that holds ``path`` (O_PATH, the caller closes it) and the last name.
+    """The parent directory of ``path`` (O_PATH, the caller closes it) and the last name.
 
-    ``follow`` is about the way to the directory; the name itself is never looked at.
+    ``follow`` is about the way to the directory; the name itself is not resolved.
     """
     raw = native(path)
     parent, name = os.path.split(raw)
@@ -61,8 +61,8 @@ def _walk_and_open(raw: bytes, flags: int, mode: int, dir_fd: int | None) -> int
     here = os.open(b"/" if absolute else b".", STAND, dir_fd=None if absolute else dir_fd)
     try:
         for name in names[:-1]:
-            # O_DIRECTORY is what makes a link fail here: alone, O_PATH | O_NOFOLLOW would
-            # open the link itself and the next step would fail less clearly.
+            # O_DIRECTORY is what makes a link fail here: without it, O_PATH | O_NOFOLLOW would open
+            # the link itself and the next step would fail less clearly.
             below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = below

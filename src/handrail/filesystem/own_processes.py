@@ -1,18 +1,16 @@
-"""Keeps file calls out of ``/proc`` of this runtime's own processes.
+"""Keep file calls out of ``/proc`` of this runtime's own processes.
 
-Environment, memory and descriptors of server and keeper hold secrets and the output of other
-clients.  Commands cannot read them (the processes are not dumpable, and a sandbox has a ``/proc``
-of its own), but the kernel lets a process look at itself, and root at every other: a file call
-would look on behalf of its client.  So everything below ``/proc/PID`` of a process of ours is
-refused, names as well as content, and also what lies behind one of its links (``fd/7``, ``exe``,
-``root``).
+Environment, memory and fds of server and keeper hold secrets and the output of other clients.
+Commands cannot read them (the processes are not dumpable, and a sandbox has its own ``/proc``), but
+the kernel lets a process read its own, and root every other: a file call would read them for its
+client.  So everything below ``/proc/PID`` of a process of ours is refused, names as well as
+content, and also what lies behind one of its links (``fd/7``, ``exe``, ``root``).
 
 How it works
 ------------
-A path is opened with RESOLVE_NO_MAGICLINKS.  If that succeeds, the descriptor says by its own
-path whether it lies below one of our processes.  If the kernel refuses because a link of that kind
-is on the way, the path is walked by hand and each directory of ``/proc`` on it is looked at
-before the next step.
+A path is opened with RESOLVE_NO_MAGICLINKS.  If that succeeds, the fd's own path tells whether it
+lies below one of our processes.  If the kernel refuses because a link of that kind is on the way,
+the path is walked by hand and each directory of ``/proc`` on it is checked before the next step.
 """
 
 from __future__ import annotations
@@ -26,27 +24,27 @@ from handrail.filesystem import syscalls
 from handrail.filesystem.errors import os_error
 
 _STAND = os.O_PATH | os.O_CLOEXEC
-#: As many links as the kernel follows in one path (MAXSYMLINKS).
+#: The kernel's limit of links in one path (MAXSYMLINKS).
 _MOST_LINKS = 40
 #: The inode of the root directory of every proc file system.
 _PROC_ROOT = 1
 
-#: Each gives the process id of one more process of this runtime; 0 for none at the moment.
+#: Each returns the pid of one more process of this runtime; 0 for none at the moment.
 _registered: list[Callable[[], int]] = []
 
 
 def register(pid: Callable[[], int]) -> None:
-    """Count the process that ``pid`` gives, at each look anew, among our own."""
+    """Count the process that ``pid`` returns, called at each check, among our own."""
     _registered.append(pid)
 
 
 def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a path, links followed; EACCES where it leads into a process of ours."""
+    """Open a path, links followed; EACCES if it leads into a process of ours."""
     return checked(open_unchecked(raw, flags, dir_fd=dir_fd))
 
 
 def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
-    """The same for a caller that calls ``refuse`` with what it gets."""
+    """Open without the check, for a caller that calls ``refuse`` itself."""
     if not syscalls.supports(syscalls.RESOLVE_NO_MAGICLINKS):
         return _open_by_steps(raw, flags, dir_fd)
     start = syscalls.AT_FDCWD if dir_fd is None else dir_fd
@@ -60,7 +58,7 @@ def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
 
 
 def checked(fd: int) -> int:
-    """The same descriptor; closed, and EACCES raised, when it belongs to a process of ours."""
+    """Return the fd, or close it and raise EACCES if it belongs to a process of ours."""
     try:
         refuse(fd, os.fstat(fd))
     except BaseException:
@@ -70,7 +68,7 @@ def checked(fd: int) -> int:
 
 
 def refuse(fd: int, status: os.stat_result) -> None:
-    """Raise EACCES when ``fd`` is something of a process of ours in ``/proc``."""
+    """Raise EACCES if ``fd`` is something of a process of ours in ``/proc``."""
     # Only file systems without a device of their own have major number 0.
     if os.major(status.st_dev) or not syscalls.is_proc(fd):
         return
@@ -80,13 +78,13 @@ def refuse(fd: int, status: os.stat_result) -> None:
 
 
 def refuse_directory(raw: bytes) -> None:
-    """Raise EACCES when the path is a directory of a process of ours; cheap elsewhere."""
+    """Raise EACCES if the path is a directory of a process of ours; cheap elsewhere."""
     if syscalls.is_proc_at(raw):
         os.close(open_path(raw, _STAND))
 
 
 def _is_ours(number: str) -> bool:
-    """Whether a process, a helper that this process started, or a thread has this number."""
+    """Whether this is the pid or a tid of a process of ours, or the pid of our child."""
     ours = {str(os.getpid()), *(str(pid()) for pid in _registered)}
     if number in ours or any(os.path.isdir(f"/proc/{pid}/task/{number}") for pid in ours):
         return True
@@ -98,7 +96,7 @@ def _is_ours(number: str) -> bool:
 
 
 def _open_by_steps(raw: bytes, flags: int, dir_fd: int | None) -> int:
-    """Walk the path one name after the other and look at each place before the next step."""
+    """Walk the path component by component and check each before the next step."""
     here = os.open(b"/" if raw.startswith(b"/") else b".", _STAND, dir_fd=dir_fd)
     try:
         names = raw.split(b"/")[::-1]
@@ -132,7 +130,7 @@ def _open_by_steps(raw: bytes, flags: int, dir_fd: int | None) -> int:
 
 
 def _has_magic_links(directory: int) -> bool:
-    """Whether links in a directory are the kernel's own: those of a process that is not ours."""
+    """Whether links in a directory are magic links: those of a process that is not ours."""
     status = os.fstat(directory)
     if os.major(status.st_dev) or not syscalls.is_proc(directory):
         return False

@@ -1,11 +1,11 @@
 """The threads that file work runs in, with a deadline for each call.
 
-A file call can hang for minutes (a dead NFS server, a FUSE daemon that stopped) and nothing can
-interrupt it.  So a caller waits until its deadline and no longer; the thread is left behind and
-another takes its place.  A call that finds all threads busy waits ``PATIENCE`` and then gets a
-thread of its own, so a few hung calls do not hold up the others until *their* deadline.  Threads
-are bounded: ``workers`` plus ``spare``.  When every one of them is hung, calls fail at once with
-a sentence that says so.  Threads that come back find their place taken and end.
+A file call can hang for minutes (a dead NFS server, a FUSE daemon that stopped) and cannot be
+interrupted.  So a caller waits until its deadline and no longer; the thread is left behind and
+another replaces it.  A call that finds all threads busy waits ``PATIENCE`` and then gets a thread
+of its own, so a few hung calls do not delay the others until *their* deadline.  Threads are
+bounded: ``workers`` plus ``spare``.  When every one of them is hung, calls fail at once with a
+sentence that says so.  Threads that return and find themselves replaced end.
 
 Threads start with the first call and are daemons: a hung one never keeps the program alive.
 Not ``ThreadPoolExecutor``: that joins its threads at exit and never replaces one.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 #: Seconds that a call waits behind busy threads before it gets one of its own.
 PATIENCE = 0.05
-#: Calls that may wait for a thread; requests are bounded elsewhere, this is the net below.
+#: Calls that may wait for a thread; a last resort, for requests are bounded elsewhere.
 WAITING_LIMIT = 4096
 
 
@@ -66,7 +66,7 @@ class FilePool:
         self._wake = threading.Condition()
         self._threads = 0
         self._idle = 0
-        #: Threads inside a call that nobody waits for any more.
+        #: Threads in a call whose caller has stopped waiting.
         self._hung = 0
         self._closed = False
 
@@ -77,7 +77,7 @@ class FilePool:
 
     @property
     def hung(self) -> int:
-        """How many of them are inside a call that was given up."""
+        """How many of them are in a call that was given up."""
         return self._hung
 
     async def run(
@@ -88,11 +88,10 @@ class FilePool:
         discard: Callable[[T], None] | None = None,
         **options: Any,
     ) -> T:
-        """``fn(*args, **options)`` in a thread; its result or exception.
+        """Run ``fn(*args, **options)`` in a thread; return its result or raise its exception.
 
-        After ``deadline`` seconds, or when the awaiting task is cancelled, nobody waits any
-        more: the call goes on alone, and a result it still brings is handed to ``discard`` in a
-        thread (to close a descriptor, say).
+        After ``deadline`` seconds, or when the awaiting task is cancelled, the call goes on alone,
+        and a result it still returns is passed to ``discard`` in a thread (to close an fd, say).
         """
         loop = asyncio.get_running_loop()
         call = functools.partial(fn, *args, **options)
@@ -145,7 +144,7 @@ class FilePool:
         try:
             thread.start()
         except RuntimeError:
-            return  # at the limit of the system; the threads there are will get to it
+            return  # system limit; the existing threads will take the job
         self._threads += 1
 
     def _expire(self, job: _Job, deadline: float) -> None:
@@ -180,7 +179,7 @@ class FilePool:
             error: BaseException | None = None
             try:
                 result = job.call()
-            except BaseException as raised:  # noqa: BLE001  it belongs to whoever awaits
+            except BaseException as raised:  # noqa: BLE001  raised again in the awaiting task
                 error = raised
             self._finish(job, result, error)
             del job, result, error  # idle threads keep nothing alive
@@ -213,7 +212,7 @@ class FilePool:
                 loop.call_soon_threadsafe(self._deliver, job, result, error)
                 return
             except RuntimeError:
-                pass  # the loop is closed; nobody is left to take it
+                pass  # the loop is closed, so no task waits for it
         if error is None and job.discard is not None:
             job.discard(result)
 

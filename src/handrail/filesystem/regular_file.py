@@ -1,7 +1,7 @@
 """Regular files: opening them safely, reading them whole or in pieces.
 
-«Regular only» is decided on the open descriptor, and the opening itself cannot hang:
-O_NONBLOCK lets a pipe without a writer open at once, fstat then refuses it.
+«Regular only» is decided on the open fd, and the opening itself cannot hang: O_NONBLOCK lets a pipe
+without a writer open at once, fstat then refuses it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from handrail.filesystem.no_follow import open_no_follow
 
 #: The largest file that is read in one call (exec-server 0.166.0).
 READ_LIMIT = 512 * 1024 * 1024
-#: Bytes per piece: a multiple of 3, so that each piece but the last is base64 without padding
-#: and the texts of the pieces can be put one behind the other.  768 KiB become 1 MiB of text.
+#: Bytes per piece: a multiple of 3, so that each piece but the last is base64 without padding and
+#: the texts of the pieces can be concatenated.  768 KiB become 1 MiB of text.
 BLOCK = 768 * 1024
 
-#: Looking at a name without acting on it: no blocking, no becoming our terminal.
+#: Opens without side effects: no blocking, no new controlling terminal.
 CAREFUL = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_regular(
     path: NativePath, *, follow: bool = True, dir_fd: int | None = None
 ) -> tuple[int, os.stat_result]:
-    """A descriptor for reading ``path`` and what fstat says; regular files only."""
+    """Open ``path`` for reading, regular files only; returns the fd and its fstat."""
     raw = native(path)
     with os_errors(raw, follow=follow):
         if follow:
@@ -70,10 +70,9 @@ class ReadPlan:
 
     ``size`` is the length at the time of opening and the most that will be delivered: what is
     appended later is not seen.  When the file shrinks meanwhile the pieces end early and
-    ``delivered`` stays below ``size``; nothing is padded and nothing raises, since whoever
-    sends has already begun and a reader of a shrinking file can expect no more.  Each piece
-    but the last has exactly the asked length.  Files of /proc and /sys claim to be empty: they
-    are read at once.
+    ``delivered`` stays below ``size``; nothing is padded and nothing raises, since the sender has
+    already begun and a reader of a shrinking file can expect no more.  Each piece but the last has
+    exactly the requested length.  Files of /proc and /sys claim to be empty: they are read at once.
     """
 
     __slots__ = ("_fd", "_head", "_path", "delivered", "size")
@@ -116,7 +115,7 @@ class ReadPlan:
             yield piece
 
     def close(self) -> None:
-        """Let go of the file; harmless when repeated."""
+        """Close the file; harmless when repeated."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -145,7 +144,7 @@ def read_range(fd: int, offset: int, length: int) -> bytes:
     piece = os.pread(fd, length, offset)
     if len(piece) == length or not piece:
         return piece
-    # A short read is not yet the end: network file systems and /proc stop where they like.
+    # A short read is not the end: network file systems and /proc may stop anywhere.
     parts = [piece]
     got = len(piece)
     while got < length and (piece := os.pread(fd, length - got, offset + got)):
@@ -155,7 +154,7 @@ def read_range(fd: int, offset: int, length: int) -> bytes:
 
 
 def _read_all(fd: int, raw: bytes, expected: int, limit: int) -> bytes:
-    """To the end, which need not be where fstat said: files grow, and /proc says 0."""
+    """Read to the end, which need not be where fstat said: files grow, and /proc says 0."""
     if expected > limit:
         raise _too_large(raw, limit)
     # Never a small first read where 0 is claimed: settings below /proc/sys give one answer.
@@ -171,5 +170,5 @@ def _read_all(fd: int, raw: bytes, expected: int, limit: int) -> bytes:
 
 
 def _too_large(raw: bytes, limit: int) -> Exception:
-    # The wire counts this as invalid input.
+    # The wire treats this as invalid input.
     return refusal(f"file is too large to read: limit is {limit} bytes", raw)

@@ -1,9 +1,9 @@
-"""Removing: names, never what a link leads to.
+"""Removing: names, never the target of a link.
 
-A tree is taken down by descriptors.  Each directory is opened with O_NOFOLLOW relative to its
-parent, emptied through its own descriptor, and left through ``..``, which must still be the
-directory we came from.  So a directory swapped for a link, at any moment, costs at most the
-link; and a tree may be deeper than PATH_MAX or the number of open files.
+A tree is removed by fds.  Each directory is opened with O_NOFOLLOW relative to its parent, emptied
+through its own fd, and left through ``..``, which must still be the directory we came from.  So a
+directory swapped for a link, at any moment, costs at most the link; and a tree may be deeper than
+PATH_MAX or the limit of open files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _remove_entry(parent: int, name: bytes, raw: bytes, recursive: bool, follow:
 
 
 def _empty(parent: int, name: bytes) -> None:
-    """Everything below ``name``, without recursion and with two descriptors."""
+    """Remove everything below ``name``, without recursion and with two fds."""
     here = os.open(name, _DIRECTORY, dir_fd=parent)
     try:
         levels = [_Level(name, _identity(here), _unlink_files(here))]
@@ -92,7 +92,8 @@ def _empty(parent: int, name: bytes) -> None:
             os.close(here)
             here = above
             if _identity(here) != levels[-1].identity:
-                # Somebody moved the directory away while we were inside: this is not ours.
+                # Another process moved the directory away meanwhile: the parent is not ours to
+                # empty.
                 raise os_error(errno.EBUSY)
             _forget(done.name, here)
     finally:
@@ -100,7 +101,7 @@ def _empty(parent: int, name: bytes) -> None:
 
 
 def _descend(here: int, child: str) -> int | None:
-    """The directory ``child``; None when it is gone or no directory any more (then removed)."""
+    """Open the directory ``child``; None when it is gone or no directory (then removed)."""
     try:
         return os.open(child, _DIRECTORY, dir_fd=here)
     except FileNotFoundError:
@@ -113,7 +114,7 @@ def _descend(here: int, child: str) -> int | None:
 
 
 def _unlink_files(here: int) -> list[str]:
-    """Unlink all but directories; the names of these."""
+    """Unlink all but directories; return the names of these."""
     with os.scandir(here) as found:
         # Listed before anything is unlinked: some file systems skip names otherwise.
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]

@@ -3,20 +3,19 @@
 How it works
 ------------
 The content goes to a *stage*: a file without a name in the same directory (O_TMPFILE), so that
-listings stay clean; where the file system has no such thing, a hidden name opened O_EXCL.
-``commit`` gives it the target's name by rename, for which it must have a name of its own for a
-moment; what a kill leaves then is removed later (``stage_names``).  Mode, owner and extended
-attributes of an existing target are put on the stage first.
+listings stay clean; where the file system lacks that, a hidden name opened O_EXCL.  ``commit``
+gives it the target's name by rename, for which it needs a name of its own for a moment; what a kill
+leaves then is removed later (``stage_names``).  Mode, owner and extended attributes of an existing
+target are put on the stage first.
 
-Rename is wrong, or impossible, for some targets: a file with several hard links (they would
-part), one whose owner or attributes we may not give, one that is a mount point, one in a
-directory that we may not write.  There ``commit`` pours the stage into the target *in place*
-(``in_place``), after reserving the blocks, so that a full disk is noticed before the first byte
-changes.
+Rename is wrong, or impossible, for some targets: a file with several hard links (they would part),
+one whose owner or attributes we may not set, one that is a mount point, one in a directory that we
+may not write.  There ``commit`` writes the stage into the target *in place* (``write_in_place``),
+after reserving the blocks, so that a full disk is noticed before the first byte changes.
 
 Links are followed by hand to the entry that is to be replaced; everything after that happens
-relative to that directory's descriptor with O_NOFOLLOW.  A target that may not be opened for
-writing is refused, though a rename would get around it; pipes and devices are refused unopened.
+relative to that directory's fd with O_NOFOLLOW.  A target that may not be opened for writing is
+refused, though a rename would get around it; pipes and devices are refused unopened.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular_file import CAREFUL
 from handrail.filesystem.transfer import NOT_SUPPORTED
 
-#: As many links as the kernel follows in one path (MAXSYMLINKS).
+#: The kernel's limit of links in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 #: The directory does not take a stage; an existing target can still be written in place.
 _NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP}
-#: Rename will not replace this target (a mount point, a sticky directory).
+#: Rename cannot replace this target (a mount point, a sticky directory).
 _NOT_BY_RENAME = {errno.EBUSY, errno.EACCES, errno.EPERM, errno.EXDEV}
 
 
@@ -76,7 +75,7 @@ class Replacement:
             raise
 
     def write(self, data: bytes | bytearray | memoryview, offset: int | None = None) -> None:
-        """All of ``data``, at the end of what was written so far or at ``offset``."""
+        """Write all of ``data``, after what was written so far or at ``offset``."""
         view = memoryview(data)
         while view:
             if offset is None:
@@ -87,13 +86,13 @@ class Replacement:
                 view = view[done:]
 
     def commit(self, *, sync: bool = False) -> None:
-        """Make the stage the content of the target; afterwards this object is spent.
+        """Make the stage the content of the target; afterwards this object is unusable.
 
-        ``sync`` waits until content and name are on the disk.  What fails leaves the old
-        content; what can leave a mixture where the target is written in place is in ``in_place``.
+        ``sync`` waits until content and name are on the disk.  A failure leaves the old content;
+        what can leave a mixture when writing in place is described in ``write_in_place``.
         """
         try:
-            # Closing is when NFS reports a full disk; a duplicate makes it say so in time.
+            # NFS reports a full disk on close; closing a duplicate gets that error in time.
             os.close(os.dup(self.fd))
             if sync:
                 os.fsync(self.fd)
@@ -111,7 +110,7 @@ class Replacement:
             try:
                 os.unlink(self._temporary, dir_fd=self._directory)
             except OSError:
-                pass  # the directory may be gone, and with it what was to be cleaned
+                pass  # the directory may be gone, and the stage with it
             self._nameless()
         for slot in ("fd", "_target", "_directory"):
             descriptor = getattr(self, slot)
@@ -124,7 +123,7 @@ class Replacement:
             status = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
             return
-        # Looked at before it is opened: opening a watchdog device already starts it.
+        # Checked before it is opened: opening a watchdog device already starts it.
         _refuse_special(status, raw, follow)
         self._target = self._open_for_writing()
         self.old = os.fstat(self._target)
@@ -154,7 +153,7 @@ class Replacement:
             )
         self._bits = bits
         if not self._in_place:
-            # While it is open for writing, a program of that name cannot be started.
+            # While it is open for writing, it cannot be executed.
             os.close(self._target)
             self._target = -1
 
@@ -171,7 +170,7 @@ class Replacement:
                 else:
                     return True
             self._give_name(source)
-        assert self._temporary is not None  # noqa: S101 (it has just got one)
+        assert self._temporary is not None  # noqa: S101 (just set)
         if fault_points.armed:
             fault_points.point("stage.named")
         try:
@@ -211,7 +210,7 @@ class Replacement:
         if self._target < 0:
             self._target = self._open_for_writing()
             if not os.path.samestat(os.fstat(self._target), old):
-                raise os_error(errno.ESTALE)  # not the file that was asked for
+                raise os_error(errno.ESTALE)  # not the requested file
         size = os.fstat(self.fd).st_size
         try:
             syscalls.reserve(self._target, size)
@@ -262,18 +261,18 @@ def _refuse_special(status: os.stat_result, raw: bytes, follow: bool) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise os_error(errno.EISDIR)
     if stat.S_ISSOCK(status.st_mode):
-        raise os_error(errno.ENXIO)  # what opening a socket says
+        raise os_error(errno.ENXIO)  # the error of opening a socket
     raise not_a_file(raw, follow=follow)
 
 
 @cache
 def _can_name_descriptors() -> bool:
-    return os.path.isdir("/proc/self/fd")  # linking a nameless file goes through there
+    return os.path.isdir("/proc/self/fd")  # linking a nameless file goes through it
 
 
 def _make_stage(directory: int, *, private: bool) -> tuple[int, bytes | None]:
-    """A fresh file in ``directory`` and its temporary name, None for none."""
-    # A stage that becomes an existing file must not be readable before it has that mode.
+    """A new file in ``directory`` and its temporary name, None for none."""
+    # A stage for an existing file must not be readable before it has that file's mode.
     mode = 0o600 if private else 0o666
     if _can_name_descriptors():
         try:
@@ -295,7 +294,7 @@ def _make_stage(directory: int, *, private: bool) -> tuple[int, bytes | None]:
 
 
 def _stage_elsewhere() -> int:
-    """A nameless file in the system's place for such, to be poured from."""
+    """A nameless file in the system's temporary directory, to copy from."""
     # Rare, and the import costs more than everything else here together.
     from tempfile import TemporaryFile
 
@@ -314,7 +313,7 @@ def _give_mode(fd: int, mode: int) -> None:
 
 
 def _adopt(stage: int, target: int, old: os.stat_result, bits: int) -> bool:
-    """Make the stage look like the target: owner, attributes, mode.  False: not allowed."""
+    """Give the stage the target's owner, attributes and mode.  False: not allowed."""
     try:
         fresh = os.fstat(stage)
         if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
@@ -325,7 +324,7 @@ def _adopt(stage: int, target: int, old: os.stat_result, bits: int) -> bool:
         for name, value in wanted.items():
             if present.get(name) != value:
                 os.setxattr(stage, name, value)
-        os.fchmod(stage, bits)  # last: chown takes the set-id bits away
+        os.fchmod(stage, bits)  # last: chown clears the set-id bits
     except OSError:
         return False
     return True
@@ -336,5 +335,5 @@ def _attributes(fd: int) -> dict[str, bytes]:
         names = os.listxattr(fd)
     except OSError:
         return {}
-    # File capabilities do not survive a write by the kernel's own rule.
+    # The kernel removes file capabilities on any write.
     return {name: os.getxattr(fd, name) for name in names if name != "security.capability"}

@@ -1,14 +1,14 @@
-"""Names of stages: files that are about to replace another one, and have to have a name for it.
+"""Names of stages: files that are about to replace another one, and need a name for it.
 
-Between the moment in which a stage gets its name and the rename that gives it the target's, a kill
-leaves it behind.  Two things bring such a file to an end:
+A kill between naming a stage and renaming it to the target leaves it behind.  Two things remove
+such a file:
 
-* A stage is named after its target, so the next write of that target meets it.
-* A server writes the name into a journal in its state directory first, and the next server
-  on that directory goes through what it finds there.
+* A stage is named after its target, so the next write of that target finds it.
+* A server first writes the name into a journal in its state directory, and the next server on that
+  directory checks the entries.
 
-A stage is locked (``flock``) as long as its writer lives.  Only a regular file of our own that
-can be locked is ever removed.
+A stage is locked (``flock``) while its writer lives.  Only a regular file of our own that can be
+locked is ever removed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def for_target(name: bytes) -> bytes:
 
 
 def fresh() -> bytes:
-    """A name that no other file has, for a target that two writers replace at once."""
+    """A unique name, for a target that two writers replace at once."""
     return b".handrail-" + os.urandom(8).hex().encode()
 
 
 def lock(fd: int) -> None:
-    """Mark a stage as in use until its descriptor is closed."""
-    with contextlib.suppress(OSError):  # without locks none of them is ever called abandoned
+    """Mark a stage as in use until its fd is closed."""
+    with contextlib.suppress(OSError):  # without locks none of them counts as abandoned
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def remove_abandoned(directory: int, name: bytes) -> None:
-    """Remove a stage whose writer is gone; leave every other file alone."""
+    """Remove a stage without a live writer; leave every other file alone."""
     if not _NAME.fullmatch(name):
         return
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -64,23 +64,23 @@ def remove_abandoned(directory: int, name: bytes) -> None:
         if os.path.samestat(there, status):
             os.unlink(name, dir_fd=directory)
     except OSError:
-        pass  # its writer lives, or it is gone, or the directory may not be changed
+        pass  # its writer lives, or it is gone, or the directory is read-only
     finally:
         os.close(fd)
 
 
 class StageJournal:
-    """The names of stages that this server has under way, where the next server finds them."""
+    """The names of this server's current stages, where the next server finds them."""
 
     def __init__(self, state: int) -> None:
-        """``state``: the descriptor of the server's state directory."""
+        """``state``: the fd of the server's state directory."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         self._fd = private_places.open_file(state, _JOURNAL, flags)
         self._lock = threading.Lock()
         self._under_way = 0
 
     def sweep(self) -> None:
-        """Remove what a server before has left; call it before the first ``note``."""
+        """Remove what a previous server has left; call it before the first ``note``."""
         left = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         for path in filter(None, left.split(b"\0")):
             parent, name = os.path.split(path)
@@ -93,15 +93,15 @@ class StageJournal:
         os.ftruncate(self._fd, 0)
 
     def note(self, directory: int, name: bytes) -> None:
-        """A stage is about to get this name."""
+        """Record that a stage is about to get this name."""
         path = os.readlink(b"/proc/self/fd/%d" % directory) + b"/" + name + b"\0"
         with self._lock:
             self._under_way += 1
-            with contextlib.suppress(OSError):  # a full disk keeps no file from being written
+            with contextlib.suppress(OSError):  # a full disk must not prevent the write itself
                 os.write(self._fd, path)
 
     def done(self) -> None:
-        """The name is another file's now, or gone."""
+        """Record that the name is another file's now, or gone."""
         with self._lock:
             self._under_way -= 1
             if not self._under_way:
@@ -124,7 +124,7 @@ journal: StageJournal | _NoJournal = _NoJournal()
 
 
 def keep_journal(state: int) -> None:
-    """Remove what the server before has left in this state directory, and keep a journal there."""
+    """Remove what the previous server left in this state directory; keep a journal there."""
     global journal
     try:
         own = StageJournal(state)

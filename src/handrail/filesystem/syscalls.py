@@ -1,7 +1,7 @@
-"""System calls that the standard library lacks: openat2, statx, fallocate, inotify.
+"""Syscalls that the standard library lacks: openat2, statx, fallocate, inotify.
 
-Thin: numbers and structures of linux/openat2.h, linux/stat.h and sys/inotify.h, and nothing
-decided.  ctypes lets go of the interpreter lock during each call.
+Thin: numbers and structures of linux/openat2.h, linux/stat.h and sys/inotify.h, and no decisions.
+ctypes releases the GIL during each call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROC_SUPER_MAGIC = 0x9FA0
 _libc = ctypes.CDLL(None, use_errno=True)
 #: struct open_how: flags, mode, resolve.
 _OPEN_HOW = struct.Struct("=QQQ")
-#: Declared once: converting the arguments by their declared types costs half of guessing them.
+#: Declared once: converting arguments by declared types costs half of guessing them.
 _openat2 = ctypes.CDLL(None, use_errno=True).syscall
 _openat2.argtypes = (
     ctypes.c_long,
@@ -62,7 +62,7 @@ def _failed() -> OSError:
 
 
 def openat2(dir_fd: int, path: bytes, flags: int, mode: int, resolve: int) -> int:
-    """A descriptor, close-on-exec, of what ``path`` means under the ``resolve`` rules."""
+    """Open ``path`` under the ``resolve`` rules; returns a close-on-exec fd."""
     # The kernel refuses a mode without a flag that creates, where open(2) ignores it.
     # O_TMPFILE contains the bit of O_DIRECTORY, hence the comparison.
     creates = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
@@ -77,14 +77,14 @@ def openat2(dir_fd: int, path: bytes, flags: int, mode: int, resolve: int) -> in
 
 @cache
 def supports(resolve: int) -> bool:
-    """Whether openat2 is here, allowed, and knows these rules; asked once.
+    """Whether openat2 exists, is allowed, and knows these rules; tried once.
 
     Missing before 5.6 (5.12 for RESOLVE_CACHED); some container filters answer EPERM.
     """
     try:
         os.close(openat2(AT_FDCWD, b"/", os.O_PATH, 0, resolve))
     except BlockingIOError:
-        return True  # RESOLVE_CACHED is understood, only the cache was cold
+        return True  # RESOLVE_CACHED is known, only the cache was cold
     except OSError:
         return False
     return True
@@ -111,7 +111,7 @@ def birth_ms(fd: int) -> int:
     if not hasattr(_libc, "statx"):
         return 0
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
-    # A birth never changes, so a network file system need not be asked again.
+    # A birth time never changes, so a network file system need not be asked again.
     flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
     if _libc.statx(fd, b"", flags, _STATX_BTIME, buffer) != 0:
         return 0
@@ -123,7 +123,7 @@ def birth_ms(fd: int) -> int:
 
 
 def reserve(fd: int, length: int) -> None:
-    """Give the file blocks for its first ``length`` bytes, size and content unchanged."""
+    """Allocate blocks for the first ``length`` bytes, size and content unchanged."""
     if length and (
         _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(length))
     ):
@@ -131,13 +131,13 @@ def reserve(fd: int, length: int) -> None:
 
 
 def is_proc(fd: int) -> bool:
-    """Whether a descriptor lies in a proc file system, wherever that is mounted."""
+    """Whether an fd lies in a proc file system, wherever that is mounted."""
     buffer = ctypes.create_string_buffer(_STATFS_SIZE)
     return _libc.fstatfs(fd, buffer) == 0 and _type_of(buffer) == _PROC_SUPER_MAGIC
 
 
 def is_proc_at(path: bytes) -> bool:
-    """The same for what a path leads to; False where it leads nowhere."""
+    """Like `is_proc`, for what a path leads to; False if it leads nowhere."""
     buffer = ctypes.create_string_buffer(_STATFS_SIZE)
     return _libc.statfs(path, buffer) == 0 and _type_of(buffer) == _PROC_SUPER_MAGIC
 
@@ -156,7 +156,7 @@ def inotify_init() -> int:
 
 
 def inotify_add(queue: int, fd: int, mask: int) -> int:
-    """Watch the very inode behind ``fd``, whatever its name means by now."""
+    """Watch the inode behind ``fd``, whatever its name means by now."""
     wd: int = _libc.inotify_add_watch(queue, b"/proc/self/fd/%d" % fd, ctypes.c_uint32(mask))
     if wd < 0:
         raise _failed()
@@ -164,7 +164,7 @@ def inotify_add(queue: int, fd: int, mask: int) -> int:
 
 
 def inotify_events(data: bytes) -> list[tuple[int, int, bytes]]:
-    """What a read from the queue said: (watch, mask, name) each."""
+    """Parse what was read from the queue: (watch, mask, name) each."""
     events = []
     at = 0
     while at < len(data):

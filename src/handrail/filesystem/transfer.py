@@ -1,11 +1,11 @@
-"""Moving the content of one open file into another, inside the kernel where it can."""
+"""Copy the content of one open file into another, within the kernel if possible."""
 
 from __future__ import annotations
 
 import errno
 import os
 
-#: What the fast ways answer when they cannot serve these two files.
+#: What the fast ways return when they cannot be used for these two files.
 NOT_SUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM}
 
 _STEP = 64 * 1024 * 1024
@@ -13,7 +13,7 @@ _PUMP = 256 * 1024
 
 
 def transfer(source: int, destination: int) -> None:
-    """All of ``source`` to the beginning of ``destination``, inside the kernel if it can."""
+    """Copy all of ``source`` to the beginning of ``destination``, within the kernel if possible."""
     os.lseek(source, 0, os.SEEK_SET)
     os.lseek(destination, 0, os.SEEK_SET)
     # Files of /proc claim to be empty, and copy_file_range believes them.

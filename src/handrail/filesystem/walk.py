@@ -1,15 +1,15 @@
 """A bounded listing of a tree, by the rules of fs/walk.
 
-Breadth first; names sorted by their bytes within a directory.  Files and directories are
-listed; links and special files are not, except that with ``follow_directory_symlinks`` a link
-to a directory is listed and entered as one.  A directory reached twice is listed each time and
-entered once.  Hidden directories can be listed without being entered.
+Breadth first; names sorted by their bytes within a directory.  Files and directories are listed;
+links and special files are not, except that with ``follow_directory_symlinks`` a link to a
+directory is listed and entered as one.  A directory reached twice is listed each time and entered
+once.  Hidden directories can be listed without being entered.
 
-What counts, learned from exec-server 0.166.0: every name that is looked at uses up one entry,
-also a pipe or a link that is then left out, but not a link that leads nowhere; a directory
-counts when it is entered, the root included; an unreadable directory, even the root, is a line
-in ``errors``.  Hitting a bound makes the result ``truncated``: entries and size end the walk,
-directories and depth only stop it from going deeper (depth without ``truncated``).
+What counts, learned from exec-server 0.166.0: every name that is examined uses up one entry, also a
+pipe or a link that is then left out, but not a link that leads nowhere; a directory counts when it
+is entered, the root included; an unreadable directory, even the root, is an item of ``errors``.
+Hitting a bound makes the result ``truncated``: entries and size end the walk, directories and depth
+only stop it from going deeper (depth without ``truncated``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from handrail.filesystem.errors import NativePath, native, os_errors, os_text, r
 MAX_DEPTH = 64
 MAX_DIRECTORIES = 10_000
 MAX_ENTRIES = 50_000
-#: The answer's bound: each entry counts its URI and 64 bytes around it (measured: 14,217
-#: entries of 231 bytes, 10,618 of 331, 44,202 of 31 on average).
+#: The answer's bound: each entry counts its URI and 64 bytes around it (measured: 14,217 entries of
+#: 231 bytes, 10,618 of 331, 44,202 of 31 on average).
 RESPONSE_BUDGET = 4 * 1024 * 1024
 
 _AROUND = 64
 _SCHEME = len("file://")
-#: Bytes that stand for themselves in a path URI; all others become three.
+#: Bytes that are not encoded in a path URI; all others become three.
 _PLAIN = bytes(b for b in range(0x21, 0x7F) if b not in b'"#%<>?\\`{}')
 
 _OMITTED, _FILE, _DIRECTORY = range(3)
@@ -40,7 +40,7 @@ _OMITTED, _FILE, _DIRECTORY = range(3)
 
 @dataclass(frozen=True, slots=True)
 class WalkOptions:
-    """Bounds and tastes; depth 0 lists the children of the root alone."""
+    """Bounds and options; depth 0 lists the children of the root alone."""
 
     max_depth: int
     max_directories: int
@@ -63,7 +63,7 @@ class WalkEntry(NamedTuple):
 
 
 class WalkProblem(NamedTuple):
-    """A place that could not be looked at, and why."""
+    """A path that could not be read, and why."""
 
     path: bytes
     message: str
@@ -120,7 +120,7 @@ class _Walk:
         while self._queue:
             directory, depth = self._queue.popleft()
             try:
-                # One more than there is room for, so that the cut is noticed.
+                # One more than fits, so that the cut is noticed.
                 names = _list(directory, self._room + 1, self._options.follow_directory_symlinks)
             except OSError as error:
                 more = self._note(directory, error)
@@ -151,7 +151,7 @@ class _Walk:
         return fitting == len(names)
 
     def _fitting(self, prefix: bytes, names: list[tuple[bytes, int]]) -> int:
-        """How many of the names the bounds allow; they are paid for."""
+        """How many of the names the bounds allow; they are counted as used."""
         around = _SCHEME + _encoded_length(prefix) + _AROUND
         shown = [name for name, kind in names if kind != _OMITTED]
         cost = len(shown) * around + _encoded_length(b"".join(shown))
@@ -159,7 +159,7 @@ class _Walk:
             self._room -= len(names)
             self._budget -= cost
             return len(names)
-        # Some bound is hit in this directory: now it matters at which name.
+        # Some bound is hit in this directory: find the name at which.
         for index, (name, kind) in enumerate(names):
             cost = 0 if kind == _OMITTED else around + _encoded_length(name)
             if self._room == 0 or cost > self._budget:
@@ -171,7 +171,7 @@ class _Walk:
     def _enter(self, path: bytes, depth: int) -> bool:
         """Queue a directory; False when a bound ends the walk."""
         if self._options.follow_directory_symlinks:
-            # Only links can lead to a place twice, so the others save the system call.
+            # Only links can lead to a directory twice, so the others save the syscall.
             try:
                 status = os.stat(path)
             except OSError as error:
@@ -200,8 +200,8 @@ class _Walk:
 def _list(directory: bytes, keep: int, follow: bool) -> list[tuple[bytes, int]]:
     """The first ``keep`` names of a directory, sorted, with their kinds.
 
-    A directory can hold millions of names and the answer never more than ``keep``: what cannot
-    be among the first is dropped on the way.
+    A directory can hold millions of names and the answer never more than ``keep``: names that
+    cannot be among the first are dropped on the way.
     """
     found: list[tuple[bytes, int]] = []
     most = 2 * keep + 1024

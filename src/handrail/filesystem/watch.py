@@ -1,15 +1,15 @@
-"""Telling when a path that is missing now appears: inotify, one shot, no polling.
+"""Notice when a path that is missing now appears: inotify, one shot, no polling.
 
 ``MissingWatch`` is the mechanism: for each missing path the nearest directory that exists is
-watched for the next name of the path, and every directory on the way for being moved or
-removed, since then the path means something else.  After arming, all paths are looked at
-again, so that nothing falls between the look and the watch.
+watched for the next name of the path, and every directory on the way for being moved or removed,
+since then the path means something else.  After arming, all paths are checked again, so that
+nothing is missed between the first check and the watch.
 
-``WatchSlot`` holds the rules of fs/watchMissing for one connection (exec-server 0.166.0): ids
-only go up, one watch at a time, a newer one replaces the older silently (also when it finds
-nothing to watch), at most 64 paths, and none of them behind a link.
+``WatchSlot`` holds the rules of fs/watchMissing for one connection (exec-server 0.166.0): ids only
+go up, one watch at a time, a newer one replaces the older silently (also when it finds nothing to
+watch), at most 64 paths, and none of them behind a link.
 
-A notice means «look again», not «it is there»: a parent that appeared, vanished or changed its
+A notification means «check again», not «it exists»: a parent that appeared, vanished or changed its
 mode counts too.
 """
 
@@ -49,8 +49,8 @@ class MissingWatch:
     def arm(cls, paths: Sequence[NativePath]) -> MissingWatch | None:
         """Watch for ``paths``; None when there is nothing to wait for, or no way to.
 
-        That is: no path, too many, one that exists already, one that cannot be watched (a link
-        or a file on the way, no permission, no inotify left).  Blocks.
+        That is: no path, too many, one that exists already, one that cannot be watched (a link or a
+        file on the way, no permission, no inotify left).  Blocks.
         """
         if not 0 < len(paths) <= MAX_PATHS:
             return None
@@ -70,7 +70,7 @@ class MissingWatch:
         return None
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable; -1 when closed."""
+        """The fd that becomes readable; -1 when closed."""
         return self._queue
 
     def start(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class MissingWatch:
             loop.add_reader(self._queue, self._readable)
 
     def fired(self) -> bool:
-        """Read what has happened; whether any of it matters.  Never blocks."""
+        """Read the events and return whether any of them matters.  Never blocks."""
         while True:
             try:
                 data = os.read(self._queue, _EVENTS_AT_ONCE)
@@ -131,7 +131,7 @@ class WatchSlot:
         self._closed = False
 
     def claim(self, watch_id: int) -> bool:
-        """Take the slot, ending the older watch; False for an id not above all before it."""
+        """Take the slot, ending the older watch; False unless the id is above all before it."""
         if self._closed or watch_id <= self._latest:
             return False
         self._latest = watch_id
@@ -150,7 +150,7 @@ class WatchSlot:
         return True
 
     def close(self) -> None:
-        """The connection is gone."""
+        """End the watch: the connection is gone."""
         self._closed = True
         self._end()
 
@@ -172,7 +172,7 @@ class _Arming:
         try:
             syscalls.inotify_add(self._queue, directory, _ON_THE_WAY | syscalls.IN_MASK_ADD)
         except OSError:
-            pass  # not readable for us; its being moved then goes unnoticed
+            pass  # not readable for us; then moving it goes unnoticed
 
     def stop_at(self, directory: int, name: bytes) -> None:
         wd = syscalls.inotify_add(self._queue, directory, _AT_THE_EDGE | syscalls.IN_MASK_ADD)

@@ -1,13 +1,13 @@
-"""Pours new content into an existing file, by a process that outlives this one.
+"""Write new content into an existing file, by a program that outlives this process.
 
-A file with several hard links keeps its inode, so its content has to be written over.  Done by
-this process, a kill in the middle would leave the beginning of the new content before the end of
-the old.  So a small program does it: it has the two descriptors, a session of its own, and goes on
-when the process that started it is killed.  Content that one ``write`` puts in place as a whole
-is written directly.  Where no program can be started, this process does the work itself.
+A file with several hard links keeps its inode, so its content has to be overwritten.  Done by this
+process, a kill in the middle would leave the beginning of the new content before the end of the
+old.  So a small program does it: it has the two fds, a session of its own, and goes on when the
+process that started it is killed.  Content that one ``write`` puts in place as a whole is written
+directly.  If no program can be started, this process writes.
 
-What remains: an input/output error, the loss of power, or the kill of that program too, can leave
-a mixture.
+What remains: an input/output error, a power loss, or a kill of that program too, can leave a
+mixture.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from handrail import fault_points
 from handrail.filesystem.errors import os_error
 from handrail.filesystem.transfer import transfer
 
-#: The kernel copies a page at a time and looks for a fatal signal in between.
+#: The kernel copies a page at a time and checks for a fatal signal in between.
 _AT_ONCE = os.sysconf("SC_PAGE_SIZE")
-#: Descriptors of the program: content, target, and where it says how it went.
+#: Fds of the program: content, target, and a pipe for its result.
 _SOURCE, _TARGET, _ANSWER = 3, 4, 5
-#: The standard library alone, from memory: nothing is looked up where a command could write.
+#: Standard library only, from memory: nothing is imported from where a command could write.
 _PROGRAM = f"""
 import os, sys
 size = int(sys.argv[1])
@@ -52,7 +52,7 @@ os.write({_ANSWER}, b"%d" % answer)
 def pour(source: int, target: int) -> None:
     """Make the content of ``source`` that of ``target``; raises OSError.
 
-    ``target`` has room for all of it: the caller has reserved the blocks.
+    ``target`` has space for all of it: the caller has reserved the blocks.
     """
     size = os.fstat(source).st_size
     if size <= _AT_ONCE and os.fstat(target).st_size <= size:
@@ -68,9 +68,9 @@ def pour(source: int, target: int) -> None:
 
 
 def _by_program(source: int, target: int, size: int) -> int | None:
-    """Have the program do it; the error number it met, 0 for none, None when it did not finish."""
+    """Let the program do it; return its errno, 0 for none, None when it did not finish."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    # Out of the way of the numbers under which the program finds them.
+    # Above the numbers under which the program finds them.
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in (source, target, writer)]
     os.close(writer)
     try:

@@ -1,13 +1,13 @@
-"""Carrying a patch out on somebody's files: the ways in.
+"""Apply a patch to local or remote files: the entry points.
 
-  Mode.ATOMIC       everything is worked out first, then written; if writing fails, what was
+  Mode.ATOMIC       everything is computed first, then written; if writing fails, what was
                     written is put back (``commit``).  Either the whole patch or none of it.
   Mode.COMPATIBLE   hunk after hunk, each at once; what was done before a failure stays.
 
 In both a file moved onto itself, by whatever name, survives.
 
-An agent's patch passes three stations: ``verifying``, an approval, ``applying``.  Each is a
-generator of steps for ``steps.run`` or ``steps.run_async``.
+An agent's patch goes through ``verifying``, an approval, and ``applying``.  Each is a generator of
+steps for ``io_steps.run`` or ``io_steps.run_async``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mode(enum.Enum):
 
 
 def apply(patch: Patch, files: Files, cwd: str, mode: Mode = Mode.ATOMIC) -> tuple[Change, ...]:
-    """Carry ``patch`` out; relative paths are under ``cwd``.
+    """Apply ``patch``; relative paths are under ``cwd``.
 
     Returns what was done, in the order of the patch.  Raises PatchError.
     """
@@ -58,13 +58,13 @@ def applying(patch: Patch, cwd: str, mode: Mode = Mode.ATOMIC) -> Steps[tuple[Ch
 
 
 def verifying(patch: Patch, cwd: str) -> Steps[tuple[Change, ...]]:
-    """What an agent is told before anything is asked or written (see ``plan.verify``)."""
+    """The check before an agent's patch is approved or written (see ``plan.verify``)."""
     reader = yield from _look(patch.hunks, cwd)
     return verify(patch.hunks, cwd, reader)
 
 
 def preparing(patch: Patch, cwd: str) -> Steps[tuple[Change, ...]]:
-    """Work ``patch`` out and change nothing; ``committing`` then makes exactly these changes."""
+    """Compute ``patch`` and change nothing; ``committing`` then makes exactly these changes."""
     reader = yield from _look(patch.hunks, cwd)
     return plan(patch.hunks, cwd, reader)
 

@@ -1,6 +1,6 @@
 """The ``apply_patch`` command: arguments and standard input to exit code and texts.
 
-Streams are bytes.  Exit codes: 0 applied, 1 failed, 2 called in a wrong way.
+Streams are bytes.  Exit codes: 0 applied, 1 failed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(
     mode: Mode = Mode.COMPATIBLE,
     files: Files | None = None,
 ) -> int:
-    """Do what the command does; ``argv`` is without the program's name.
+    """Run the command; ``argv`` is without the program's name.
 
     ``cwd`` is absolute.  ``files`` are those of this machine unless given.
     """
@@ -72,5 +72,5 @@ def run(
 
 
 def _say(sink: Sink, text: str) -> None:
-    # A working directory that is no UTF-8 can only be named approximately.
+    # A working directory that is not UTF-8 can only be shown approximately.
     sink.write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode())

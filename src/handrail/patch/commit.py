@@ -1,10 +1,10 @@
-"""Making prepared changes, all or none, as steps (see ``steps``).
+"""Make prepared changes, all or none, as steps (see ``io_steps``).
 
-How it works.  The changes are boiled down to one «before and after» per path.  Files that
-stand where a folder is needed go first, then everything is written, then the rest is removed:
-what is hardest to put back comes last.  A path is read once more right before it is touched,
-and must still hold what the plan saw; so neither a foreign edit nor two names for one file
-can make the patch overwrite something it did not look at.
+How it works.  The changes are reduced to one «before and after» per path.  Files in the way of a
+needed directory go first, then everything is written, then the rest is removed: what is hardest to
+put back comes last.  A path is read once more right before it is changed, and must still hold what
+the plan saw; so neither a foreign edit nor two names for one file can make the patch overwrite
+something it has not read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from handrail.patch.plan import Change
 class PartlyAppliedError(PatchError):
     """A patch failed and part of it is in the files.
 
-    ``changes`` were made and stay (hunk by hunk); ``stuck`` are paths that could not be put
-    back (all or none).
+    ``changes`` were made and stay (hunk by hunk); ``stuck`` are paths that could not be put back
+    (all or none).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ def committing(changes: Sequence[Change]) -> Steps[None]:
             for effect in effects:
                 if effect.after is not None:
                     yield from rescue(effect.path, effect.after)
-    except GeneratorExit:  # nobody is there any more to do the undoing
+    except GeneratorExit:  # the runner is gone, so nothing can be undone
         raise
     except BaseException as error:
         stuck = yield from _undo(undo)
@@ -58,10 +58,10 @@ def committing(changes: Sequence[Change]) -> Steps[None]:
 
 @dataclass(slots=True)
 class _Effect:
-    """What a patch comes to at one path.
+    """What a patch changes at one path, in total.
 
-    ``expected`` is what the path may hold when its turn comes: what it held in the plan, and,
-    for the source of a move, what was written to the target, should both be one file.
+    ``expected`` is what the path may hold when its turn comes: its content in the plan, and, for
+    the source of a move, what was written to the target, should both be one file.
     """
 
     path: str
@@ -128,7 +128,7 @@ def _make(effect: _Effect, undo: list[Step]) -> Steps[None]:
 
 
 def _undo(undo: list[Step]) -> Steps[list[str]]:
-    """Take back, last first; returns the paths where that failed."""
+    """Undo, last first; returns the paths where that failed."""
     stuck: list[str] = []
     for step in reversed(undo):
         try:
@@ -138,7 +138,7 @@ def _undo(undo: list[Step]) -> Steps[list[str]]:
             if step.action is Action.WRITE:
                 if (yield from _holds(step.path, step.data)):
                     continue
-            elif gone or step.action is Action.RMDIR:  # somebody else uses the folder by now
+            elif gone or step.action is Action.RMDIR:  # another program uses the directory by now
                 continue
             stuck.append(step.path)
     return stuck

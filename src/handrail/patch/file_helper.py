@@ -1,7 +1,7 @@
-"""The files of this machine, for somebody outside the sandbox that this program runs in.
+"""Serve the files of this machine from a sandbox to a client outside it.
 
-One request a line, one answer a line, as JSON; contents are base64 and travel in pieces, so that
-neither side holds up the other.  Ends with its standard input.  ``remote_files.py`` in
+One request a line, one answer a line, as JSON; contents are base64 and sent in pieces, so that
+neither side blocks the other.  Ends with its standard input.  ``remote_files.py`` in
 ``orchestrator/`` is the other end.
 """
 
@@ -20,7 +20,7 @@ PIECE = 192 * 1024
 
 
 class Desk:
-    """One request after the other; contents that are on their way wait here."""
+    """Answers one request after the other; keeps contents that are sent in pieces."""
 
     def __init__(self) -> None:
         self._files = LocalFiles()
@@ -28,7 +28,7 @@ class Desk:
         self._outgoing = b""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is said to one request."""
+        """Answer one request."""
         try:
             return self._do(request["do"], request.get("path", ""), request.get("data", ""))
         except FilesError as error:
@@ -64,7 +64,7 @@ class Desk:
 
 
 def main() -> None:
-    """Answer until nobody asks."""
+    """Answer until standard input ends."""
     desk = Desk()
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(desk.answer(json.loads(line))) + "\n")

@@ -1,4 +1,4 @@
-"""Writing and removing one file, as steps (see ``steps``), with the sentences for failures."""
+"""Writing and removing one file, as steps (see ``io_steps``), with the sentences for failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write(
     back: Step | None = None,
     like: str | None = None,
 ) -> Steps[None]:
-    """Write a file, making its folders if need be; a new one with the mode of ``like``.
+    """Write a file, making its directories if needed; a new one with the mode of ``like``.
 
     ``undo`` collects the steps that take it back, ``back`` being the one for the file.
     Raises PatchError.
@@ -53,12 +53,12 @@ def _fill(path: str, data: bytes, like: str | None) -> Steps[None]:
         try:
             yield Step(Action.COPY, path, source=like)
         except FilesError:
-            pass  # its folder is missing, or the source gave way to one: writing will tell
+            pass  # its directory is missing, or replaced the source: writing will tell
     yield Step(Action.WRITE, path, data)
 
 
 def _make_folder(path: str, undo: list[Step]) -> Steps[None]:
-    """Make a folder and those above it that are missing."""
+    """Make a directory and its missing parents."""
     try:
         yield Step(Action.MKDIR, path)
     except FilesError as error:
@@ -76,7 +76,7 @@ def _make_folder(path: str, undo: list[Step]) -> Steps[None]:
 
 
 def _insist_on_folder(path: str, otherwise: FilesError) -> Steps[None]:
-    """Raise ``otherwise`` unless ``path`` is a folder (and not, say, a link to nowhere)."""
+    """Raise ``otherwise`` unless ``path`` is a directory (and not, say, a dangling link)."""
     try:
         yield Step(Action.READ, path)
     except FilesError as error:
@@ -95,9 +95,9 @@ def remove(path: str, *, moved: bool) -> Steps[None]:
 
 
 def rescue(path: str, data: bytes) -> Steps[None]:
-    """Write again what went away together with the source of a move.
+    """Write again what was removed together with the source of a move.
 
-    That is so when the target was a link to the source: both were one file.
+    That happens when the target was a link to the source: both were one file.
     """
     try:
         yield Step(Action.READ, path)

@@ -1,17 +1,17 @@
 """The text form of a patch -> hunks.  Pure; knows no file.
 
-How it works.  The text is trimmed and cut into lines.  The first and the last line must be
-the markers; if they are not, one pair of heredoc lines around them is forgiven.  What lies
-between goes line by line through a small machine with four places to be:
+How it works.  The text is trimmed and cut into lines.  The first and the last line must be the
+markers; if they are not, one pair of heredoc lines around them is forgiven.  What lies between goes
+line by line through a small machine with four states:
 
   TOP      between hunks: only a header may come
   ADD      after ``*** Add File:``: ``+`` lines, or what may come at TOP
   UPDATE   after ``*** Update File:``: chunks, or an unindented header
   ENDED    after an end marker that was not the last line: blank lines only
 
-Only UPDATE reads a line as it stands, because a leading blank means «context» there; the
-others trim it first.  The very last line is the end marker wherever the machine is, indented
-or not.  The sentences of the errors are part of the contract: models have learnt them.
+Only UPDATE reads a line untrimmed, because a leading blank means «context» there; the others trim
+it first.  The very last line is the end marker in any state, indented or not.  The sentences of the
+errors are part of the contract: models have learnt them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PatchSyntaxError(PatchError):
 
 
 def parse(text: str) -> Patch:
-    """Read a whole patch.
+    """Parse a whole patch.
 
-    Raises PatchSyntaxError with the place.  No hunks at all is fine here.
+    Raises PatchSyntaxError with the line.  No hunks at all is fine here.
     """
     lines = _without_heredoc(split_lines(strip(text)))
     _check_markers(lines)
@@ -75,7 +75,7 @@ def _no_end() -> PatchSyntaxError:
 
 
 def _without_heredoc(lines: list[str]) -> list[str]:
-    """Peel ``<<EOF`` .. ``EOF`` off, where there is room for a patch between them."""
+    """Remove ``<<EOF`` .. ``EOF``, if a patch fits between them."""
     wrapped = len(lines) >= 4 and lines[0] in HEREDOC_OPENERS and lines[-1].endswith(_HEREDOC_TAG)
     return lines[1:-1] if wrapped else lines
 
@@ -89,9 +89,9 @@ class _Place(enum.Enum):
 
 
 class Machine:
-    """The state machine of the module's head: lines in, ``hunks`` out.
+    """The state machine described above: lines in, ``hunks`` out.
 
-    A hunk stands in ``hunks`` once the line after it was seen.
+    A hunk is in ``hunks`` once the line after it was read.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Machine:
 
     @property
     def open_hunk(self) -> Hunk | None:
-        """What the open hunk is so far, for showing it while the rest is still written."""
+        """The open hunk so far, to show it while the rest is still written."""
         if self._place is _Place.ADD:
             return AddFile(self._path, "".join(f"{text}\n" for text in self._added))
         if self._place is _Place.UPDATE:
@@ -166,7 +166,7 @@ class Machine:
         self.environment_id = name
 
     def _header(self, line: str) -> bool:
-        """Open the hunk that this (trimmed) line announces, closing the one before."""
+        """Open the hunk that this (trimmed) line announces, closing the previous one."""
         if line == END:
             self._finish_hunk(line)
             self._place = _Place.ENDED
@@ -241,7 +241,7 @@ class _OpenUpdate:
             raise self._bad_line(closing, number)
 
     def feed(self, line: str, trimmed: str, number: int) -> None:
-        """Take a line that opens no hunk; ``trimmed`` is the same without its trailing blanks."""
+        """Take a line that opens no hunk; ``trimmed`` is the line without its trailing blanks."""
         if trimmed.startswith(MOVE_TO) and not self._chunks and self._move_to is None:
             self._move_to = trimmed.removeprefix(MOVE_TO)
         elif self._is_marker(trimmed) and not self._chunk_is_empty:
@@ -250,7 +250,7 @@ class _OpenUpdate:
             if strip(line):
                 raise self._bad_line(line, number)
         elif trimmed == END_OF_FILE:
-            if self._chunks:  # else it says nothing and is passed over
+            if self._chunks:  # else it says nothing and is skipped
                 self.check_complete(trimmed, number)
                 self._chunks[-1].at_end_of_file = True
         elif not line or line[0] in _LINE_KINDS:

@@ -37,7 +37,7 @@ class Chunk:
 
     @property
     def new(self) -> tuple[str, ...]:
-        """The lines that stand there afterwards, as the patch spells them."""
+        """The lines that are there afterwards, as the patch spells them."""
         return tuple(line.text for line in self.lines if line.kind is not LineKind.REMOVE)
 
 
@@ -58,7 +58,7 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class UpdateFile:
-    """A file to change in place, or on its way to ``move_to``."""
+    """A file to change in place, or while moving it to ``move_to``."""
 
     path: str
     chunks: tuple[Chunk, ...]

@@ -1,17 +1,17 @@
-"""Recognising a patch inside a shell call, so that it runs without a shell.  Pure.
+"""Recognise a patch in a shell call, so that it is applied without a shell.  Pure.
 
-A call is taken over if it *is* ``apply_patch`` with its patch, or if it is a shell whose
-script consists of one statement and nothing else:
+A call is taken over if it *is* ``apply_patch`` with its patch, or if it is a shell whose script
+consists of one statement and nothing else:
 
   apply_patch <<'TAG' .. TAG            any tag, any quoting of it, also ``<<-``
   cd DIR && apply_patch <<'TAG' .. TAG  DIR one plain word or one quoted string
 
-Everything else is left to the shell, which finds an ``apply_patch`` program on its path.  A
-script that is nothing but the text of a patch is recognised too, as the mistake it is.
+Everything else is left to the shell, which finds an ``apply_patch`` program on its path.  A script
+that is nothing but the text of a patch is recognised too, as a mistake.
 
-The shell's syntax is read when a script mentions the command, and only then.  Where the tool we
-are compatible with would write into a folder the shell would never have gone to (``cd ~``,
-``cd *``, ``cd -``, ``cd "$X/a"``, ``cd a\\ b``), we leave the call to the shell.
+A script is parsed only if it mentions the command.  Where the tool we are compatible with would
+write into a directory the shell would never have entered (``cd ~``, ``cd *``, ``cd -``, ``cd
+"$X/a"``, ``cd a\\ b``), we leave the call to the shell.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class PatchCall:
 
 @dataclass(frozen=True, slots=True)
 class BarePatch:
-    """A patch where a command should be: nothing says that it is to be applied."""
+    """A patch in place of a command: nothing says that it is to be applied."""
 
 
 def recognise(argv: Sequence[str]) -> PatchCall | BarePatch | None:
-    """What ``argv`` is to the patch tool; None means that it is none of its business."""
+    """Recognise a patch call in ``argv``; None means that it is none."""
     match argv:
         case [text]:
             return BarePatch() if _is_patch(text) else None
@@ -63,7 +63,7 @@ def recognise(argv: Sequence[str]) -> PatchCall | BarePatch | None:
 
 
 def recognise_script(script: str) -> PatchCall | BarePatch | None:
-    """``recognise`` for the text that a shell is to run."""
+    """``recognise`` for a shell script."""
     if _is_patch(script):
         return BarePatch()
     if not any(command in script for command in COMMANDS):
@@ -97,7 +97,7 @@ def _script(argv: Sequence[str]) -> str | None:
 
 
 def _read_program(program: Node, data: bytes) -> PatchCall | None:
-    """The one statement of a script, if it is a command that is fed by one heredoc."""
+    """The one statement of a script, if it is a command with one heredoc as its input."""
     match program.named_children:
         case [statement] if statement.type == "redirected_statement":
             pass
@@ -116,7 +116,7 @@ def _read_program(program: Node, data: bytes) -> PatchCall | None:
         return None
     first, _, second = body.children
     directory = _cd_directory(first, data)
-    # Further arguments do not count here; the tool we follow looks at the name alone.
+    # Further arguments are ignored here; the tool we follow checks the name alone.
     if directory is None or not _is_apply(second, data, bare=False):
         return None
     return PatchCall(text, directory)
@@ -150,7 +150,7 @@ def _name(command: Node, data: bytes) -> str | None:
 
 
 def _cd_directory(command: Node, data: bytes) -> str | None:
-    """The folder of ``cd DIR``, if it means itself literally."""
+    """The directory of ``cd DIR``, if it is literal."""
     if _name(command, data) != "cd":
         return None
     match command.children_by_field_name("argument"):

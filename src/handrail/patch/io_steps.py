@@ -1,8 +1,8 @@
-"""What carrying out a patch asks of a file system, and who answers.
+"""What applying a patch needs of a file system, as steps, and two runners for them.
 
-The rules (``apply``) are generators: they yield a ``Step``, are sent its answer, and have
-its failure thrown in.  ``run`` answers from plain calls, ``run_async`` from awaited ones, so
-there is one set of rules for the files of this machine and for those behind a connection.
+The rules (``apply``) are generators: they yield a ``Step``, are sent its answer, and have its
+failure thrown in.  ``run`` answers from plain calls, ``run_async`` from awaited ones, so there is
+one set of rules for the files of this machine and for those behind a connection.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Protocol, TypeVar
 class Files(Protocol):
     """What is needed of a file system.  Paths are absolute; all raise FilesError.
 
-    The error's ``kind`` matters (not_found, exists, is_a_directory, not_a_directory), its
-    sentence is shown.
+    The error's ``kind`` matters (not_found, exists, is_a_directory, not_a_directory), its sentence
+    is shown.
     """
 
     def read(self, path: str) -> bytes:
         """The bytes of a regular file."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace a file in an existing folder."""
+        """Create or replace a file in an existing directory."""
 
     def copy(self, source: str, path: str) -> None:
         """Create a file with the mode of ``source``, which may hold the same or nothing yet."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, never a folder."""
+        """Remove a file, never a directory."""
 
     def mkdir(self, path: str) -> None:
-        """Make one folder in an existing one."""
+        """Make one directory in an existing one."""
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
+        """Remove an empty directory."""
 
 
 class AsyncFiles(Protocol):
@@ -46,23 +46,23 @@ class AsyncFiles(Protocol):
         """The bytes of a regular file."""
 
     async def write(self, path: str, data: bytes) -> None:
-        """Create or replace a file in an existing folder."""
+        """Create or replace a file in an existing directory."""
 
     async def copy(self, source: str, path: str) -> None:
         """Create a file with the mode of ``source``, which may hold the same or nothing yet."""
 
     async def remove(self, path: str) -> None:
-        """Remove a file, never a folder."""
+        """Remove a file, never a directory."""
 
     async def mkdir(self, path: str) -> None:
-        """Make one folder in an existing one."""
+        """Make one directory in an existing one."""
 
     async def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
+        """Remove an empty directory."""
 
 
 class Action(enum.Enum):
-    """The method of ``Files`` that is meant."""
+    """The method of ``Files`` to call."""
 
     READ = enum.auto()
     WRITE = enum.auto()
@@ -74,7 +74,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One wish to the file system; ``data`` is for WRITE, ``source`` for COPY."""
+    """One request to the file system; ``data`` is for WRITE, ``source`` for COPY."""
 
     action: Action
     path: str
@@ -87,7 +87,7 @@ Steps = Generator[Step, bytes, T]
 
 
 def run(steps: Steps[T], files: Files) -> T:
-    """Go through ``steps`` on ``files``; returns and raises what the generator does."""
+    """Run ``steps`` on ``files``; returns and raises what the generator does."""
     try:
         step = next(steps)
         while True:
@@ -105,8 +105,7 @@ def run(steps: Steps[T], files: Files) -> T:
 async def run_async(steps: Steps[T], files: AsyncFiles) -> T:
     """``run``, awaited.
 
-    Being cancelled is thrown in like a failure: the rules undo what they did, then let it
-    through.
+    A cancellation is thrown in like a failure: the rules undo what they did, then raise it.
     """
     try:
         step = next(steps)

@@ -1,6 +1,6 @@
-"""The files of this machine, as the patch tool sees them.  Plain system calls.
+"""The files of this machine, as the patch tool sees them.  Plain syscalls.
 
-Writing goes into the file that is there, so its mode, owner and links stay.
+Writing goes into the existing file, so its mode, owner and links stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORDS = {
 
 
 def system_text(number: int) -> str:
-    """The system's sentence for an error number, as the patch tool prints it."""
+    """The system's sentence for an errno, as the patch tool prints it."""
     return f"{_WORDS.get(number) or os.strerror(number)} (os error {number})"
 
 
@@ -49,7 +49,7 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         """The bytes of a regular file; links are followed."""
         try:
-            # Non-blocking, for a pipe without a writer would hold us for ever.
+            # Non-blocking: a pipe without a writer would block us for ever.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 return _read_regular(descriptor, path)
@@ -59,9 +59,9 @@ class LocalFiles:
             raise _failed(error, path) from error
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace what a file holds, creating it if need be; its folder must exist.
+        """Replace a file's content, creating it if needed; its directory must exist.
 
-        Cut only after writing: a full disk then leaves the old length, not an empty file.
+        Truncated only after writing: a full disk then leaves the old length, not an empty file.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         try:
@@ -92,9 +92,9 @@ class LocalFiles:
             raise _failed(error, path) from error
 
     def remove(self, path: str) -> None:
-        """Remove a file; a link goes, not what it points to.
+        """Remove a file; a link itself, not its target.
 
-        Refused: folders, and links that lead to one or nowhere.
+        Refused: directories, and links that lead to one or nowhere.
         """
         try:
             if stat.S_ISDIR(os.stat(path).st_mode):
@@ -104,14 +104,14 @@ class LocalFiles:
             raise _failed(error, path) from error
 
     def mkdir(self, path: str) -> None:
-        """Make one folder; the one above must exist."""
+        """Make one directory; its parent must exist."""
         try:
             os.mkdir(path)
         except OSError as error:
             raise _failed(error, path) from error
 
     def rmdir(self, path: str) -> None:
-        """Remove one empty folder."""
+        """Remove one empty directory."""
         try:
             os.rmdir(path)
         except OSError as error:

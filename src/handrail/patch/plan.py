@@ -1,9 +1,9 @@
 """Hunks + what the files hold -> the changes to make, or the error.  Pure.
 
 Files are seen through a reader: a function from an absolute path to its bytes that raises
-FilesError.  ``plan_hunk`` looks at one hunk and the files as they are; ``plan`` goes through
-a whole patch, each hunk seeing what the ones before it will have done; ``verify`` is the check
-agents get before approval.  None of them touches anything.
+FilesError.  ``plan_hunk`` takes one hunk and the files as they are; ``plan`` goes through a whole
+patch, each hunk seeing what the earlier ones will have done; ``verify`` is the check agents get
+before approval.  None of them changes anything.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ChangeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One hunk, worked out.
+    """One hunk, computed.
 
-    ``shown`` is the path as the patch spells it.  ``before`` and ``after`` are whole contents,
-    None where there is no file (or, for ``before``, none that can be read).  With ``move_to``
-    the file at ``path`` goes away and ``after`` is written there, over ``overwritten``.
+    ``shown`` is the path as the patch spells it.  ``before`` and ``after`` are whole contents, None
+    where there is no file (or, for ``before``, none that can be read).  With ``move_to`` the file
+    at ``path`` is removed and ``after`` is written there, over ``overwritten``.
     """
 
     kind: ChangeKind
@@ -58,9 +58,9 @@ class Change:
 def resolve(path: str, cwd: str) -> str:
     """``path`` of a patch as a plain absolute one: no ``.``, ``..`` or doubled slash left.
 
-    ``..`` is taken off the text, not the file system: ``link/../f`` is ``f``.  Tabs and
-    carriage returns do not reach the file system (they are dropped, as by the tool whose
-    patches these are).  Raises PatchError for a path no system takes.
+    ``..`` is resolved in the text, not the file system: ``link/../f`` is ``f``.  Tabs and carriage
+    returns do not reach the file system (they are dropped, as by the tool whose patches these are).
+    Raises PatchError for a path no system takes.
     """
     if "\0" in path:
         raise PatchError(f"'{path}' is invalid on 'linux'", path=path)
@@ -78,7 +78,7 @@ def touched(hunk: Hunk, cwd: str) -> list[str]:
 
 
 def plan(hunks: Iterable[Hunk], cwd: str, read: Reader) -> tuple[Change, ...]:
-    """Work out a whole patch without touching anything.
+    """Compute a whole patch without changing anything.
 
     Raises PatchError for the first hunk that would not apply.
     """
@@ -111,10 +111,10 @@ def verify(hunks: Iterable[Hunk], cwd: str, read: Reader) -> tuple[Change, ...]:
 
 
 def plan_hunk(hunk: Hunk, cwd: str, read: Reader) -> Change:
-    """Work out one hunk against the files as they are.
+    """Compute one hunk against the files as they are.
 
-    Raises PatchError if an update does not fit.  Whether an addition or a deletion can be
-    carried out is found out by doing it.
+    Raises PatchError if an update does not fit.  Whether an addition or a deletion is possible
+    shows when it is done.
     """
     path = resolve(hunk.path, cwd)
     if isinstance(hunk, AddFile):
@@ -191,15 +191,15 @@ class _Overlay:
             raise FilesError(f"path `{path}` is not a file", kind="is_a_directory")
         for parent in _parents(path):
             if parent in self._written:
-                if self._written[parent] is None:  # a file that goes away makes room
+                if self._written[parent] is None:  # a removed file is not in the way
                     raise FilesError("No such file or directory (os error 2)", kind="not_found")
                 raise FilesError("Not a directory (os error 20)", kind="not_a_directory")
         return self._read(path)
 
     def record(self, change: Change) -> None:
-        """Take ``change`` as done.
+        """Record ``change`` as done.
 
-        Raises PatchError where it can be seen that it cannot be done.
+        Raises PatchError if it is known to be impossible.
         """
         if change.kind is ChangeKind.DELETE:
             self._check(change.path, f"Failed to delete file {change.path}", missing_is_fine=False)

@@ -1,9 +1,9 @@
 """One file's text + the chunks of an update -> its new text.  Pure.
 
-Every chunk is located on the original lines, with a cursor that only moves down; then all edits
-are put together in one pass.  A line the patch keeps stays byte for byte as it
-is in the file, even when it was found leniently.  Added lines get the file's first line
-ending, and so does a last line that had none.
+Every chunk is located on the original lines, with a cursor that only moves down; then all edits are
+made in one pass.  A line the patch keeps stays byte for byte as it is in the file, even when it was
+found leniently.  Added lines get the file's first line ending, and so does a last line that had
+none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE_ENDING = re.compile(r"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The new text, the most lenient level any chunk needed, and whether one had a choice."""
+    """The new text, the most lenient level any chunk needed, and whether one was ambiguous."""
 
     text: str
     level: Level
@@ -29,9 +29,9 @@ class Rewritten:
 
 
 class ChunkNotFoundError(PatchError):
-    """A chunk has no place in the file.
+    """A chunk was not found in the file.
 
-    ``wanted`` was looked for in ``lines`` from the index ``start`` on (see ``hint``).
+    ``wanted`` was searched in ``lines`` from the index ``start`` on.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ChunkNotFoundError(PatchError):
 
 @dataclass(slots=True)
 class _Edit:
-    """``removed`` lines from ``position`` on give way to ``added``."""
+    """``removed`` lines from ``position`` on are replaced by ``added``."""
 
     position: int
     removed: int
@@ -61,7 +61,7 @@ def rewrite(text: str, chunks: Iterable[Chunk], path: str) -> Rewritten:
     search = _Search(Haystack(lines), ending, path)
     edits = [edit for chunk in chunks for edit in search.locate(chunk)]
     # Additions without context go to the end while the cursor stays: order is restored here.
-    # The sort is stable, so two at one place stay in the order of the patch.
+    # The sort is stable, so two at one position stay in the order of the patch.
     edits.sort(key=lambda edit: edit.position)
     result: list[str] = []
     done = 0
@@ -103,7 +103,7 @@ class _Search:
         self._cursor = 0
 
     def locate(self, chunk: Chunk) -> list[_Edit]:
-        """Find the place of ``chunk``, move the cursor behind it, say what is to be done."""
+        """Find ``chunk``, move the cursor behind it, return its edits."""
         if chunk.context is not None:
             self._skip_to(chunk.context)
         old = chunk.old
@@ -150,8 +150,8 @@ class _Search:
     def _edits(self, lines: Iterable[Line], position: int, length: int) -> list[_Edit]:
         """One edit per run of lines that are not kept; ``length`` lines of the file are meant.
 
-        What goes beyond that is the dropped empty line: it is not there to be removed, and
-        has to be added if it is to be kept.
+        What exceeds that is the dropped empty line: it is not there to be removed, and has to be
+        added if it is to be kept.
         """
         edits: list[_Edit] = []
         end = position + length

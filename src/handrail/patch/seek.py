@@ -1,7 +1,7 @@
-"""Finding a block of lines in a file: exactly if possible, then ever more leniently.  Pure.
+"""Find a block of lines in a file: exactly if possible, then ever more leniently.  Pure.
 
-Each level is tried over the whole range before the next one, so an exact match far down wins
-over a lenient one further up; within a level the first position wins.
+Each level is tried over the whole range before the next one, so an exact match far down wins over a
+lenient one further up; within a level the first position wins.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _VIEWS: dict[Level, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a block begins, how it was found, and whether it stands elsewhere just as well."""
+    """Where a block begins, how it was found, and whether it occurs elsewhere just as well."""
 
     position: int
     level: Level = Level.EXACT
@@ -70,10 +70,9 @@ class Haystack:
         return len(self.lines)
 
     def find(self, block: Sequence[str], start: int, *, at_end: bool = False) -> Match | None:
-        """The first place at or after ``start`` where ``block`` stands.
+        """The first position at or after ``start`` where ``block`` occurs.
 
-        ``at_end``: only the last possible place of the file counts.  An empty block is found
-        at ``start``.
+        ``at_end``: only the last possible position counts.  An empty block is found at ``start``.
         """
         if not block:
             return Match(start)

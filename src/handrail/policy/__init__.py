@@ -1,8 +1,8 @@
 """May this command run?
 
-``decide`` is the question, ``load_layers`` gives it rules, ``append_rule`` adds one after a «yes,
-always», ``check`` and ``lint`` are the engines of the command line.  Reading scripts is split in
-two on purpose: ``shell_words`` believes nothing (for allow), ``glimpses`` and ``wrappers`` see
+``decide`` answers that, ``load_layers`` gives it rules, ``append_rule`` adds one after a «yes,
+always», ``check`` and ``lint`` implement the command line.  Reading scripts is split in two on
+purpose: ``strict_reader`` believes nothing (for allow), ``lenient_reader`` and ``wrappers`` see
 everything (for forbid and ask).
 
 All pure but ``load`` (reads files) and ``amend`` (writes one line).  tree-sitter and Starlark are

@@ -1,9 +1,9 @@
-"""Adding a rule after a «yes, always»: one line at the end of a rules file.
+"""Add a rule after a «yes, always»: one line at the end of a rules file.
 
-The one module here that writes.  The line goes behind the others in place, under an advisory lock
-on the file itself: a file that is replaced would lose ownership and the lines of another writer
-who waits for the same lock, the peer among them.  A write that does not complete is taken back, so
-a reader sees the file with the whole line or without it.  A symbolic link is not followed.
+The one module here that writes.  The line is appended in place, under an advisory lock on the file
+itself: replacing the file would lose its ownership and the lines of another writer that waits for
+the same lock, the peer among them.  An incomplete write is taken back, so a reader sees the file
+with the whole line or without it.  A symbolic link is not followed.
 
 A line that is already there is not written again.
 """
@@ -24,9 +24,9 @@ from handrail.policy.load import parse_rules
 from handrail.policy.rule_statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
 
-#: Where amendments go, in the user's folder of rules.
+#: Where amendments go, in the user's directory of rules.
 FILE_NAME = "default.rules"
-#: How long another writer may have it.
+#: How long to wait for another writer's lock.
 _LOCK_SECONDS = 2.0
 _LOCK_PAUSE = 0.01
 
@@ -38,7 +38,7 @@ def prefix_rule_line(
     sandbox: Sandbox | None = None,
     justification: str | None = None,
 ) -> str:
-    """The statement as one line; without ``sandbox`` it is one that the peer can read, too."""
+    """A ``prefix_rule`` as one line; without ``sandbox`` the peer can read it, too."""
     if not prefix:
         raise UsageError("a rule needs at least one word")
     parts = [f"pattern=[{', '.join(_quoted(word) for word in prefix)}]"]
@@ -55,7 +55,7 @@ def prefix_rule_line(
 def network_rule_line(
     host: str, protocol: str, decision: str, *, justification: str | None = None
 ) -> str:
-    """The same for a host."""
+    """A ``network_rule`` as one line."""
     if protocol not in PROTOCOLS or decision not in NETWORK_DECISIONS:
         raise UsageError(f"no such network rule: {protocol!r}, {decision!r}")
     parts = [
@@ -76,9 +76,9 @@ def append_rule(
     sandbox: Sandbox | None = None,
     justification: str | None = None,
 ) -> bool:
-    """Add a prefix rule to the file; False if the very line was there already.
+    """Add a prefix rule to the file; False if the same line was there already.
 
-    Folder and file are made if missing.  Raises PolicyError if the file cannot be written.
+    Directory and file are made if missing.  Raises PolicyError if the file cannot be written.
     """
     line = prefix_rule_line(prefix, decision, sandbox=sandbox, justification=justification)
     return append_line(path, line)
@@ -103,7 +103,7 @@ def append_line(path: str, line: str) -> bool:
 
 
 def _open(path: str) -> int:
-    """The file itself: a link could have been put there to have another file written to."""
+    """Open the file itself: a link could have been planted to redirect the write."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     try:
@@ -158,7 +158,7 @@ def _quoted(text: str) -> str:
 
 
 def _check(line: str, prefix: Sequence[str]) -> None:
-    """Read the line back: what is written has to mean what was approved."""
+    """Parse the line again: it has to mean what was approved."""
     rules = parse_rules(line, "(new rule)").rules
     wanted = PrefixRule(prefix[0], tuple((word,) for word in prefix[1:]))
     if [(rule.first, rule.rest) for rule in rules] != [(wanted.first, wanted.rest)]:

@@ -1,14 +1,14 @@
-"""The engine of ``handrail policy check``: rules files and a command -> what the rules say.
+"""Implements ``handrail policy check``: rules files and a command -> what the rules say.
 
 The JSON is the peer's, key by key and byte by byte, so scripts around its ``execpolicy check`` go
 on working; like there the exit code is 0 whatever the decision, and 1 for files that cannot be
-used.  Three additions, off unless asked for:
+used.  Three additions, off by default:
 
-``shell``    takes a shell script apart first and reports each command of it.
+``shell``    splits a shell script first and reports each of its commands.
 ``explain``  says in words what would happen under an approval setting, why, and by which line of
-             which file, and gives the decision as exit code.
+             which file, and returns the decision as exit code.
 
-``exit_code`` gives the decision as exit code without the words.
+``exit_code`` returns the decision as exit code without the words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from handrail.policy.wrappers import sightings
 #: Exit codes of ``explain``; 1 and 2 are taken by broken files and wrong usage.
 EXIT_CODES = {Action.ALLOW: 0, Action.ASK: 3, Action.FORBID: 4}
 UNUSABLE = 1
-#: The same for ``exit_code``, by the word in the JSON.
+#: Exit codes of ``exit_code``, by the word in the JSON.
 _DECISION_CODES = {"allow": 0, "prompt": 3, "forbidden": 4}
 NO_MATCH = 5
 
@@ -95,7 +95,7 @@ def _match_report(match: Match) -> dict[str, object]:
 def _shell_report(
     command: Sequence[str], policy: Policy, resolve: Resolver | None
 ) -> dict[str, object]:
-    """The same for every command of a script, with what only a closer look shows."""
+    """Report every command of a script, with what only the lenient reader finds."""
     plain = split(command)
     judged = plain or (tuple(command),)
     reports = [{"command": list(one), **_report(policy.matches(one, resolve))} for one in judged]

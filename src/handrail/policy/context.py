@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from handrail.policy.dangerous import Effect
 from handrail.policy.rules import Sandbox, normal_path
 
-#: Where a base name may stand for a path: directories only root writes to.
+#: Where a base name may stand for a path: directories that only root can write.
 TRUSTED_DIRECTORIES = (
     "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
 )  # fmt: skip
 
 
 class Approval(enum.Enum):
-    """When somebody is asked."""
+    """When the user is asked."""
 
     UNTRUSTED = "untrusted"
     ON_FAILURE = "on-failure"
@@ -38,10 +38,10 @@ class Granular:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What programs are found by: the environment a command gets, and where it runs."""
+    """How programs are found: the command's environment and working directory."""
 
     env: Mapping[str, str] = field(repr=False)
-    #: On this machine, so that its directories can be looked at.
+    #: On this machine, so that its directories can be examined.
     local: bool = True
 
 
@@ -56,23 +56,23 @@ class Situation:
     restricted: bool = True
     #: The caller asks to run outside the sandbox, or with more than it grants.
     escalates: bool = False
-    #: The shell scripts are run with; others are judged as commands of their own.
+    #: The shell that scripts are run with; others are judged as commands of their own.
     shell: str = "/bin/bash"
     trusted_directories: tuple[str, ...] = TRUSTED_DIRECTORIES
-    #: Nothing in here lends its name to a rule, whatever the line above says.
+    #: Programs below these never get a rule by base name, trusted directory or not.
     writable_roots: tuple[str, ...] = ()
     #: Reading commands run without a question under ``untrusted`` (an earlier behaviour).
     trust_known_safe: bool = False
-    #: Effects that are asked about although nothing else would.
+    #: Effects that need a question although nothing else does.
     ask_about: frozenset[Effect] = frozenset()
     #: What an allow rule without ``sandbox=`` means; the peer's rules mean OFF.
     unset_sandbox: Sandbox = Sandbox.KEEP
-    #: How a rule that leaves the sandbox is checked; None: its word is taken, nothing is run.
+    #: How a rule that leaves the sandbox is checked; None: not at all, nothing is run.
     lookup: Lookup | None = None
 
     @property
     def may_ask_to_escalate(self) -> bool:
-        """True if the question for more permissions may be put at all."""
+        """True if the user may be asked for more permissions at all."""
         if self.granular is not None:
             return self.granular.sandbox_approval
         return self.approval is not Approval.NEVER

@@ -98,7 +98,7 @@ def danger(argv: Sequence[str]) -> Danger | None:
 
 
 def command_danger(command: Argv) -> Danger | None:
-    """The same for one command that was already taken out of its script."""
+    """Like `danger`, for one command that was already taken out of its script."""
     return _danger(command, 0)
 
 
@@ -129,7 +129,7 @@ def _danger(argv: Argv, depth: int) -> Danger | None:
     if name == "env":
         return _danger(_behind_env(rest), depth + 1)
     if name == "trap":
-        # Counted as two wrappers: the action is a script, and the script is looked into.
+        # Counted as two wrappers: the action is a script, and the script is parsed.
         action = rest[1:2] if rest[:1] == ("--",) else rest[:1]
         return _danger(("bash", "-c", *action), depth + 1) if action else None
     if len(argv) == 3 and argv[1] in SCRIPT_FLAGS and name.split(".")[0] in SHELLS:
@@ -146,7 +146,7 @@ def _forces(arguments: Argv) -> bool:
 
 
 def _behind_env(words: Argv) -> Argv:
-    """The command behind ``env``; nothing if an option stands there whose form is not known."""
+    """The command behind ``env``; nothing if it has an option of unknown form."""
     for at, word in enumerate(words):
         if word == "--":
             return words[at + 1 :]

@@ -1,12 +1,12 @@
 """May this command run?  Allow, ask or forbid, with the reasons.
 
 Two readings of one argv meet here.  For *allow*, every command of a script must be known word by
-word (``shell_words``) and each be allowed; a base name stands for a path only in trusted
+word (``strict_reader``) and each be allowed; a base name stands for a path only in trusted
 directories.  For *forbid* and *ask*, one sighting anywhere is enough (``wrappers``), and a path in
-front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks,
-an argv that nothing was found in must also be read for certain (``guard``), else it is asked about.
+front of the name changes nothing.  The strictest finding decides.  Where a rule forbids or asks, an
+argv without findings must also be read for certain (``guard``), else it is asked about.
 
-Commands no rule knows fall to the approval setting:
+Commands without a rule are decided by the approval setting:
 
   ============  ==========  ==================  ==================  =======
   command is    untrusted   on request, bound   on request, free    never
@@ -16,8 +16,7 @@ Commands no rule knows fall to the approval setting:
   any other     ask         allow               allow               allow
   ============  ==========  ==================  ==================  =======
 
-(«bound»: files are restricted by a sandbox.)  Who is asked, and what happens then, is
-``orchestrator/``.
+(«bound»: files are restricted by a sandbox.)  Asking itself is done by ``orchestrator/``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from handrail.policy.wrappers import sightings
 if TYPE_CHECKING:
     from handrail.policy.guard.reading import Reading
 
-#: So many characters of a command are shown in a reason.
+#: Limit of characters of a command in a reason.
 SHOWN_LIMIT = 500
 
 
@@ -61,7 +60,7 @@ class Action(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """What a finding, or a verdict, rests on."""
+    """What a finding, or a verdict, is based on."""
 
     RULE = "a rule"
     DANGER = "a dangerous command"
@@ -83,9 +82,9 @@ class Finding:
     cause: Cause
     matches: tuple[Match, ...] = ()
     danger: Danger | None = None
-    #: True for what only the lenient reading shows.
+    #: True for what only the lenient reader finds.
     glimpsed: bool = False
-    #: Which part cannot be read, if the cause is that.
+    #: Which part cannot be read, if that is the cause.
     unclear: str | None = None
 
     @property
@@ -104,7 +103,7 @@ class Verdict:
     findings: tuple[Finding, ...] = field(default=(), repr=False)
     #: The rule to offer with the question: «always, for commands that start like this».
     proposed_prefix: Argv | None = None
-    #: The same for a question after the sandbox refused something.
+    #: The rule to offer with a question after the sandbox refused something.
     retry_prefix: Argv | None = None
     #: Why the sandbox is kept although a rule would leave it; None: no rule would, or it is left.
     withheld: str | None = None
@@ -130,12 +129,12 @@ def decide(
         sandbox = Sandbox.KEEP if withheld else sandbox
     leaves = situation.escalates and situation.restricted
     if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
-        # The rule lets it run, not leave: that is still the user's to grant.
+        # The rule lets it run, not leave the sandbox: the user still has to grant that.
         verdict = Verdict(Action.ASK, cause=Cause.ESCALATION, reason=withheld)
     if policy.lost and verdict.action is Action.ALLOW:
         verdict = _without_lost_rules(policy, situation)
     proposal = None
-    # No allow rule lifts a forbid, nor makes a script clearer.
+    # No allow rule overrides a forbid, nor makes a script clearer.
     held_by_rule = any(
         (f.by_rule and f.decision is not Decision.ALLOW) or f.cause is Cause.UNCLEAR
         for f in findings
@@ -169,12 +168,12 @@ def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
 
 
 def _without_lost_rules(policy: Policy, situation: Situation) -> Verdict:
-    """What a lost file forbade is unknown, so only a person may let anything run."""
+    """What a lost file forbade is unknown, so only the user may let anything run."""
     granular = situation.granular
-    nobody = situation.approval is Approval.NEVER or (granular is not None and not granular.rules)
+    silent = situation.approval is Approval.NEVER or (granular is not None and not granular.rules)
     names = ", ".join(policy.lost)
     return Verdict(
-        Action.FORBID if nobody else Action.ASK,
+        Action.FORBID if silent else Action.ASK,
         cause=Cause.LOST_RULES,
         reason=f"{names} cannot be read and seems to forbid something: nothing runs unattended"
         " until it is repaired",
@@ -189,7 +188,7 @@ def _commands(argv: Argv, situation: Situation) -> tuple[Argv, ...]:
     call = shell_call(argv)
     program = call.program if call else ""
     foreign = "/" in program and program != situation.shell and not situation.trusts(program)
-    # A shell from elsewhere may do anything with the script, so its words vouch for nothing.
+    # A shell from elsewhere may do anything with the script, so its words prove nothing.
     return (*commands, argv) if foreign else commands
 
 
@@ -231,7 +230,7 @@ def _fallback(command: Argv, situation: Situation) -> Finding:
 def _glimpsed(
     argv: Argv, policy: Policy, situation: Situation, known: Iterable[Finding]
 ) -> list[Finding]:
-    """Prompt and forbid rules met by anything the argv may start, beyond what is known."""
+    """Prompt and forbid rules that match anything the argv may start, beyond the known findings."""
     if all(rule.decision is Decision.ALLOW for rule in policy.rules):
         return []
     from handrail.policy.guard.reading import read
@@ -248,7 +247,7 @@ def _glimpsed(
                 reported[id(match.rule)] = decision
                 found.append(Finding(words, decision, Cause.RULE, (match,), glimpsed=True))
     unclear = reading.unclear or _launched(reading, policy)
-    # What a limit keeps from being read could be anything, so padding must not lift a rule.
+    # What exceeds a limit could be anything, so padding must not disable a rule.
     if seen.cut or any(len(word) > SCRIPT_LIMIT for word in argv):
         unclear = "it is longer or deeper than what is read"
     if not found and unclear:
@@ -335,7 +334,7 @@ def _rule_reason(argv: Argv, findings: Iterable[Finding]) -> str:
 
 
 def _shown(words: Words) -> str:
-    """The beginning of a command: a reason is read by people and models, and scripts are long."""
+    """The beginning of a command: people and models read a reason, and scripts are long."""
     text = " ".join("…" if word is None else shlex.quote(word) for word in words)
     return text if len(text) <= SHOWN_LIMIT else text[:SHOWN_LIMIT] + "…"
 
@@ -343,7 +342,7 @@ def _shown(words: Words) -> str:
 def _objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
     if situation.lookup is None:
         return None
-    # Few commands come here, and it looks at files.
+    # Rarely needed, and it examines files.
     from handrail.policy.trusted_program import objection
 
     return objection(argv, commands, situation)

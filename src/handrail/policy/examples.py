@@ -1,8 +1,8 @@
-"""The examples of a rule: ``match`` and ``not_match``, read as words and checked at load.
+"""The examples of a rule: ``match`` and ``not_match``, split into words and checked at load.
 
-An example is a rule's own test: a file whose rules do not do what their author wrote beside them
-is not used.  Pure; ``load.py`` calls it when a whole file was evaluated, so that a
-``host_executable`` further down counts.
+An example is a rule's own test: a file whose rules contradict their examples is not used.  Pure;
+``load.py`` calls it after evaluating a whole file, so that a ``host_executable`` further down
+counts.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from handrail.policy.rule_statements import RuleError
 from handrail.policy.rules import Argv, Policy, PrefixRule, Resolver
 
-#: What a backslash takes the meaning from inside double quotes (POSIX 2.2.3), newline apart.
+#: What a backslash escapes in double quotes (POSIX 2.2.3), newline apart.
 _ESCAPABLE = '$`"\\'
 _BLANKS = " \t\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What one ``prefix_rule`` promises about itself."""
+    """The examples of one ``prefix_rule``."""
 
     rules: tuple[PrefixRule, ...]
     match: tuple[Argv, ...] = ()
     not_match: tuple[Argv, ...] = ()
 
     def broken(self, policy: Policy, resolve: Resolver) -> str | None:
-        """The first promise that does not hold, as a sentence; None if all hold.
+        """The first example that does not hold, as a sentence; None if all hold.
 
-        ``policy`` gives the host lists; its rules do not count, an example has to be met by the
-        rule it stands beside.
+        ``policy`` gives the host lists; its rules do not count, an example has to match its own
+        rule.
         """
         own = Policy(self.rules, policy.hosts)
         for example in self.not_match:
@@ -62,10 +62,10 @@ def example_words(example: str | Sequence[str]) -> Argv:
 
 
 def split_words(text: str) -> Argv | None:
-    """``text`` as shell words, with quotes, backslashes and comments; None if quotes stay open.
+    """Split ``text`` into shell words, with quotes and comments; None if quotes stay open.
 
     Nothing is expanded and operators are ordinary characters.  The standard library's ``shlex``
-    differs from a shell in what a backslash does inside double quotes and before a newline.
+    differs from a shell in what a backslash does in double quotes and before a newline.
     """
     words: list[str] = []
     word: list[str] | None = None

@@ -1,10 +1,10 @@
-"""What the changing words of a script come to, as far as the script itself says.  Pure.
+"""Values of the expansions in a script, as far as the script itself determines them.  Pure.
 
-``X=rm; $X y``, ``$(echo rm) y`` and ``printf 'rm y' | sh`` all run ``rm y``, and everything that
-is needed to know it stands in the script.  This module follows values that are written down:
-assignments, loops over words, arguments of ``bash -c``, and the output of ``echo``, ``printf`` and
-``cat`` with a here-document.  Every assignment counts, wherever it stands: it serves *forbid* and
-*ask* only, so a value too many costs a question and a value too few to the guard.
+``X=rm; $X y``, ``$(echo rm) y`` and ``printf 'rm y' | sh`` all run ``rm y``, and the script has
+everything needed to know it.  This module follows literal values: assignments, loops over words,
+arguments of ``bash -c``, and the output of ``echo``, ``printf`` and ``cat`` with a here-document.
+Every assignment counts, wherever it is: it serves *forbid* and *ask* only, so a value too many
+costs a question and a missing one is left to the guard.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 Variables = Mapping[str, tuple[str, ...]]
 
-#: Values followed of one variable, and readings tried for one command.  One more is kept, as the
-#: sign that there are too many.
+#: Limit of values of one variable, and of readings of one command.  One more is kept, as the sign
+#: that there are too many.
 _MOST = 16
-#: Expansions inside expansions are followed this far.
+#: Nested expansions are followed this far.
 _DEPTH = 6
 #: Longer values are not followed.
 _LONGEST = 64 * 1024
@@ -61,7 +61,7 @@ class Expansions:
             self._substitute(inside)
 
     def _substitute(self, nodes: list[Node]) -> None:
-        """Inner ones first: each is looked at once, however deep they nest."""
+        """Inner ones first: each is read once, however deep they nest."""
         self._outputs.clear()
         for node in reversed(nodes):
             self._outputs[(node.id,)] = self._output(node.named_children)
@@ -85,7 +85,7 @@ class Expansions:
         return math.prod(len(self._words(node)) for node in nodes) > _MOST
 
     def output(self, nodes: Sequence[Node]) -> str | None:
-        """What the commands in these parts of the script print, as far as it stands there."""
+        """What the commands in these parts of the script print, as far as it is literal."""
         key = tuple(node.id for node in nodes)
         if key not in self._outputs:
             self._outputs[key] = self._output(nodes)
@@ -193,7 +193,7 @@ class Expansions:
         return [tuple(text.split()) for text in texts]
 
     def _texts(self, node: Node, depth: int) -> list[str]:
-        """What a word may be, before it is split; none if that stands nowhere."""
+        """What a word may be, before it is split; none if the script does not say."""
         literal = self._literal(node)
         if literal is not None:
             return [literal]
@@ -260,7 +260,7 @@ class Expansions:
 
 
 def _this_level(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes below these, without what stands in substitutions of its own."""
+    """The nodes below these, without those in nested substitutions."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

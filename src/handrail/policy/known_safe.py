@@ -1,8 +1,8 @@
 """Reading commands that earlier agents ran without a question.
 
-An option, not a default: the peer dropped the list, and an allow rule with the sandbox kept says
-the same in the open.  It judges what a command is by its words alone, base name included; who
-trusts a path is settled in ``decide.py``.
+An option, not a default: the peer dropped the list, and an allow rule that keeps the sandbox says
+the same explicitly.  It judges a command by its words alone, base name included; ``decide.py``
+decides which paths are trusted.
 
 The programs are data.  ``git`` was part of the list in one revision and not in the last one.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from handrail.policy.strict_reader import split
 
-#: Whatever they are given.  Not quite right as history had it (``uniq IN OUT`` writes), which is
-#: one reason why a known safe command keeps its sandbox.
+#: With any arguments.  Not quite right in that list (``uniq IN OUT`` writes), which is one reason
+#: why a known safe command keeps its sandbox.
 ALWAYS = frozenset({
     "cat", "cd", "cut", "echo", "expr", "false", "grep", "head", "id", "ls", "nl", "numfmt",
     "paste", "pwd", "rev", "seq", "stat", "tac", "tail", "tr", "true", "uname", "uniq", "wc",
@@ -27,7 +27,7 @@ ALWAYS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """Safe unless one of these words is there, or one that starts like this."""
+    """Safe unless one of these words, or of these prefixes, is among the arguments."""
 
     words: frozenset[str]
     starts: tuple[str, ...] = ()

@@ -26,11 +26,11 @@ from handrail.policy.rules import Argv, HostExecutable, NetworkRule, PrefixRule,
 if TYPE_CHECKING:
     import starlark
 
-#: A file is asked for its end every thousand instructions; this many times it may say «not yet».
+#: The engine checks for an end every thousand instructions; this many checks are allowed.
 STEP_LIMIT = 20_000
-#: Stands for an optional text that was not given: an explicit None is an error, as in the peer.
+#: Default of an optional text: an explicit None is an error, as in the peer.
 UNSET = "\0"
-#: Standing in for the real path inside the engine, so that its reports can be read back.
+#: The path given to the engine, so that its reports can be parsed.
 _MODULE = "rules"
 _PRELUDE = """
 def _statements(native, stack, unset):
@@ -79,9 +79,9 @@ _FRAME = re.compile(rf"^  \* {_MODULE}:(\d+), in ", re.MULTILINE)
 _PLACE = re.compile(rf"^ --> {_MODULE}:(\d+):(\d+)$", re.MULTILINE)
 _SENTENCE = re.compile(r"^error: (.*?)(?=\n --> |\Z)", re.MULTILINE | re.DOTALL)
 
-#: A string with what Starlark says its type is; the string is empty for other types.
+#: A Starlark type and the string, which is empty for other types.
 _Kind = tuple[str, str]
-#: The same one level up: type, the string in a list, the elements if it is a list.
+#: One level up: type, the string in a list, the elements if it is a list.
 _Nested = tuple[str, list[str], list[_Kind]]
 
 
@@ -131,7 +131,7 @@ class _NetworkCall(msgspec.Struct):
 def read_statements(text: str, path: str) -> Statements:
     """Evaluate one file; examples are collected, not yet checked.
 
-    Raises RulesFileError with the place of the first mistake.
+    Raises RulesFileError with the position of the first mistake.
     """
     import starlark
 
@@ -200,7 +200,7 @@ def _module_with_statements(native: Callable[[str, str, object], None]) -> starl
 
 
 def _take(found: Statements, name: str, arguments: object, source: Source) -> None:
-    """File one statement under its kind."""
+    """Add one statement to the list of its kind."""
     if name == "prefix_rule":
         call = msgspec.convert(arguments, _PrefixCall)
         rules = prefix_rules(
@@ -263,7 +263,7 @@ def _innermost_line(stack: str) -> int:
 
 
 def _located(report: str, path: str) -> RulesFileError:
-    """The engine's report, cut down to its sentence and its place in the file."""
+    """The engine's report, reduced to its sentence and its position in the file."""
     sentence = _SENTENCE.search(report)
     message = sentence.group(1).strip() if sentence else report.strip()
     message = message.replace("prelude.", "")

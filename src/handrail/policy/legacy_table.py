@@ -1,8 +1,8 @@
-"""The table of the first generation, kept as a mode of its own.
+"""The decision table of the first generation, as a separate mode.
 
-Agents that were built against it expect three things today's table no longer says: reading
-commands and commands approved for the session run at once and outside the sandbox, «untrusted»
-asks for everything else, and a sandbox that does not exist turns into a question or a refusal.
+Agents that were built against it expect three things today's table no longer says: reading commands
+and commands approved for the session run at once and outside the sandbox, «untrusted» asks for
+everything else, and a missing sandbox turns into a question or a refusal.
 
 Pure; the caller keeps the approvals and knows whether this machine has a sandbox.
 """
@@ -20,7 +20,7 @@ from handrail.policy.known_safe import is_known_safe
 from handrail.policy.rules import Argv, Sandbox
 from handrail.policy.strict_reader import split
 
-#: ``rm`` as its first argument said it then.
+#: First arguments of ``rm`` that counted as forced then.
 _FORCED = frozenset({"-f", "-rf", "-Rf", "-fr", "-fR", "--force"})
 _GIT_VERBS = frozenset({"reset", "rm"})
 
@@ -33,7 +33,7 @@ class SeedAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeedVerdict:
-    """What to do, in which sandbox, and whether a refusal of the sandbox may be put to the user."""
+    """What to do, in which sandbox, and whether the user may be asked after a sandbox refusal."""
 
     action: SeedAction
     sandbox: Sandbox
@@ -54,8 +54,8 @@ def decide_seed_era(
 ) -> SeedVerdict:
     """The verdict of the first generation.
 
-    ``approved``: this very command was approved for the session.  ``first_list`` takes the list
-    of dangerous commands of that time instead of today's.
+    ``approved``: this command was approved for the session.  ``first_list`` takes the list of
+    dangerous commands of that time instead of today's.
     """
     outside = SeedVerdict(SeedAction.RUN, Sandbox.OFF)
     ask = SeedVerdict(SeedAction.ASK, Sandbox.OFF)
@@ -82,7 +82,7 @@ def decide_seed_era(
 
 
 def first_danger(argv: Sequence[str]) -> bool:
-    """The list of that time: forced ``rm`` and what takes work back in git, in plain scripts."""
+    """The list of that time: forced ``rm`` and what discards work in git, in plain scripts."""
     return any(_first_danger(command) for command in split(argv) or (tuple(argv),))
 
 

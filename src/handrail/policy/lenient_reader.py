@@ -1,12 +1,12 @@
 """Every command that can be seen in a script: the lenient reader, for *forbid* and *ask*.
 
-Where ``shell_words.plain_commands`` gives up at the first redirection or variable, this one goes
-on: a forbid that a trailing ``> log`` could lift would be none.  It looks through redirections,
-assignments, negation, groups, control flow, functions and substitutions, undoes quotes and
-escapes, and reads on around syntax errors, because a shell runs the lines before one.
+Where ``strict_reader.plain_commands`` gives up at the first redirection or variable, this one goes
+on: a trailing ``> log`` must not disable a forbid.  It looks through redirections, assignments,
+negation, groups, control flow, functions and substitutions, undoes quotes and escapes, and reads on
+around syntax errors, because a shell runs the lines before one.
 
-What only the run can tell (variables, globs, substitutions) becomes ``None``, any number of
-words.  Nothing found here ever allows anything.
+What only the run can tell (variables, globs, substitutions) becomes ``None``, any number of words.
+Nothing found here ever allows anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BUILTINS = frozenset({"declaration_command", "unset_command"})
 _NO_VARIABLES: Variables = {}
-#: So many parts of a pipe before a command are looked at.
+#: Limit of pipe parts before a command that are read.
 _MOST_SOURCES = 8
 
 
@@ -35,11 +35,11 @@ class Glimpse:
 
     words: Words
     stdin: str | None = None
-    #: What it is given as files made on the spot: ``<(echo x)``.
+    #: Its process substitutions: ``<(echo x)``.
     files: tuple[str, ...] = ()
     #: Its words have more readings than are tried.
     many: bool = False
-    #: More is piped into it than is looked at.
+    #: More is piped into it than is read.
     far: bool = False
 
 
@@ -60,8 +60,8 @@ class Glimpses:
 def glimpses(script: str, given: Variables = _NO_VARIABLES) -> Glimpses:
     """Every command that can be seen in the script, in source order.
 
-    Behind them come the same commands with other readings of their words, where the script
-    itself says what a variable or a substitution is.  ``given`` are values from outside.
+    After them come the same commands with other readings of their words, if the script itself says
+    what a variable or a substitution is.  ``given`` are values from outside.
     """
     tree = syntax_tree(script)
     if tree is None:
@@ -92,7 +92,7 @@ class _Place:
     node: Node
     redirects: tuple[Node, ...] = ()
     sources: tuple[Node, ...] = ()
-    #: There are more of them.
+    #: There are more parts than are kept.
     far: bool = False
 
 
@@ -115,7 +115,7 @@ def _below(place: _Place) -> Iterator[_Place]:
         mine = tuple(child for child in children if child.type in REDIRECTS)
         for child in children:
             if child.type == "heredoc_redirect":
-                # ``cat <<E | sh``: the grammar counts the rest of the line to the redirection.
+                # ``cat <<E | sh``: the grammar attaches the rest of the line to the redirection.
                 body = [part for part in child.children if part.type == "heredoc_body"]
                 before = [part for part in children if part.type not in REDIRECTS]
                 fed = (*body, *before)
@@ -138,7 +138,7 @@ def _below(place: _Place) -> Iterator[_Place]:
 
 
 def _glimpse(node: Node, data: bytes) -> Glimpse | None:
-    """The command this very node stands for, if it is one of the odd ones."""
+    """The command of this very node, if it is one of the unusual kinds."""
     if node.type in _BUILTINS and node.children:
         name = node_text(node.children[0], data)
         arguments = [literal_value(child, data) for child in node.children[1:] if child.is_named]
@@ -152,14 +152,14 @@ def _glimpse(node: Node, data: bytes) -> Glimpse | None:
 
 
 def _command(place: _Place, data: bytes, values: Expansions) -> list[Glimpse]:
-    """A command as it stands there, and its other readings."""
+    """A command as written, and its other readings."""
     children = place.node.children
     redirects = [child for child in children if child.type in REDIRECTS]
     redirects += place.redirects
     arguments = [
         child for child in children if child.type == "command_name" or child.type in ARGUMENTS
     ]
-    # The grammar counts words behind a redirection to the redirection, bash to the command.
+    # The grammar attaches words behind a redirection to the redirection, bash to the command.
     for redirect in redirects:
         arguments.extend(_arguments_behind(redirect))
     stdin = None
@@ -197,7 +197,7 @@ def _arguments_behind(redirect: Node) -> list[Node]:
 
 
 def _joined(nodes: list[Node], data: bytes) -> Words:
-    """The values of these words; a continued line without a blank makes one of two."""
+    """The values of these words; a continued line without a blank joins two."""
     words: list[str | None] = []
     end = -1
     for node in nodes:

@@ -1,7 +1,7 @@
-"""The engine of ``handrail policy lint``: what is wrong, or not as meant, in rules files.
+"""Implements ``handrail policy lint``: what is wrong, or not as meant, in rules files.
 
-Errors keep a file from being used; warnings are rules that say more, or less, than they seem to.
-Fit for continuous integration: exit code 1 for errors, with ``strict`` for warnings as well.
+Errors make a file unusable; warnings are rules that say more, or less, than they seem to.  For
+continuous integration: exit code 1 for errors, with ``strict`` for warnings as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, Policy, PrefixRule, Sandbox, Source
 
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
-#: What shells and older tools would read as a pattern; here it is only a character.
+#: What shells and older tools would read as a pattern; here it is literal.
 _GLOB = re.compile(r"[*?]|\[.*\]")
 
 
@@ -50,7 +50,7 @@ class LintResult:
         return sum(remark.severity is Severity.ERROR for remark in self.remarks)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 if the files may be used; with ``strict``, only if there is nothing to remark."""
+        """0 if the files may be used; with ``strict``, only if there are no remarks."""
         return int(bool(self.remarks) if strict else self.errors > 0)
 
     def text(self) -> str:
@@ -62,7 +62,7 @@ class LintResult:
 
 
 def lint(paths: Sequence[str]) -> LintResult:
-    """Look through these files, in the order they would be loaded."""
+    """Check these files, in the order they would be loaded."""
     remarks: list[Remark] = []
     policy = Policy()
     for path in paths:
@@ -150,8 +150,8 @@ def _host_remarks(policy: Policy) -> Iterator[Remark]:
 
 
 def _cover_remarks(policy: Policy) -> Iterator[Remark]:
-    """Programs forbidden as a whole whose file cannot be covered, since it has other names too."""
-    from handrail.policy import program_files  # which looks at this machine
+    """Programs forbidden as a whole that cannot be covered: their file has other names too."""
+    from handrail.policy import program_files  # it examines this machine
 
     files = program_files.ProgramFiles()
     path, home = os.environ.get("PATH"), os.environ.get("HOME")

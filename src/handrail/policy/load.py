@@ -22,13 +22,13 @@ from handrail.policy.rules import HostExecutable, Policy, Resolver, normal_path
 SUFFIX = ".rules"
 #: Larger files are refused before anything is parsed.
 SIZE_LIMIT = 4 * 1024 * 1024
-#: What tells that a file, broken as it is, wanted to hold something back.
+#: Words that show that a broken file meant to forbid or prompt.
 _HOLDS_BACK = re.compile(r"\b(forbidden|prompt|deny)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One folder of rules files.  ``name`` is for people: system, user, project."""
+    """One directory of rules files.  ``name`` is for people: system, user, project."""
 
     name: str
     folder: str
@@ -37,7 +37,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that was left out, and whether it seems to forbid or question something."""
+    """A file that was left out, and whether it seems to forbid or prompt for something."""
 
     error: RulesFileError
     holds_back: bool
@@ -70,13 +70,13 @@ def parse_rules(
 ) -> Policy:
     """The policy of one file's text; raises RulesFileError at its first mistake.
 
-    ``earlier`` are host lists of the files before, which examples may rely on.
+    ``earlier`` are host lists of earlier files, which examples may rely on.
     """
     return _checked(read_statements(text, path), earlier or {})
 
 
 def load_files(paths: Iterable[str]) -> Policy:
-    """The policy of these very files; the first broken or missing one raises RulesFileError."""
+    """The policy of exactly these files; the first broken or missing one raises RulesFileError."""
     policy = Policy()
     for path in paths:
         policy = policy.merged(parse_rules(read_text(path), path, policy.hosts))
@@ -86,7 +86,7 @@ def load_files(paths: Iterable[str]) -> Policy:
 def load_layers(layers: Sequence[Layer], *, administrator_only: bool = False) -> Loaded:
     """The policy of all layers, without the files that are broken.
 
-    Raises RulesFileError for an unreadable folder or file and for a broken administrator file.
+    Raises RulesFileError for an unreadable directory or file and for a broken administrator file.
     """
     policy = Policy()
     problems: list[Problem] = []
@@ -106,7 +106,7 @@ def load_layers(layers: Sequence[Layer], *, administrator_only: bool = False) ->
 
 
 def rules_files(folder: str) -> list[str]:
-    """The rules files of a folder, by name; none if the folder does not exist."""
+    """The rules files of a directory, by name; none if the directory does not exist."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _checked(statements: Statements, earlier: Mapping[str, HostExecutable]) -> P
 
 
 def read_text(path: str) -> str:
-    """The text of a rules file; raises RulesFileError if it cannot be had."""
+    """The text of a rules file; raises RulesFileError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE_LIMIT + 1)

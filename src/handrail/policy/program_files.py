@@ -1,11 +1,11 @@
 """The files of programs that are forbidden as a whole, on this machine.
 
-A rule like ``prefix_rule(["zap"], decision="forbidden")`` speaks of a name; a sandbox can cover the
-file that the name leads to, and then no script, however it is written, runs or copies it.  Further
+A rule like ``prefix_rule(["zap"], decision="forbidden")`` is about a name; a sandbox can cover the
+file that the name leads to, and then no script, however it is written, runs or copies it.  Other
 names of that file (``sudoedit`` of ``sudo``) are covered with it.  A file that is many programs
 (busybox), or for which the name is only a link to another program (``python`` to ``python3.12``),
-is left alone: covering it would take programs away that are not forbidden.  Names in directories
-that a command can write do not count, else it could uncover a program by giving it more names.
+is not covered: that would remove programs that are not forbidden.  Names in directories that a
+command can write do not count, else it could uncover a program by giving it more names.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from handrail.policy.context import TRUSTED_DIRECTORIES
 from handrail.policy.rules import Decision, Policy
 
-#: Entries of writable directories that are looked at for further links to a file.
+#: Limit of entries of writable directories that are searched for hard links to a file.
 _MOST_ENTRIES = 20_000
 
-#: A file with so many other names is many programs, and so is one that is ``sh`` as well.
+#: A file with this many other names is many programs, and so is one that is ``sh`` as well.
 _MANY_NAMES = 16
 
 _Inode = tuple[int, int]
@@ -42,7 +42,7 @@ def search_directories(path: str | None, home: str | None, cwd: str) -> tuple[st
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name leads to: files to cover, and (file, other name) for those left alone."""
+    """What a name leads to: files to cover, and (file, other name) for those not covered."""
 
     covered: tuple[str, ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
@@ -50,7 +50,7 @@ class Found:
 
 @dataclass(slots=True)
 class ProgramFiles:
-    """Finds such files; remembers the names in a directory until the directory changes."""
+    """Finds such files; caches the names in a directory until the directory changes."""
 
     _names: dict[str, tuple[tuple[int, ...], dict[_Inode, set[str]]]] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class ProgramFiles:
         needed: Iterable[str] = (),
         also: Sequence[str] = (),
     ) -> Found:
-        """The files these names lead to.  ``needed`` are programs that the run itself begins with.
+        """The files these names lead to.  ``needed`` are programs that the run itself starts with.
 
         ``writable``: directories that commands may write in, with everything below.  ``also``:
         further names that are forbidden as a whole.
@@ -108,7 +108,7 @@ class ProgramFiles:
                 try:
                     leads_to = entry.stat() if entry.is_symlink() else None
                 except OSError:
-                    continue  # to nothing
+                    continue  # a dangling link
                 if leads_to is None:
                     inode = status.st_dev, entry.inode()
                 else:
@@ -119,7 +119,7 @@ class ProgramFiles:
 
 
 def _is_many_programs(path: str, others: set[str], forbidden: set[str]) -> bool:
-    """Whether covering a file would take programs away that have names of their own."""
+    """Whether covering a file would remove programs with other names."""
     if os.path.basename(os.path.realpath(path)) in forbidden:
         return len(others) >= _MANY_NAMES or "sh" in others
     return bool(others)
@@ -134,7 +134,7 @@ def _candidates(names: Sequence[str], directories: Sequence[str]) -> Iterator[st
 
 
 def _look(path: str) -> tuple[int, _Inode] | None:
-    """How many links a regular file has, and which it is; None for anything else."""
+    """Link count and identity of a regular file; None for anything else."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -145,7 +145,7 @@ def _look(path: str) -> tuple[int, _Inode] | None:
 
 
 def _hard_links(inode: _Inode, places: Iterable[str]) -> Iterator[str]:
-    """Further names of a file: in these directories and below them, as far as that is bounded."""
+    """Further names of a file in these directories and below them, within a bound."""
     todo = [os.path.realpath(place) for place in dict.fromkeys(places)]
     seen: set[str] = set()
     left = _MOST_ENTRIES

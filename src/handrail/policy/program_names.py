@@ -1,6 +1,6 @@
 """Programs by what they do with code that is not theirs, as data beside ``programs.py``.  Pure.
 
-``plain_name`` takes a version off a name, so that one entry speaks for all of them.
+``plain_name`` removes the version from a name, so that one entry covers all of them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ INTERPRETERS: dict[str, frozenset[str]] = {
         frozenset[str](),
     ),
 }  # fmt: skip
-#: Programs that run what stands in the directory they are started in, or in files they are given:
-#: settings of a repository, build files, tests, plugins.
+#: Programs that run code from their working directory, or from files they are given: settings of a
+#: repository, build files, tests, plugins.
 _FINDS_CODE = frozenset({
     # versions and hooks
     "git", "hg", "svn", "jj", "bzr", "gh", "glab", "pre-commit", "lefthook", "direnv", "mise",
@@ -79,7 +79,7 @@ _FINDS_CODE = frozenset({
     # editors and debuggers
     "vim", "vi", "nvim", "emacs", "gdb", "lldb", "screen", "tmux",
 })  # fmt: skip
-#: Names a shell does not look for in PATH, and that leave the meaning of others alone.
+#: Builtins, not looked up in PATH, that do not change the meaning of other names.
 BUILTINS = frozenset({
     "!", "[", ":", "bg", "break", "builtin", "caller", "cd", "command", "continue", "dirs",
     "disown", "echo", "exec", "exit", "false", "fg", "getopts", "help", "jobs", "kill", "let",
@@ -93,7 +93,7 @@ CHANGES_LOOKUP = frozenset({
     "mapfile", "read", "readarray", "readonly", "set", "shopt", "source", "trap", "typeset",
     "unalias", "unset",
 })  # fmt: skip
-#: Variables whose value is code, or where code is taken from, for every program or for many.
+#: Variables that hold code, or where code is loaded from, for every program or for many.
 CODE_VARIABLES = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "GIT_DIR", "GIT_EXEC_PATH",
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR", "PYTHONPATH", "PYTHONHOME",

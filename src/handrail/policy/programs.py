@@ -1,7 +1,7 @@
 """Programs that run other programs, as data: where their own words end and a command's begin.
 
 Which options take a value, how many words come first, which options carry a whole script.
-``wrappers.py`` reads them.
+``wrappers.py`` uses them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: Shells by file name; more than the strict reader takes apart, since seeing is free here.
+#: Shells by file name; more than the strict reader parses, since seeing is free here.
 SHELLS = frozenset(
     {"bash", "sh", "zsh", "dash", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"}
 )
@@ -103,7 +103,7 @@ WRAPPERS: dict[str, Wrapper] = {
     # project runners
     "npx": wrapper_of("p c --package"),
 }
-#: The same with a verb: ``uv run X``.
+#: Wrappers with a verb: ``uv run X``.
 VERB_WRAPPERS: dict[tuple[str, str], Wrapper] = {
     ("uv", "run"): wrapper_of("p --with --python --project --directory --env-file --extra --group"),
     ("handrail", "run"): wrapper_of("--sandbox --at --token-file --timeout --cwd --env"),

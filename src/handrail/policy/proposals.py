@@ -1,6 +1,6 @@
 """Which rule to offer with a question: «yes, and always for commands that start like this».
 
-Some prefixes are never offered nor taken, because what may follow them is almost anything:
+Some prefixes are never offered nor accepted, because almost anything may follow them:
 
   an interpreter or a shell without its program       ``python3.11 -X dev``, ``bash -xc``
   a wrapper without a narrow command behind it        ``env -i``, ``timeout 5``, ``sudo -n bash``
@@ -57,8 +57,8 @@ _RUNS_ANYTHING = frozenset({
 }) | READS_SCRIPT  # fmt: skip
 #: Of those above: a first operand names what is run, and the rest are its arguments.
 _NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
-#: Programs with verbs beyond those whose options are known, and programs that change any file:
-#: nothing is said before their first operand.
+#: Programs with verbs beyond those whose options are known, and programs that change any file: a
+#: prefix without an operand says nothing.
 _NEEDS_OPERAND = frozenset({
     "rm", "cp", "mv", "ln", "dd", "tee", "install", "chmod", "chown", "curl", "wget", "apt",
     "apt-get", "dnf", "yum", "brew", "pacman", "apk", "aws", "gcloud", "az", "ansible-playbook",

@@ -1,7 +1,7 @@
 """What a rules file may say: the three statements, checked and normalised.
 
-Pure: ``load.py`` hands over plain values and gets rules or ``RuleError``; the place in the
-file is added there.
+Pure: ``load.py`` passes plain values and gets rules or ``RuleError``, and adds the position in the
+file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DECISIONS = {decision.word: decision for decision in Decision}
 SANDBOXES = {choice.value: choice for choice in Sandbox}
 #: Network rules were written with «deny» before they joined this language.
 NETWORK_DECISIONS = {**DECISIONS, "deny": Decision.FORBIDDEN}
-#: Spelling in a file -> protocol.  The two ``connect`` forms are what proxies call it.
+#: Spelling in a file -> protocol.  The two ``connect`` forms are names that proxies use.
 PROTOCOLS = {
     "http": "http",
     "https": "https",
@@ -74,7 +74,7 @@ def prefix_rules(
 def host_executable(
     name: str, paths: Sequence[str], source: Source | None = None
 ) -> HostExecutable:
-    """Which absolute paths may stand for a bare name; doubles are dropped."""
+    """Which absolute paths may stand for a bare name; duplicates are dropped."""
     if name in ("", ".", "..") or "/" in name:
         raise RuleError(f"host_executable needs a bare program name, not {name!r}")
     kept: dict[str, None] = {}

@@ -1,16 +1,16 @@
 """What a rule is, what it matches, and how several of them add up.
 
 Three kinds, named as in a rules file: ``prefix_rule`` (a command that starts like this),
-``host_executable`` (which absolute paths may stand for a bare name) and ``network_rule`` (a host
-to connect to or not).  ``rule_statements.py`` makes them from what a file says.  Prefix rules only
-add up: of all that match, the strictest decides, so neither order nor a later file can relax an
-earlier forbid.
+``host_executable`` (which absolute paths may stand for a bare name) and ``network_rule`` (a host to
+connect to or not).  ``rule_statements.py`` makes them from what a file says.  Prefix rules only add
+up: of all that match, the strictest decides, so neither order nor a later file can relax an earlier
+forbid.
 
 Tokens compare exactly: no globs, no regular expressions, no case folding.
 
-There is one thing the peer's language lacks: ``sandbox="keep"`` or ``"off"``.  There an allowed
-command leaves the sandbox; here «may run» and «may run outside» are two questions, and a rule
-that says nothing about the second keeps the sandbox.
+One thing the peer's language lacks: ``sandbox="keep"`` or ``"off"``.  There an allowed command
+leaves the sandbox; here «may run» and «may run outside» are two questions, and a rule that says
+nothing about the second keeps the sandbox.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import cached_property
 Argv = tuple[str, ...]
 #: One command as far as it is known before it runs: ``None`` stands for any number of words.
 Words = tuple["str | None", ...]
-#: Gives the absolute, normalised path of a program named on a command line; None: do not look.
+#: Returns the absolute, normalised path of a program on a command line; None: do not resolve.
 Resolver = Callable[[str], "str | None"]
 
 
@@ -142,7 +142,7 @@ class Policy:
         return {first: tuple(rules) for first, rules in index.items()}
 
     def extended(self, rules: Iterable[PrefixRule]) -> Policy:
-        """This policy with more rules behind."""
+        """This policy with more rules appended."""
         return Policy((*self.rules, *rules), self.hosts, self.network, self.lost)
 
     def merged(self, later: Policy) -> Policy:
@@ -174,11 +174,11 @@ class Policy:
         return self._matching(argv, name, path)
 
     def refusals(self, words: Words) -> tuple[tuple[Match, bool], ...]:
-        """The prompt and forbid rules a half-known command meets, each with «for certain».
+        """The prompt and forbid rules that a partly known command matches, each with «for certain».
 
-        Both the name as written and its base name count, whatever else matches: a path in front
-        of a program is no way around a forbid.  Unknown words are first left out (certain), then
-        taken for anything (not certain).
+        Both the name as written and its base name count, whatever else matches: a path in front of
+        a program does not avoid a forbid.  Unknown words are first left out (certain), then taken
+        for anything (not certain).
         """
         name = words[0] if words else None
         if not name:

@@ -1,14 +1,14 @@
 """Shell scripts -> the commands in them, read with the tree-sitter bash grammar.
 
-This is the strict reader, for *allow*: ``plain_commands`` gives either the exact words of every
+This is the strict reader, for *allow*: ``plain_commands`` returns either the exact words of every
 command the script can run, or None, «cannot tell».  Anything but plain words joined by ``&&``,
 ``||``, ``;``, ``|`` and newlines gives None.  Its lenient counterpart, for *forbid* and *ask*, is
-``lenient_reader.py``.  ``literal_commands`` stands in between: what the peer's list of dangerous
-commands looks at, kept apart because its blind spots are part of compatible behaviour.
+``lenient_reader.py``.  ``literal_commands`` is in between: what the peer's list of dangerous
+commands examines, kept apart because its blind spots are part of compatible behaviour.
 
 The grammar is not bash.  It takes ``\\r``, form feeds and backslash-space for white space, and a
-backslash-newline inside a word for a separator, where bash makes them part of the word or joins
-it.  Therefore the plain reader also checks every byte *between* the words (``_gaps_are_plain``).
+backslash-newline in a word for a separator, where bash makes them part of the word or joins it.
+Therefore the plain reader also checks every byte *between* the words (``_gaps_are_plain``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from handrail.policy.rules import Argv
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Programs whose ``-c SCRIPT`` is taken apart, and the spellings of that flag.
+#: Programs whose ``-c SCRIPT`` is parsed, and the spellings of that flag.
 SHELLS = frozenset({"bash", "zsh", "sh"})
 SCRIPT_FLAGS = frozenset({"-c", "-lc"})
 
@@ -120,7 +120,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _gaps_are_plain(root: Node, data: bytes) -> bool:
-    """True if only blanks and continued lines stand between the words, and join none of them."""
+    """True if only blanks and continued lines are between the words, and join none of them."""
     end, after_word, joined_to = 0, False, None
     for node, whole in _pieces(root):
         gap = data[end : node.start_byte].decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Whether a name leads to the program a rule means, before a rule takes it out of the sandbox.
+"""Check that a name leads to the program a rule means, before the rule takes it out of the sandbox.
 
 A rule with ``sandbox="off"`` is about a program.  Commands write files, so a program of that name
 may be theirs: in a directory that PATH names first, or behind a link.  And some programs run what
@@ -6,7 +6,7 @@ they find in the directory they are started in: a repository's settings, a Makef
 these the rule allows the run and keeps the sandbox; leaving it is asked.  What leaves gets a PATH
 without the directories that commands can write: the program may start others by their names.
 
-Looks at the file system of this machine, and only for a command that a rule would let out.
+Examines the file system of this machine, and only for a command that a rule would let out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from handrail.policy.wrappers import sightings
 _Identity = tuple[int, int]
 #: What shells search where nothing says otherwise.
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: As many links as the kernel follows in one path.
+#: The kernel's limit of links in one path.
 _MOST_LINKS = 40
 #: As many scripts as the kernel follows by their first lines.
 _MOST_INTERPRETERS = 5
@@ -76,7 +76,7 @@ def clean_path(situation: Situation) -> str | None:
 
 
 class _Judgement:
-    """One call: where it starts, what it gets, and what commands can write."""
+    """One call: where it starts, its environment, and what commands can write."""
 
     def __init__(self, argv: Argv, situation: Situation, lookup: Lookup) -> None:
         self._argv = argv
@@ -97,7 +97,7 @@ class _Judgement:
         return directory.startswith("/") and self._directory(directory) is None
 
     def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
-        """Everything that speaks against it."""
+        """All objections to it."""
         if self._argv and is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
         # What tells one program to run another is not what the rule is about.
@@ -123,7 +123,7 @@ class _Judgement:
                     yield f"{name} names {word}, where commands can write"
 
     def _starting_shell(self, shell: str) -> Iterator[str]:
-        """The shell that runs the commands: what it is, and what it reads before them."""
+        """Check the shell that runs the commands: what it is, and what it reads before them."""
         if shell != self._shell:
             yield from self._program(shell)
         elif self._is_writable(shell):
@@ -159,7 +159,7 @@ class _Judgement:
                 yield from self._surroundings(name, (*command, *words), moved=moved)
 
     def _surroundings(self, name: str, words: Words, *, moved: bool) -> Iterator[str]:
-        """The directory, the files it is given, and the user's own settings for it."""
+        """Check the directory, the files it is given, and the user's own settings for it."""
         program = plain_name(name)
         reads = f"`{program}` runs what it finds in its working directory"
         if moved:
@@ -243,7 +243,7 @@ class _Judgement:
         return "it is run by a script that is run by a script, and so on"
 
     def _directory(self, path: str) -> str | None:
-        """Why what lies in this directory may be a command's work; None: it is not."""
+        """Why a command may have made what is in this directory; None: it cannot."""
         path = normal_path(path)
         if self._is_writable(path):
             return "commands can write there"
@@ -254,7 +254,7 @@ class _Judgement:
         return self._way(path)
 
     def _way(self, path: str) -> str | None:
-        """The same for every directory and every link on the way to ``path``."""
+        """Like `_directory`, for every directory and every link on the way to ``path``."""
         if not self._local:
             return None
         for at, found in _steps(path):
@@ -271,7 +271,7 @@ class _Judgement:
         return None
 
     def _is_writable(self, path: str) -> bool:
-        """Whether a sandboxed command may write there, by this name or by where it leads."""
+        """Whether a sandboxed command may write there, by this name or its target."""
         path = normal_path(path, self._cwd)
         names = {path, os.path.realpath(path)} if self._local else {path}
         if any(_below(name, root) for name in names for root in self._roots):
@@ -345,7 +345,7 @@ def _places(word: str) -> Iterator[str]:
 
 
 def _steps(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything that is passed on the way to ``path``, links and where they lead among it."""
+    """Every component on the way to ``path``, links and their targets included."""
     rest = _parts(path)
     at, links = "/", 0
     while rest:

@@ -1,4 +1,4 @@
-"""What a word of a script is when its command starts, where the word itself says so.  Pure.
+"""The value of a word when its command starts, if the word itself determines it.  Pure.
 
 Quotes and escapes are undone; what only the run can tell is None.
 """
@@ -33,7 +33,7 @@ _ANSI_LETTERS = {
 
 
 def literal_value(node: Node, data: bytes) -> str | None:
-    """What the word will be when the command starts; None if only the run can tell."""
+    """The word's value when the command starts; None if only the run can tell."""
     text = node_text(node, data)
     if node.type in ("word", "number"):
         bare = _ESCAPE.sub("", text)
@@ -60,7 +60,7 @@ def _concatenated(node: Node, data: bytes) -> str | None:
 
 
 def unquoted(text: str) -> str:
-    """The inside of a double-quoted string, its escapes undone."""
+    """The content of a double-quoted string, its escapes undone."""
     return _QUOTED_ESCAPE.sub(_unescaped, text)
 
 

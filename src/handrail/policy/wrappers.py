@@ -1,8 +1,8 @@
-"""Programs that run other programs: what stands behind ``sudo``, ``timeout``, ``bash -c``, ...
+"""Programs that run other programs: the command behind ``sudo``, ``timeout``, ``bash -c``, ...
 
-``sightings`` gives every command an argv may start, itself first, through wrappers and scripts
-of any nesting (bounded).  Like ``lenient_reader.py`` it serves forbid and ask only; what it
-misses the guard asks about, what it sees too much costs a question.
+``sightings`` returns every command an argv may start, itself first, through wrappers and scripts of
+any nesting (bounded).  Like ``lenient_reader.py`` it serves forbid and ask only; the guard asks
+about what it misses, and what it sees too much costs a question.
 
 The programs themselves are data, in ``programs.py``.
 """
@@ -39,11 +39,11 @@ from handrail.policy.programs import (
 )
 from handrail.policy.rules import Words
 
-#: Wrappers inside wrappers are followed this far; deeper ones leave the picture unclear.
+#: Nested wrappers are followed this far; deeper ones are unclear.
 DEPTH_LIMIT = 32
-#: So many different commands are noted for one argv.
+#: Limit of different commands recorded for one argv.
 SIGHTING_LIMIT = 5000
-#: So many words of a program with unknown options may be its command.
+#: Limit of words of a program with unknown options that may be its command.
 FLAGS_LIMIT = 200
 
 
@@ -76,7 +76,7 @@ def sightings(argv: Words) -> Sightings:
 def _look(
     command: Glimpse, variables: Variables, depth: int, search: _Search, *, certain: bool
 ) -> bool:
-    """Note a command and whatever it wraps; True if nothing stayed hidden."""
+    """Record a command and whatever it wraps; True if nothing stayed hidden."""
     words, seen = command.words, search.seen
     if not words:
         return True
@@ -94,7 +94,7 @@ def _look(
     clear = True
     variables = {**variables, **_set_before(words)}
     for inner in _wrapped(words):
-        # What is fed to ``sudo sh`` is read by ``sh``.
+        # The input of ``sudo sh`` is read by ``sh``.
         below = replace(command, words=inner)
         clear &= _look(below, variables, depth + 1, search, certain=certain)
     for script, arguments in _scripts(command):
@@ -104,14 +104,14 @@ def _look(
         for glimpse in found.commands:
             clear &= _look(glimpse, found.variables, depth + 1, search, certain=certain)
     for text in _strings_of_code(command):
-        # A program in another language may hand any of its strings to a shell, or none.
+        # A program in another language may pass any of its strings to a shell, or none.
         for glimpse in glimpses(text).commands:
             _look(glimpse, {}, depth + 1, search, certain=False)
     return clear
 
 
 def _beyond_limits(command: Glimpse) -> bool:
-    """True if what this command runs is known to the script, but too much to be followed."""
+    """True if the script determines what this command runs, but it is too much to follow."""
     words = command.words
     if words[0] is None:
         return command.many
@@ -133,7 +133,7 @@ def _set_before(words: Words) -> dict[str, tuple[str, ...]]:
 
 
 def _wrapped(words: Words) -> Iterator[Words]:
-    """The commands that stand as words behind this program."""
+    """The commands that are words behind this program."""
     name = posixpath.basename(words[0] or "")
     if name == "find":
         yield from _find_commands(words)
@@ -276,7 +276,7 @@ def _git_scripts(words: Words) -> Iterator[str]:
 
 
 def _strings_of_code(command: Glimpse) -> Iterator[str]:
-    """The strings in the program text that an interpreter is given as an argument or on stdin."""
+    """The strings in the program text that an interpreter gets as an argument or on stdin."""
     words = command.words
     name = posixpath.basename(words[0] or "").rstrip("0123456789.")
     if name not in CODE_OPTIONS:

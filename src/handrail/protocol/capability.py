@@ -8,7 +8,7 @@ from handrail.protocol.struct_base import Wire
 
 
 class RootParams(Wire):
-    """One directory to look at; ``id`` is the caller's and comes back."""
+    """One directory to search; ``id`` is the caller's and is returned."""
 
     id: str
     path: str
@@ -16,20 +16,20 @@ class RootParams(Wire):
 
 
 class DiscoverRootsParams(Wire):
-    """Directories to look at."""
+    """Directories to search."""
 
     roots: list[RootParams]
 
 
 class CapabilityFile(Wire):
-    """A file with all it holds."""
+    """A file with its whole content."""
 
     path: str
     contents: str
 
 
 class PluginFiles(Wire):
-    """What a plugin says about itself, not interpreted."""
+    """A plugin's own description, not interpreted."""
 
     manifest: CapabilityFile
     mcp_config: CapabilityFile | None
@@ -56,6 +56,6 @@ class DiscoveredRoot(Wire):
 
 
 class DiscoverRootsResult(Wire):
-    """One entry for each root, in the order they were asked for."""
+    """One entry for each root, in the order of the request."""
 
     roots: list[DiscoveredRoot]

@@ -1,14 +1,14 @@
 """JSON and base64 of the wire, with limits.
 
 Reading: one strict parse that refuses duplicate keys, NaN, lone surrogates, more than 262,144
-values or more than 127 levels.  The stdlib scanner is used because it alone shows duplicate
-keys; the shapes are then checked by msgspec.  Counting and measuring happen only when a look at
-the text says that a limit could be near, and values are counted roughly before they are made:
-16 MiB of brackets would else become 900 MB and hold up everybody for half a minute.  Large
-payloads are taken out before (``payload``).
+values or more than 127 levels.  The stdlib scanner is used because it alone shows duplicate keys;
+msgspec then checks the shapes.  Counting and measuring happen only when the text suggests that a
+limit could be near, and values are counted roughly before they are made: 16 MiB of brackets would
+else become 900 MB and block the loop for half a minute.  Large payloads are taken out before
+(``large_payload``).
 
-Writing: small answers are encoded by msgspec; output is put together from parts, so that its
-base64 is never copied into another string.
+Writing: msgspec encodes small answers; output is put together from parts, so that its base64 is
+never copied into another string.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _value(data: str) -> Any:
 def _any_has(text: str, characters: str, number: int) -> bool:
     """Whether one of the characters occurs that often.
 
-    By ``find``, which is a memchr: ``count`` took 10 ms each for a message of 11 MB.
+    Uses ``find``, which is a memchr: ``count`` took 10 ms each for a message of 11 MB.
     """
     for character in characters:
         at = -1
@@ -116,8 +116,8 @@ _scan = _decoder.scan_once  # type: ignore[attr-defined]  # public by name, miss
 
 
 def _parse(text: str) -> Any:
-    # Straight to the scanner; the decoder's own entry looks for white space around the value
-    # with two regular expressions, which a message of this wire hardly ever has.
+    # Straight to the scanner; the decoder's own entry looks for white space around the value with
+    # two regular expressions, which a message of this wire hardly ever has.
     try:
         value, end = _scan(text, 0)
     except StopIteration:
@@ -131,8 +131,8 @@ _STRING = re.compile(r'"[^"]*"?')
 def _has_too_many(text: str) -> bool:
     """Whether a message surely holds more than MAX_VALUES; else at most twice as many are left.
 
-    Every container is a value and every comma stands between two.  A text that is not JSON may
-    be counted wrongly, and is refused all the same.
+    Every container is a value and every comma separates two.  A text that is not JSON may be
+    counted wrongly, and is refused all the same.
     """
     text = text.replace("\\\\", "").replace('\\"', "")  # now each quote begins or ends a string
     if text.count('"') > 4 * MAX_VALUES:  # a key and a string for each value
@@ -214,7 +214,7 @@ def result_message(request_id: RequestId, result: Any) -> bytes:
 def error_message(request_id: RequestId, code: int, message: str, data: Any = None) -> bytes:
     """The refusal of a request.
 
-    A sentence may name a file or a program that is no text; what is none becomes U+FFFD then.
+    Bytes of a file or program name in the sentence that are not UTF-8 become U+FFFD.
     """
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:

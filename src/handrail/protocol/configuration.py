@@ -6,7 +6,7 @@ from handrail.protocol.struct_base import Wire
 
 
 class ConfigReadParams(Wire):
-    """Which keys are wanted, each as a path of names, and for a client that works where."""
+    """The wanted keys, each as a path of names, and the client's working directory."""
 
     cwd: str
     config_paths: list[list[str]]
@@ -22,7 +22,7 @@ class ConfigLayer(Wire):
 
 
 class ConfigLayers(Wire):
-    """Later layers win; those of a cloud would stand at ``cloudInsertionIndex``."""
+    """Later layers win; those of a cloud belong at ``cloudInsertionIndex``."""
 
     layers: list[ConfigLayer]
     cloud_insertion_index: int

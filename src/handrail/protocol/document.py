@@ -1,8 +1,8 @@
-"""``docs/protocol.md``, made from the method table and the shapes.
+"""Generate ``docs/protocol.md`` from the method table and the shapes.
 
-What the page says about a method is its row in ``methods``; what it says about a member is its
-type in the shape and the ``#:`` comment above it, where one that begins with «Ours:» marks a
-member the peer does not have.  ``python -m handrail.protocol.document`` prints the page.
+The page's text about a method is its row in ``methods``; about a member, its type in the shape and
+the ``#:`` comment above it, where one that begins with «Ours:» marks a member the peer does not
+have.  ``python -m handrail.protocol.document`` prints the page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEAD = f"""\
 
 JSON-RPC in the dialect of the Codex exec-server: one message per WebSocket message or line, no
 `jsonrpc` member, ids that are strings or signed 64-bit integers. Requests have `id` and `method`,
-notifications only `method`; missing `params` are null; members nobody knows are ignored. A message
+notifications only `method`; missing `params` are null; unknown members are ignored. A message
 that cannot be read is answered under the id {envelope.MALFORMED_ID}. Duplicate keys, more
 than {codec.MAX_VALUES} values or more than {codec.MAX_DEPTH} levels make a message unreadable.
 
@@ -173,7 +173,7 @@ def _bounds(kind: shapes.IntType) -> str:
 
 
 def _inner(roots: Iterable[type[Any]]) -> list[type[Struct]]:
-    """The objects inside of others, each once, in the order they are met."""
+    """The objects nested in others, each once, in order of appearance."""
     found: dict[type[Struct], None] = {}
 
     def visit(kind: shapes.Type) -> None:

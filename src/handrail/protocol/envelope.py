@@ -1,4 +1,4 @@
-"""Request, response, notification, error: telling them apart.
+"""Request, response, notification, error: how messages are told apart.
 
 The dialect of the wire: no ``jsonrpc`` member is sent and an inbound one is ignored, ids are
 strings or signed 64-bit integers, and a message is classified by its members alone: ``method``
@@ -15,7 +15,7 @@ from handrail.errors import RemoteProtocolError
 
 RequestId = str | int
 
-#: The id under which a message that could not be read is answered.
+#: The id of the answer to a message that could not be read.
 MALFORMED_ID = -1
 
 INVALID_REQUEST = -32600
@@ -37,7 +37,7 @@ class Trace(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A call that wants an answer."""
+    """A call that expects an answer."""
 
     id: RequestId
     method: str
@@ -46,7 +46,7 @@ class Request(Struct, frozen=True):
 
 
 class Notification(Struct, frozen=True):
-    """A call that wants none."""
+    """A call that expects none."""
 
     method: str
     params: Any = None

@@ -10,7 +10,7 @@ from handrail.protocol.struct_base import Wire
 
 
 class InitializeParams(Wire):
-    """Begin a session, or go on with one."""
+    """Begin a session, or resume one."""
 
     client_name: str
     resume_session_id: str | None = None
@@ -28,7 +28,7 @@ class Shell(Wire):
 
 
 class EnvironmentInfo(Wire):
-    """What kind of place this is."""
+    """The kind of machine."""
 
     shell: Shell
     executor_version: str
@@ -43,7 +43,7 @@ class EnvironmentInfo(Wire):
 
 
 class InitializeResult(Wire, omit_defaults=True):
-    """The session's name, and where it is."""
+    """The session's id, and its environment."""
 
     session_id: str
     environment_info: EnvironmentInfo

@@ -94,7 +94,7 @@ class WalkEntryShape(Wire):
 
 
 class WalkErrorShape(Wire):
-    """A place that could not be looked at."""
+    """A path that could not be read."""
 
     path: str
     message: str
@@ -151,7 +151,7 @@ class ReadBlockParams(HandleParams, kw_only=True):
 
 
 class ReadBlockResult(Wire):
-    """``eof`` when the file ended before all that was asked for."""
+    """``eof`` when the file ended before all requested bytes."""
 
     chunk: str
     eof: bool
@@ -165,7 +165,7 @@ class WriteBlockParams(HandleParams, kw_only=True):
 
 
 class WatchMissingParams(Wire):
-    """Be told once when one of these paths appears."""
+    """Notify once when one of these paths appears."""
 
     watch_id: Unsigned
     missing: list[str]

@@ -21,9 +21,9 @@ _AROUND = "".join(map(chr, range(0x21)))
 _DROPPED = {9: None, 10: None, 13: None}
 _DOT = {".", "%2e"}
 _DOT_DOT = {"..", ".%2e", "%2e.", "%2e%2e"}
-#: What no host name may hold once it is decoded (forbidden domain code points of the standard).
+#: What no decoded host name may hold (forbidden domain code points of the standard).
 _NOT_IN_HOST = re.compile(r"[\x00-\x20#/:<>?@\[\\\]^|%\x7f]")
-#: Marks that stay as they are; letters, digits and ``-._~`` always do.
+#: Characters that stay as they are; letters, digits and ``-._~`` always do.
 _IN_PATH = "%!$&'()*+,:;=@[]^|"
 _IN_QUERY = "%!$&()*+,/:;=?@[]^|\\`{}"
 _IN_FRAGMENT = "%!$&'()*+,/:;=?@[]^|\\{}#"
@@ -47,7 +47,7 @@ class HttpUrl:
 
     scheme: str
     host: str
-    #: None when it is the scheme's own.
+    #: None if it is the scheme's default.
     port: int | None
     path: str
     query: str | None = None
@@ -65,16 +65,16 @@ class HttpUrl:
 
     @property
     def target(self) -> str:
-        """What stands in the request line."""
+        """The target in the request line."""
         return self.path if self.query is None else f"{self.path}?{self.query}"
 
     @property
     def place(self) -> tuple[str, int]:
-        """Host and port: secrets of one place are not for another."""
+        """Host and port: secrets for one are not sent to another."""
         return self.host, self.port or _PORTS[self.scheme]
 
     def __str__(self) -> str:
-        """The URL for a sentence, without credentials."""
+        """The URL without credentials, for messages."""
         text = self.origin + self.target
         return text if self.fragment is None else f"{text}#{self.fragment}"
 

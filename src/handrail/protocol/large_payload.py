@@ -1,13 +1,13 @@
-"""Large messages that are one base64 payload and little else, read without copying it about.  Pure.
+"""Read large messages that are mostly one base64 payload without copying it.  Pure.
 
 A file of 8 MiB arrives as 11 MB of JSON, nearly all of it one string.  Making text of the bytes,
-scanning the text and cutting the string out of it costs 25 ms; decoding the base64 where it lies
-costs 1 ms.  So the string is taken out first, the rest is read by the strict parser as ever, and
-the decoded bytes travel on under the field's name as ``Decoded``.
+scanning the text and cutting the string out of it costs 25 ms; decoding the base64 in place costs 1
+ms.  So the string is taken out first, the strict parser reads the rest, and the decoded bytes are
+passed on under the field's name as ``Decoded``.
 
 Only what is certainly the same message is read this way: ASCII, no backslash anywhere (so each
-quote begins or ends a string), valid base64, and the string is a payload field at the top of
-the params of a method that has one.  Everything else gives None and is read as a whole.
+quote begins or ends a string), valid base64, and the string is a payload field at the top of the
+params of a method that has one.  Everything else gives None and is read as a whole.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pybase64
 #: Messages below this size are read as a whole: it is as fast.
 LARGE = 256 * 1024
 
-#: Stands for the string while the rest is read: with no backslash in the message, nothing in it
-#: can be a NUL.
+#: Replaces the string while the rest is read: with no backslash in the message, nothing in it can
+#: be a NUL.
 PLACEHOLDER = "\0"
 _PLACEHOLDER_JSON = b'"\\u0000"'
 
@@ -28,7 +28,7 @@ FIELDS = {
     "fs/writeBlock": "chunk",
     "http/request": "bodyBase64",
 }
-#: Strings looked at in search of the long one: keys and values of an ordinary call.
+#: Strings examined in search of the long one: keys and values of an ordinary call.
 _MOST_STRINGS = 64
 
 
@@ -39,7 +39,7 @@ class Decoded(str):  # noqa: SLOT000 (it has an attribute)
 
 
 def take_out(message: bytes | bytearray) -> tuple[str, Decoded] | None:
-    """The message with a placeholder for its long string, and what that string held."""
+    """The message with a placeholder for its long string, and the decoded string."""
     if b"\\" in message or not message.isascii():
         return None
     begin = end = -1
@@ -66,7 +66,7 @@ def take_out(message: bytes | bytearray) -> tuple[str, Decoded] | None:
 
 
 def put_in(value: object, decoded: Decoded) -> bool:
-    """Put the payload in the place of its placeholder; False if that is no payload field."""
+    """Replace the placeholder by the payload; False if it is no payload field."""
     if not isinstance(value, dict):
         return False
     params, method = value.get("params"), value.get("method")
@@ -78,5 +78,5 @@ def put_in(value: object, decoded: Decoded) -> bool:
 
 
 def has_stray_bits(data: bytes, last: bytes) -> bool:
-    """Whether the last four characters of padded base64 say more than the bytes they gave."""
+    """Whether the last four characters of padded base64 hold more bits than the decoded bytes."""
     return pybase64.b64encode(data[-(len(data) % 3) :]) != last

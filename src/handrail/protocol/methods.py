@@ -22,7 +22,7 @@ class Lane(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Whose method it is."""
+    """Whether the wire or handrail defines a method."""
 
     WIRE = "wire"
     OURS = "handrail"
@@ -43,7 +43,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class ServerNotification:
-    """One thing the server says by itself."""
+    """One notification of the server."""
 
     name: str
     params: type[Any]

@@ -27,7 +27,7 @@ class BadUri(HandrailError):
 
 
 class NotNative(HandrailError):
-    """A good path URI, but of another kind of machine."""
+    """A good path URI, but of another operating system."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(f"'{uri}' is invalid on 'linux'")
@@ -74,7 +74,7 @@ def to_path(uri: str) -> bytes:
 def to_uri(path: bytes) -> str:
     """The URI of an absolute native path."""
     uri = quote_from_bytes(path, safe=_SAFE)
-    # A directory of the root may look like a drive; encoded, its colon is none of Windows'.
+    # A directory of the root may look like a drive; encoded, its colon is not taken for one.
     return "file://" + (uri.replace(":", "%3A", 1) if _DRIVE.match(uri) else uri)
 
 

@@ -1,8 +1,8 @@
-"""One end of a call stream: ids, pending calls, late and double replies.  Pure.
+"""One end of a call stream: ids, pending calls, late and duplicate replies.  Pure.
 
-Calls of ours get integers from 1.  A reply belongs to a call, or to one that is over (then it
-is late, or a double, and dropped), or to none at all: that peer is confused and the connection
-has to end.  Calls of the peer are counted so that somebody can say when there are too many.
+Our calls get integers from 1.  A reply belongs to a pending call, or to a finished one (then it is
+late or a duplicate, and dropped), or to none at all: then the peer is broken and the connection has
+to end.  The peer's calls are counted so that the server can limit them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Peer(Generic[T]):
-    """The pending calls of one connection; ``T`` is whatever waits for a reply."""
+    """The pending calls of one connection; ``T`` is what waits for a reply."""
 
     def __init__(self) -> None:
         self._issued = 0
@@ -25,11 +25,11 @@ class Peer(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """Calls of ours that are unanswered."""
+        """Our calls that are unanswered."""
         return len(self._pending)
 
     def call(self, waiter: T) -> int:
-        """A number for a new call of ours."""
+        """Register a new call of ours and return its id."""
         self._issued += 1
         self._pending[self._issued] = waiter
         return self._issued
@@ -39,7 +39,7 @@ class Peer(Generic[T]):
         return self._pending.pop(number, None)
 
     def reply(self, message: Response | ErrorResponse) -> T | None:
-        """Who waits for this reply; None when it is late or a double.
+        """The waiter for this reply; None when it is late or a duplicate.
 
         Raises RemoteProtocolError when no such call was ever made.
         """
@@ -49,7 +49,7 @@ class Peer(Generic[T]):
         return self._pending.pop(message.id, None)  # type: ignore[arg-type]
 
     def abandon(self) -> list[T]:
-        """The connection is gone: everybody who still waits."""
+        """Return all waiters: the connection is gone."""
         waiters = list(self._pending.values())
         self._pending.clear()
         return waiters

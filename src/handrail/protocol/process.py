@@ -8,13 +8,13 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from handrail.protocol.struct_base import U16, Unsigned, Wire
 
-#: Fits the kernel's own numbers.
+#: Within the kernel's own range.
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
 Rows = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class EnvPolicyParams(Wire):
-    """How the environment is put together before ``env`` is laid over it."""
+    """How the environment is composed before ``env`` is laid over it."""
 
     inherit: Literal["all", "core", "none"]
     ignore_default_excludes: bool
@@ -38,15 +38,15 @@ class ManagedNetwork(Wire):
 
 
 class LimitsParams(Wire, forbid_unknown_fields=True):
-    """Ours: what a process may take; refused where the machine cannot enforce it."""
+    """Ours: resource limits of a process; refused where the machine cannot enforce them."""
 
-    #: Memory of the whole tree; beyond it the kernel ends one of its processes.
+    #: Memory of the whole tree; beyond it the kernel kills one of its processes.
     memory_bytes: Positive | None = None
     #: Processes and threads of the whole tree.
     pids: Positive | None = None
-    #: Processor time of each process.
+    #: CPU time of each process.
     cpu_seconds: Positive | None = None
-    #: Output in all; beyond it the tree is ended, and ``exit.kind`` is ``evicted``.
+    #: Total output; beyond it the tree is ended, and ``exit.kind`` is ``evicted``.
     output_bytes: Positive | None = None
     #: Address space of each process.
     address_space_bytes: Positive | None = None
@@ -72,24 +72,24 @@ class StartParams(Wire):
     managed_network: ManagedNetwork | None = None
     network_proxy: dict[str, Any] | None = None
     shell_snapshot: dict[str, Any] | None = None
-    #: Ours: a name for people, shown by ``process/list``.
+    #: Ours: a display name, shown by ``process/list``.
     name: str | None = None
-    #: Ours: output that the client does not take: ``block`` has the process wait for it, also
-    #: while nobody is attached, and drops nothing; ``drop`` never has it wait, and announces what
-    #: was dropped.  Without it the process waits while a client is attached, and beyond the
-    #: retention output is dropped while none is.
+    #: Ours: output that the client does not take: ``block`` makes the process wait, also while no
+    #: client is attached, and drops nothing; ``drop`` never makes it wait, and reports what was
+    #: dropped.  Without it the process waits while a client is attached, and beyond the retention
+    #: output is dropped while none is.
     on_lag: Literal["block", "drop"] | None = None
     #: Ours: after this long the whole tree is ended, with two seconds of grace, and ``exit.kind``
     #: is ``timedOut``.
     timeout_ms: Unsigned | None = None
-    #: Ours: what it may take.  A limit that cannot be enforced here is refused.
+    #: Ours: resource limits.  A limit that cannot be enforced here is refused.
     limits: LimitsParams | None = None
     #: Ours: it is not ended with its session.  Any later session of the same client finds it in
-    #: ``process/list`` and has it from the first call that names it.
+    #: ``process/list`` and owns it from the first call that names it.
     detach: bool = False
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
-    #: Ours: note what the sandbox refuses while it happens (see ``docs/sandbox.md``).
+    #: Ours: record what the sandbox refuses while it happens (see ``docs/sandbox.md``).
     watch_denials: bool = False
     #: Ours: ``percent`` says that ``argv``, ``arg0``, ``env`` and ``envPolicy`` are
     #: percent-encoded, names and values, so that they can hold any bytes but NUL.
@@ -101,7 +101,7 @@ class StartResult(Wire):
 
     process_id: str
     sandbox_type: str
-    #: Ours: what held it; absent when nothing did, and for bubblewrap unless the client named one
+    #: Ours: the sandbox backend; absent without one, and for bubblewrap unless the client named one
     #: of our members in ``initialize``.
     sandbox_backend: str | UnsetType = UNSET
 
@@ -113,7 +113,7 @@ class ProcessParams(Wire):
 
 
 class ReadParams(Wire):
-    """Retained output above a number, or wait for some."""
+    """Retained output above a sequence number, or wait for some."""
 
     process_id: str
     after_seq: Unsigned | None = None
@@ -130,19 +130,19 @@ class OutputChunk(Wire):
 
 
 class ExitShape(Wire):
-    """Ours: how a process came to its end."""
+    """Ours: how a process ended."""
 
     #: ``exited``, ``signaled``, ``terminated``, ``timedOut``, ``outOfMemory``, ``evicted`` or
     #: ``lost``.
     kind: str
-    #: What a shell would show; null when nobody knows it.
+    #: What a shell would show; null when it is unknown.
     code: int | None
     signal: str | None = None
     core_dumped: bool = False
 
 
 class UsageShape(Wire):
-    """Ours: what a process has cost; null is not known, for its keeper was killed."""
+    """Ours: resource usage of a process; null if unknown, because its keeper was killed."""
 
     wall_ms: int
     user_ms: int | None
@@ -179,13 +179,13 @@ class ReadResult(Wire):
     sandbox_denied: bool
     #: Ours: how it ended; null while it runs.
     exit: ExitShape | UnsetType | None = UNSET
-    #: Ours: what it has cost; null while it runs.
+    #: Ours: resource usage; null while it runs.
     usage: UsageShape | UnsetType | None = UNSET
-    #: Ours: what the retention dropped above ``afterSeq``; absent when that is nothing.
+    #: Ours: what the retention dropped above ``afterSeq``; absent if nothing.
     omitted: Omitted | UnsetType = UNSET
     #: Ours: closed while a descendant still has its output open; absent otherwise.
     held_open: bool | UnsetType = UNSET
-    #: Ours: what is known of refusals; absent while it runs and without a sandbox.
+    #: Ours: known refusals; absent while it runs and without a sandbox.
     denials: list[DenialShape] | UnsetType = UNSET
 
 
@@ -196,15 +196,15 @@ class WriteParams(Wire):
     chunk: str
     write_id: str
     #: Ours: what to do when stdin is full. ``busy``: answer so at once; without it the answer waits
-    #: for room.
+    #: for space.
     on_full: Literal["busy"] | None = None
 
 
 class WriteResult(Wire):
-    """What became of a write."""
+    """The result of a write."""
 
-    #: ``busy`` is ours and comes only where it was asked for: nothing was taken, the same
-    #: ``writeId`` may come again.
+    #: ``busy`` is ours and comes only if requested: nothing was taken, the same ``writeId`` may be
+    #: sent again.
     status: Literal["accepted", "unknownProcess", "stdinClosed", "starting", "busy"]
     #: Ours: with ``busy``, how many bytes would be taken now.
     free_bytes: int | UnsetType = UNSET
@@ -251,38 +251,38 @@ class WaitParams(Wire):
     #: Regular expressions; the syntax of Python's ``re`` without back references and
     #: look-around, ``^`` and ``$`` at lines, over the bytes of UTF-8.
     patterns: list[str] = field(default_factory=list)
-    #: Where to look for them: the position of a byte in all output of the process, both streams
-    #: in the order of their numbers.  Absent: output from now on.
+    #: Where the search starts: the position of a byte in all output of the process, both streams in
+    #: the order of their sequence numbers.  Absent: output from now on.
     from_byte: Unsigned | None = None
     #: Nothing was written for this long.
     idle_ms: Unsigned | None = None
-    #: The exit of the process, after all output before it was looked at.
+    #: The exit of the process, after all output before it was searched.
     exit: bool = True
-    #: How long to wait in all; absent or too long: as long as the server likes.
+    #: How long to wait in all; absent or too long: the server's maximum.
     timeout_ms: Unsigned | None = None
-    #: A wait of the same name on this connection ends now with ``replaced``.  So a wait that nobody
-    #: wants any more is ended by another one with a ``timeoutMs`` of 0.
+    #: A wait of the same name on this connection ends now with ``replaced``.  So a client ends a
+    #: wait it does not need any more by another one with a ``timeoutMs`` of 0.
     wait_id: str | None = None
 
 
 class WaitResult(Wire, omit_defaults=True):
-    """Ours: which of them it was."""
+    """Ours: which of them happened."""
 
     reason: Literal["pattern", "idle", "exit", "deadline", "replaced"]
-    #: Where to go on: behind the match that ended first, or behind all that was looked at.
+    #: Where to continue: behind the match that ended first, or behind all that was searched.
     position: int
     exited: bool
     next_seq: int
     #: Which pattern matched, from 0.
     pattern: int | None = None
-    #: Bytes after ``fromByte`` that were no longer to be had.
+    #: Bytes after ``fromByte`` that were no longer retained.
     omitted_bytes: int = 0
-    #: Bytes of all output so far, which may be more than what lies before ``position``.
+    #: Bytes of all output so far, which may be more than ``position``.
     output_bytes: int = 0
 
 
 class ProcessInfo(Wire):
-    """Ours: one line of ``process/list``."""
+    """Ours: one entry of ``process/list``."""
 
     process_id: str
     name: str | None
@@ -297,7 +297,7 @@ class ProcessInfo(Wire):
     next_seq: int
     #: Descendants that have outlived their parents.
     orphans: int
-    #: Closed while a descendant still has its output open; what it writes is thrown away.
+    #: Closed while a descendant still has its output open; what it writes is discarded.
     held_open: bool
     #: Its session has ended, and it runs on.
     detached: bool
@@ -336,7 +336,7 @@ class ExitedNotification(Wire):
 
 
 class ClosedNotification(Wire):
-    """Exited, and every stream has ended: the last number."""
+    """Exited, and every stream has ended: the last sequence number."""
 
     process_id: str
     seq: int

@@ -44,7 +44,7 @@ class SpecialEntry(Struct, tag_field="type", tag="special", kw_only=True):
 
 
 class PermissionEntry(Struct, kw_only=True):
-    """What may be done at one place; ``none`` is another word for ``deny``."""
+    """The access to one path; ``none`` is another word for ``deny``."""
 
     path: PathEntry | GlobEntry | SpecialEntry
     access: Literal["read", "write", "deny", "none"]
@@ -66,7 +66,7 @@ NetworkAccess = Literal["restricted", "enabled"]
 
 
 class Managed(Struct, tag_field="type", tag="managed", kw_only=True):
-    """We build the sandbox."""
+    """handrail builds the sandbox."""
 
     file_system: RestrictedFiles | UnrestrictedFiles
     network: NetworkAccess
@@ -77,13 +77,13 @@ class Disabled(Struct, tag_field="type", tag="disabled", kw_only=True):
 
 
 class External(Struct, tag_field="type", tag="external", kw_only=True):
-    """The caller looks after files."""
+    """The caller protects files itself."""
 
     network: NetworkAccess
 
 
 class SandboxParams(Wire):
-    """The portable intent: what a command may touch, not how that is done."""
+    """The portable intent: what a command may access, not how that is enforced."""
 
     permissions: Managed | Disabled | External
     windows_sandbox_level: Literal["disabled", "restricted-token", "elevated"]

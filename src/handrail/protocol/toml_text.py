@@ -29,7 +29,7 @@ _ESCAPES = {
     "\\": "\\\\",
 }
 _ESCAPED = re.compile(r'[\x00-\x1f"\\\x7f]')
-#: In a string of several lines: line ends stay, and of quotes in a row every third does not.
+#: In a multi-line string: line ends stay, and every third of several quotes in a row is escaped.
 _ESCAPED_IN_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\\\x7f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -62,7 +62,7 @@ def _write_table(
 
 
 def _nests(value: Any) -> bool:
-    """Whether a value is written as tables of their own."""
+    """Whether a value is written as separate tables."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, Mapping) for item in value)
     return isinstance(value, Mapping)

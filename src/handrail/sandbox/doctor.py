@@ -1,4 +1,4 @@
-"""What a doctor looks at: each finding says what there is, and how to get what is missing."""
+"""What ``doctor`` checks: each finding says what there is, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handrail.sandbox.syscalls import seccomp_filter
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_VERSION = 1
-#: Fixes what bwrap follows while it makes mount points (CVE-2026-87766).
+#: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
 _SOUND = (0, 12)
 APPARMOR_PROFILE = """\
 abi <abi/4.0>,
@@ -27,7 +27,7 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about this machine.  ``needed``: without it no command can be contained."""
+    """One fact about this machine.  ``needed``: without it no command can be sandboxed."""
 
     subject: str
     good: bool
@@ -40,7 +40,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything that matters, the needed things first."""
+    """Check everything that matters, the needed things first."""
     return [
         _architecture(),
         *_bubblewrap(),
@@ -54,7 +54,7 @@ def examine() -> list[Finding]:
 
 
 def _own_code() -> Finding:
-    """A file with a second name can be changed by that name, also where this one is read-only."""
+    """Report hard links to our files: they can be changed where ours are read-only."""
     linked = _linked_files()
     return Finding(
         "own code",
@@ -68,7 +68,7 @@ def _own_code() -> Finding:
 
 
 def _linked_files() -> list[str]:
-    """Files of ours with more than one name."""
+    """Files of ours with more than one hard link."""
     found = []
     for _, real, kind in own_code.places():
         top = os.fsdecode(real)
@@ -110,9 +110,9 @@ def _bubblewrap() -> list[Finding]:
         Finding(
             "unix sockets",
             found.connects,
-            "made inside work, those of the host are out of reach"
+            "made in the sandbox work, those of the host are out of reach"
             if found.connects
-            else "none can be made inside: connections of a command cannot be announced here",
+            else "none can be made in a sandbox: connections of a command cannot be announced here",
             ""
             if found.connects
             else "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
@@ -126,7 +126,7 @@ def _bubblewrap() -> list[Finding]:
             found.apart or not spread,
             "stay outside"
             if found.apart or not spread
-            else "of the host show up inside with the permissions they have outside",
+            else "of the host show up in sandboxes with the permissions they have outside",
             ""
             if found.apart or not spread
             else "`mount --make-rprivate /` in a mount namespace for the server, as root",
@@ -146,9 +146,9 @@ def _bubblewrap() -> list[Finding]:
     )
     findings.append(
         Finding(
-            "/proc inside",
+            "/proc in sandboxes",
             found.fresh_proc,
-            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty inside",
+            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty",
             "" if found.fresh_proc else "run the outer container with an unmasked /proc",
         )
     )
@@ -218,7 +218,7 @@ def _landlock() -> Finding:
 
 
 def landlock_abi() -> int:
-    """The version the kernel offers, 0 when there is none."""
+    """The Landlock ABI of the kernel, 0 if there is none."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     return max(0, int(call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)))
@@ -239,7 +239,7 @@ def _cgroups() -> Finding:
 
 
 def _command(text: str) -> str:
-    """The first command that a sentence names."""
+    """The first command in a sentence."""
     found = re.search(r"`([^`]+)`", text)
     return found[1] if found else ""
 

@@ -1,7 +1,7 @@
 """Small immutable values, cheap to define.
 
-What a dataclass, a named tuple or an enumeration is, without what importing those costs: ``handrail
-sandbox`` is a program of its own each time, and they took longer than the sandbox it starts.
+They replace dataclasses, named tuples and enumerations, because importing those took longer than
+starting the sandbox: ``handrail sandbox`` is a new program each time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
             return (value for value in vars(cls).values() if isinstance(value, cls))
 
     class Choice(int, metaclass=_Members):
-        """What an IntEnum is to those who name its members, compare them and list them."""
+        """Like an IntEnum: members by name, comparison and iteration."""
 
         def __init_subclass__(cls) -> None:
             for name, value in list(vars(cls).items()):

@@ -1,13 +1,13 @@
-"""A ``/tmp`` and a ``/var/tmp`` for the sandboxes of one owner, instead of the host's.
+"""A private ``/tmp`` and ``/var/tmp`` for the sandboxes of one owner, instead of the host's.
 
-Programs of the host look for sockets and files of known names there, so what a command makes must
-not be found there.  The owner (a workspace, a session, one command line) has a directory of its own
-(``temp_dirs.py``); a part of it is mounted over each of the two.  All sandboxes of the owner that
-share the same paths of the host show the same part: a file that one command writes is there for
-the next.
+Programs of the host look for sockets and files with known names there, so files that a command
+makes must not appear there.  The owner (a workspace, a session, one command line) has a directory
+of its own (``temp_dirs.py``); a part of it is mounted over each of the two.  All sandboxes of the
+owner that share the same paths of the host show the same part: a file that one command writes is
+there for the next.
 
-What a profile names below ``/tmp`` is the host's, mounted at its own path.  The directories on
-the way are made in the owner's directory, and every sandbox that can write there has them mounted
+What a profile names below ``/tmp`` is the host's, mounted at its own path.  The directories on the
+way are made in the owner's directory, and every sandbox that can write there has them mounted
 read-only: none can rename or replace them, and lead a later one elsewhere.  That is why a sandbox
 that shares other paths has another part.
 """
@@ -40,11 +40,11 @@ class Part:
 
     def __init__(self, place: bytes, path: bytes, shares: tuple[bytes, ...]) -> None:
         self.place = place
-        #: Where it lies on the host.
+        #: Its path on the host.
         self.path = path
-        #: The topmost paths of the host in it.
+        #: The topmost host paths in it.
         self.shares = shares
-        #: The part itself and the directories on the way to what is shared, by path inside.
+        #: The part itself and the directories on the way to shared paths, by path in the sandbox.
         self.opened: dict[bytes, Opened] = {}
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Part:
 
 
 def places() -> dict[bytes, bytes]:
-    """The real paths of what is covered here, with the names of their parts."""
+    """The real paths that are covered here, with the names of their parts."""
     found: dict[bytes, bytes] = {}
     for place, name in PLACES.items():
         if os.path.isdir(place):
@@ -62,32 +62,32 @@ def places() -> dict[bytes, bytes]:
 
 
 def shares(place: bytes, named: Iterable[bytes]) -> tuple[bytes, ...]:
-    """The topmost of the paths that lie below a place, sorted."""
+    """The topmost of the paths below a place, sorted."""
     below = {path for path in named if path != place and within(path, place)}
     return tuple(sorted(path for path in below if not below.intersection(parents(path))))
 
 
 def part_name(name: bytes, shared: tuple[bytes, ...]) -> bytes:
-    """What a part is called that shows such paths of the host."""
+    """The name of the part that shows these host paths."""
     if not shared:
         return name
-    import hashlib  # most share nothing
+    import hashlib  # most sandboxes share nothing
 
     return name + b"-" + hashlib.sha256(b"\0".join(shared)).hexdigest()[:16].encode()
 
 
 def named_paths(profile: Profile) -> list[bytes]:
-    """What a profile shows of the host by name."""
+    """The host paths that a profile names."""
     return [rule.path for rule in profile.rules if rule.access is not Access.DENY]
 
 
 def open_part(
     directory: bytes, place: bytes, name: bytes, shared: Mapping[bytes, bool | None]
 ) -> Part:
-    """Open a part with all it needs to have mounts in it, made where missing; raises Refused.
+    """Open a part and make its missing mount points; raises Refused.
 
-    ``shared`` says of each path whether it is a directory of the host, None: it is missing there,
-    and then an empty directory of the part is in its place.
+    ``shared`` says of each path whether it is a directory of the host; None: it is missing there,
+    and the part has an empty directory in its place.
     """
     paths = tuple(sorted(shared))
     inner = part_name(name, paths)
@@ -119,7 +119,7 @@ def open_part(
 
 
 def _make_way(part: Part, path: bytes, is_directory: bool | None) -> None:
-    """Have a mount point for one path, and the directories that lead there."""
+    """Make a mount point for one path, and the directories that lead there."""
     for step in (p for p in reversed(parents(path)) if within(p, part.place)):
         _step(part, step)
     if is_directory is None:
@@ -144,7 +144,7 @@ def _step(part: Part, path: bytes) -> None:
 
 
 def _directory(above: int, name: bytes, mode: int) -> int:
-    """A descriptor of a directory in another, which is made if missing; no link is followed."""
+    """Open a directory in another, made if missing; no link is followed."""
     try:
         os.close(private_places.make_directory(name, above, mode))
     except FileExistsError:
@@ -171,11 +171,11 @@ class Shown:
 
     @property
     def mounts(self) -> set[bytes]:
-        """The places, and the paths of the host below them: each is a mount of its own."""
+        """The places, and the paths of the host below them: each is a separate mount."""
         return {path for place, (_, shared) in self._parts.items() for path in (place, *shared)}
 
     def host_path(self, path: bytes) -> bytes:
-        """Where on the host lies what a sandbox shows at a real path."""
+        """The host path of what a sandbox shows at a real path."""
         for place, (inner, shared) in self._parts.items():
             if within(path, place):
                 if any(within(path, share) for share in shared):
@@ -185,9 +185,9 @@ class Shown:
 
 
 def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mapping[bytes, bytes]:
-    """The same with directories for temporary files that the command can use.
+    """Set variables for temporary directories to ones the command can use.
 
-    ``writable`` are those of the host in which it may write.
+    ``writable`` are the host's directories in which it may write.
     """
     roots = tuple(writable)
     changed = {
@@ -199,7 +199,7 @@ def environment(env: Mapping[bytes, bytes], writable: Iterable[bytes]) -> Mappin
 
 
 def concerns(profile: Profile, program: bytes, env: Mapping[bytes, bytes], cwd: bytes) -> bool:
-    """Whether a command may start from what is there only in the sandbox."""
+    """Whether a command may start from a path that exists only in the sandbox."""
     if profile.private_tmp is None:
         return False
     names = [program] if b"/" in program else env.get(b"PATH", b"").split(b":")

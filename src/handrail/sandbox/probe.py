@@ -1,8 +1,7 @@
 """What this machine can do.
 
-The sandbox's own question (is there a bwrap we can use, and how) is answered once by running it
-and remembered beside our state, keyed by the program, the kernel and what it lets us do; ``doctor``
-asks all of them anew.
+Whether there is a usable bwrap, and what it supports, is found out once by running it and cached
+beside our state, keyed by the program, the kernel and its settings; ``doctor`` tests all again.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from handrail.errors import SandboxUnavailable
 from handrail.sandbox.frozen import Frozen
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 
-#: Never looked up in anybody's PATH.
+#: Absolute paths: PATH is never searched.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
-#: What switches user namespaces off and on while the system runs; the first for each namespace.
+#: Settings that switch user namespaces off and on at run time; the first for each namespace.
 _SWITCHES = (
     "/proc/sys/user/max_user_namespaces",
     "/proc/sys/kernel/unprivileged_userns_clone",
@@ -27,7 +26,7 @@ _SWITCHES = (
 _ENV = {"PATH": "/usr/bin:/bin"}
 #: As in ``sandbox/syscalls/self_test.py``.
 _UNDECIDED = 75
-#: Of what is remembered.
+#: Version of the cache format.
 _FORM = 3
 
 
@@ -36,11 +35,11 @@ class Bubblewrap(Frozen):
 
     path: str
     version: str
-    fresh_proc: bool  # whether it may mount a /proc of its own
-    argv0: bool  # whether it can set the name a program is called by
-    #: Whether ``connect`` can be carried out for its commands (``syscalls/self_test.py``).
+    fresh_proc: bool  # whether it may mount a new /proc
+    argv0: bool  # whether it can set argv[0]
+    #: Whether ``connect`` can be made for its commands (``syscalls/self_test.py``).
     connects: bool
-    #: Whether it can be kept from mounts that are made later (``bwrap/private_mounts_stub.py``).
+    #: Whether it can be shielded from later mounts (``bwrap/private_mounts_stub.py``).
     apart: bool = False
 
 
@@ -58,13 +57,13 @@ def this_machine() -> Machine:
 
 
 def _looked_for() -> list[str]:
-    """Every place up to the one where bwrap is."""
+    """All paths up to the first where bwrap exists."""
     there = [os.path.exists(place) for place in BWRAP_PLACES]
     return list(BWRAP_PLACES[: there.index(True) + 1] if any(there) else BWRAP_PLACES)
 
 
 def find_bubblewrap() -> str:
-    """The path of a bwrap that is fit to be used; raises SandboxUnavailable."""
+    """The path of a usable bwrap; raises SandboxUnavailable."""
     for place in BWRAP_PLACES:
         try:
             status = os.stat(place)
@@ -82,13 +81,13 @@ def find_bubblewrap() -> str:
             )
         return place
     raise SandboxUnavailable(
-        "bubblewrap is not installed, so nothing can be contained; run `apt install bubblewrap`"
+        "bubblewrap is not installed, so no command can be sandboxed; run `apt install bubblewrap`"
         " (or the like of your system) as root"
     )
 
 
 def bubblewrap() -> Bubblewrap:
-    """The bwrap to use, seen to work here; raises SandboxUnavailable with its own words."""
+    """The bwrap to use, tested on this machine; raises SandboxUnavailable with its message."""
     path = find_bubblewrap()
     key = _key(path)
     known = _remembered(key)
@@ -101,7 +100,7 @@ def bubblewrap() -> Bubblewrap:
 
 
 def _try(path: str) -> tuple[Bubblewrap, bool]:
-    """What was found, and whether it would be found again."""
+    """Test a bwrap; return the result, and whether it may be cached."""
     version = _run([path, "--version"])[1].strip().removeprefix("bubblewrap ")
     options = _run([path, "--help"])[1]
     if "--ro-bind-fd" not in options:
@@ -136,7 +135,7 @@ def _try_apart(base: list[str]) -> bool:
     try:
         program = os.memfd_create("probe", os.MFD_CLOEXEC)
     except OSError:
-        return False  # refused; a file of another kind may lie where nothing can be executed
+        return False  # refused; a file on another mount may not be executable
     try:
         os.write(
             program, private_mounts_stub.elf(os.geteuid(), os.getegid(), private_mounts_stub.NUMBER)
@@ -148,13 +147,13 @@ def _try_apart(base: list[str]) -> bool:
 
 
 def receives_mounts() -> bool:
-    """Whether what is mounted on this machine later would show up in mount namespaces of ours."""
+    """Whether later mounts of this machine would propagate into our mount namespaces."""
     with open("/proc/self/mountinfo", "rb") as file:
         return b" shared:" in (text := file.read()) or b" master:" in text
 
 
 def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:
-    """Run a program with nothing of our environment; its exit code and all it said."""
+    """Run a program without our environment; return its exit code and all output."""
     fd = unnamed_file.create("probe")
     try:
         null = os.devnull
@@ -173,7 +172,7 @@ def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:
         os.close(fd)
 
 
-# --- remembered between runs ------------------------------------------------------------------
+# --- cached between runs -----------------------------------------------------------------------
 
 
 def _key(path: str) -> str:
@@ -195,7 +194,7 @@ def _switch(place: str) -> str:
     try:
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return "-"  # this kernel has no such switch
+        return "-"  # this kernel has no such setting
     try:
         return os.read(fd, 64).decode().strip()
     finally:
@@ -217,7 +216,7 @@ def _remembered(key: str) -> Bubblewrap | None:
 
 
 def forget() -> None:
-    """Let the next question be answered by trying."""
+    """Delete the cache."""
     directory = _directory()
     try:
         os.unlink("bubblewrap", dir_fd=directory)
@@ -230,7 +229,7 @@ def forget() -> None:
 def _remember(key: str, found: Bubblewrap) -> None:
     facts = f"{found.fresh_proc:d}\n{found.argv0:d}\n{found.connects:d}\n{found.apart:d}\n"
     text = f"{key}\n{found.path}\n{found.version}\n{facts}"
-    # Threads of ours may find it out at the same time.
+    # Several threads of ours may write it at the same time.
     temporary = f"bubblewrap.{os.getpid()}-{os.urandom(4).hex()}"
     directory = _directory()
     try:
@@ -242,7 +241,7 @@ def _remember(key: str, found: Bubblewrap) -> None:
             os.close(file)
         os.replace(temporary, "bubblewrap", src_dir_fd=directory, dst_dir_fd=directory)
     except OSError:
-        pass  # then it is found out again the next time
+        pass  # then the next run tests again
     finally:
         os.close(directory)
 

@@ -1,9 +1,9 @@
-"""Directories for the temporary files of contained commands, gone with those who made them.
+"""Directories for temporary files of sandboxed commands, removed with their owners.
 
-``/tmp`` itself stays closed to the commands, so each owner makes a directory of its own there and
-holds a lock on it for as long as it lives.  One that nobody has locked was left by an owner that
-was killed, and the next owner takes it away.  A server's have other names and no lock: they go
-with their session, which outlives the server.
+``/tmp`` itself is closed to the commands, so each owner makes a directory of its own there and
+holds a lock on it while it lives.  An unlocked one was left by an owner that was killed, and the
+next owner removes it.  A server's have other names and no lock: they are removed with their
+session, which outlives the server.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PREFIX = "handrail-tmp-"
 #: How the names of all begin, those of servers too.
 OURS = b"handrail-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Of directories that lead to mount points.
+#: Depth limit of the directories that lead to mount points.
 _MOST_LEVELS = 16
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TempDir:
-    """One directory that only this user can look into."""
+    """One directory that only this user can read."""
 
     __slots__ = ("_fd", "path")
 
     def __init__(self, tag: str = "", place: bytes = b"") -> None:
-        """Make it; ``tag`` is eight hex digits, any by default.  Raises OSError."""
+        """Make it; ``tag`` is eight hex digits, random by default.  Raises OSError."""
         base = place or usual_place()
         while True:
             name = PREFIX + (tag or os.urandom(4).hex())
@@ -45,14 +45,14 @@ class TempDir:
             except FileNotFoundError:
                 if not os.path.isdir(base):
                     raise
-                continue  # somebody who sweeps was quicker than our lock
+                continue  # another owner's sweep removed it before our lock
             fcntl.flock(self._fd, fcntl.LOCK_SH)
             if _is_still(self.path, self._fd):
                 return
             os.close(self._fd)
 
     def remove(self) -> None:
-        """Take it away with all that is in it."""
+        """Remove it with its contents."""
         if self._fd >= 0:
             clear(self.path)
             os.close(self._fd)
@@ -72,7 +72,7 @@ def usual_place() -> bytes:
 
 
 def sweep() -> None:
-    """Take away those of this user whose owners are gone."""
+    """Remove those of this user that no owner has locked."""
     base = usual_place()
     prefix = os.fsencode(PREFIX)
     try:
@@ -89,20 +89,20 @@ def _sweep_one(path: bytes) -> None:
     try:
         fd = os.open(path, _DIRECTORY)
     except OSError:
-        return  # gone meanwhile, or none of ours
+        return  # gone meanwhile, or not ours
     try:
         if os.fstat(fd).st_uid == os.geteuid():
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still(path, fd):
                 clear(path)
     except OSError:
-        pass  # its owner lives, or something in it is not to be removed
+        pass  # its owner lives, or something in it cannot be removed
     finally:
         os.close(fd)
 
 
 def _is_still(path: bytes, fd: int) -> bool:
-    """Whether the directory we have opened is the one at its path."""
+    """Whether the directory we have opened is still at its path."""
     ours = os.fstat(fd)
     try:
         now = os.stat(path, follow_symlinks=False)
@@ -112,13 +112,13 @@ def _is_still(path: bytes, fd: int) -> bool:
 
 
 def clear(path: bytes) -> None:
-    """Remove a directory with all that is in it, closed directories too.
+    """Remove a directory with its contents, closed directories included.
 
-    What is in it was made by commands, and others may be at work there: no name is followed, and
-    no depth is too much.
+    Commands made the contents and others may still write there: no link is followed, and no depth
+    is too much.
     """
     try:
-        _remove_empty(path, None)  # nearly always there are mount points in it, and no more
+        _remove_empty(path, None)  # nearly always it holds only mount points
         return
     except OSError:
         pass
@@ -131,11 +131,11 @@ def clear(path: bytes) -> None:
             remove(path)
             return
         except FilesError:
-            continue  # closed, or somebody else's: then it stays
+            continue  # closed, or another user's: it stays
 
 
 def _remove_empty(path: bytes | str, above: int | None, depth: int = 0) -> None:
-    """Remove a directory in which there are only directories; raises OSError for any other."""
+    """Remove a directory tree without files; raises OSError for any other."""
     if depth > _MOST_LEVELS:
         raise OSError("mount points are not that deep")
     here = os.open(path, _PLACE & ~os.O_PATH, dir_fd=above)
@@ -162,16 +162,16 @@ def _open_up(path: bytes) -> None:
         try:
             inner = os.open(below.pop(), _PLACE, dir_fd=here)
         except OSError:
-            continue  # gone, exchanged, or deeper than we can have files open
+            continue  # gone, replaced, or deeper than our fd limit
         levels.append((inner, _opened(inner)))
 
 
 def _opened(place: int) -> list[bytes]:
-    """The directories in one that is given its mode back: the very one, whatever its name is."""
+    """chmod a directory by fd and list its subdirectories."""
     name = b"/proc/self/fd/%d" % place
     try:
         os.chmod(name, 0o700)
         with os.scandir(name) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return []  # somebody else's: then it stays
+        return []  # another user's: it stays

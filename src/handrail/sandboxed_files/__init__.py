@@ -1,1 +1,1 @@
-"""File calls that are carried out inside a sandbox."""
+"""File calls that are executed in a sandbox."""

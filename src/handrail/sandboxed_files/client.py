@@ -1,6 +1,6 @@
-"""Calls to one confined file helper: numbers, futures, frames, a socket that never blocks.
+"""Client of one sandboxed file helper: call ids, futures, frames, a socket that never blocks.
 
-Knows nothing of processes; whoever starts the helper gives it the other end of the socket.
+Knows nothing of processes; the starter of the helper passes it the other end of the socket.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from handrail.errors import FilesError
 from handrail.sandboxed_files import frames
 
 _STEP = 256 * 1024
-#: Heads longer than this are read in a thread by whoever asked.
+#: Longer heads are parsed in a thread by the caller.
 SMALL_HEAD = 64 * 1024
 
 
 class Reply(NamedTuple):
-    """An answer as it came; ``result`` reads its head, which takes a while for long listings."""
+    """An answer as it came; ``result`` parses its head, which takes a while for long listings."""
 
     head: bytes
     body: bytes
@@ -46,7 +46,7 @@ class FileHelperClient:
         self._lost = lost
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
-        #: Calls nobody waits for any more and that were not answered yet.
+        #: Calls whose callers have stopped waiting and that were not answered yet.
         self._given_up: set[int] = set()
         self._reader = frames.FrameReader()
         self._unsent: deque[memoryview] = deque()
@@ -60,13 +60,13 @@ class FileHelperClient:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a caller waits for an answer."""
         return bool(self._waiting)
 
     async def call(
         self, op: str, arguments: list[Any], body: bytes | memoryview = b"", *, deadline: float
     ) -> Reply:
-        """One operation; raises FilesError when the helper is lost or too slow."""
+        """Run one operation; raises FilesError when the helper is lost or too slow."""
         if not self.alive:
             raise _ended()
         self._number += 1
@@ -83,7 +83,7 @@ class FileHelperClient:
                 self._given_up.add(number)
 
     def close(self) -> None:
-        """Hang up: the helper ends by itself, and whoever still waits is told."""
+        """Close the socket, which ends the helper, and fail all pending calls."""
         if not self.alive:
             return
         self.alive = False
@@ -114,7 +114,7 @@ class FileHelperClient:
             self._loop.remove_writer(self._sock.fileno())
 
     def _flush(self) -> bool:
-        """Whether everything is on its way."""
+        """Whether everything was sent."""
         try:
             while self._unsent:
                 sent = self._sock.send(self._unsent[0])
@@ -141,7 +141,7 @@ class FileHelperClient:
             self._gone()
 
     def _answered(self, head: bytes, body: bytes) -> None:
-        # `[number,...`: the number alone is read here, the rest by whoever asked.
+        # `[number,...`: only the number is parsed here, the rest by the caller.
         first = head[1:24].split(b",", 1)[0]
         if not first.isdigit():
             raise frames.BrokenFrame("an answer without a number")
@@ -159,4 +159,4 @@ class FileHelperClient:
 
 
 def _ended() -> FilesError:
-    return FilesError("the confined file helper has ended, so this call was not done; try again")
+    return FilesError("the sandboxed file helper has ended, so this call was not done; try again")

@@ -1,8 +1,8 @@
-"""How a server and its confined file helper talk.  Pure: bytes in, frames out.
+"""Frames between a server and its sandboxed file helper.  Pure: bytes in, frames out.
 
-A frame is a head (JSON) and a body (raw bytes), each with its length before it, so that content
-of files is never encoded on the way.  Paths travel in heads as text with surrogate escapes.  Both
-ends know the other's bounds: a frame beyond them means that the other side is broken.
+A frame is a head (JSON) and a body (raw bytes), each with its length before it, so that content of
+files is never encoded.  Paths are in heads as text with surrogate escapes.  Both ends know the
+other's bounds: a frame beyond them means that the other side is broken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_BODY = 4 * 1024 * 1024
 
 
 class BrokenFrame(Exception):
-    """What came in cannot be a frame of ours."""
+    """The input cannot be a frame of ours."""
 
 
 def encode(head: Any, body: bytes | bytearray | memoryview = b"") -> list[bytes | memoryview]:
@@ -49,7 +49,7 @@ def path_bytes(text: str) -> bytes:
 
 
 class FrameReader:
-    """Bytes as they come in, frames as they are complete."""
+    """Turns bytes into complete frames."""
 
     __slots__ = ("_buffer",)
 

@@ -1,9 +1,9 @@
-"""The program of a confined file helper: ``python -I -S program.py FD``.
+"""The program of a sandboxed file helper: ``python -I -S program.py FD``.
 
-It runs inside a sandbox and answers frames on a socket it was born with.  Its threads take turns
-at reading: whoever holds the turn reads one frame, passes the turn on and answers, so an answer
-needs no hand-over and a call that hangs holds up nobody until all threads hang.  When the server
-closes its end, or is gone, the helper ends.
+It runs in a sandbox and answers frames on an inherited socket.  Its threads take turns at reading:
+the thread with the turn reads one frame, passes the turn on and answers, so an answer needs no
+hand-over and a hung call delays no other until all threads hang.  When the server closes its end,
+or is gone, the helper ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from handrail.sandboxed_files.service import FileService
 
-#: Calls at a time.
+#: Concurrent calls.
 THREADS = 8
 _STEP = 256 * 1024
 
@@ -36,7 +36,7 @@ class Helper:
         self._sending = threading.Lock()
 
     def run(self) -> None:
-        """Until the socket ends; then the whole process does."""
+        """Serve until the socket ends; then end the whole process."""
         from handrail.sandboxed_files.frames import BrokenFrame
 
         try:
@@ -47,7 +47,7 @@ class Helper:
                     break
                 self._answer(*frame)
         except (OSError, BrokenFrame):
-            pass  # nobody is left to tell
+            pass  # the server is gone
         self._service.close()
         os._exit(0)  # other threads may hang in a call
 
@@ -80,7 +80,7 @@ class Helper:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the descriptor that is named."""
+    """Serve the fd that is given."""
     from handrail.sandboxed_files.service import FileService
 
     helper = Helper(int(arguments[0]), FileService())
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Searched for the package alone, and last: nothing that lies beside it is ever imported.
+    # The package's directory comes last in sys.path: no file beside it shadows a module.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     __import__("handrail")
     sys.path.pop()

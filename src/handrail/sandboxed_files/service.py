@@ -1,8 +1,8 @@
-"""What a confined file helper does for its server: one operation per frame.
+"""What a sandboxed file helper does for its server: one operation per frame.
 
-The same functions that serve unconfined calls, called from inside a sandbox, so a file call sees
-what a command there would see.  Imports the standard library and this package only: whatever is
-imported has to be readable inside.
+Runs the same functions that serve calls without a sandbox, so a file call sees what a sandboxed
+command would see.  Imports the standard library and this package only: whatever is imported has to
+be readable in the sandbox.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from handrail.filesystem import copying, directories, local, regular_file, remov
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
-#: Content of a file travels in pieces of at most this; a multiple of 3, so that the base64 of
-#: the pieces can be put one behind the other.
+#: Content of a file is sent in pieces of at most this; a multiple of 3, so that the base64 of the
+#: pieces can be concatenated.
 PIECE = 768 * 1024
 #: The server counts handles, for all its helpers together.
 _MANY = 1 << 16
 
 Answer = tuple[Any, bytes]
-Handle = list[str]  # whose, and its name
+Handle = list[str]  # owner, and its name
 _NOTHING: Answer = (None, b"")
 
 
 class FileService:
-    """The open files of one helper, and what can be done to others."""
+    """The open files of one helper, and the operations on others."""
 
     def __init__(self) -> None:
-        #: Of the client, and of the server's own large writes.
+        #: Handles of the client, and of the server's own large writes.
         self._tables = {"client": HandleTable(_MANY), "ours": HandleTable(_MANY)}
         self._plans: dict[int, regular_file.ReadPlan] = {}
         self._last_plan = 0
         self._lock = threading.Lock()
 
     def perform(self, op: str, arguments: list[Any], body: bytes) -> Answer:
-        """Head and body of the answer; raises FilesError."""
+        """Run one operation; return head and body of the answer, or raise FilesError."""
         work = _OPERATIONS.get(op)
         if work is None:
             raise FilesError(f"the file helper knows no `{op}`")
         return work(self, body, *arguments)
 
     def close(self) -> None:
-        """Drop what is half written."""
+        """Drop unfinished writes."""
         for table in self._tables.values():
             table.close_all()
 
@@ -97,7 +97,7 @@ class FileService:
     # --- content, in pieces ------------------------------------------------------------
 
     def _read(self, _: bytes, path: str, follow: bool) -> Answer:
-        """The first piece, the size, and a number to ask for more with (0: that was all)."""
+        """The first piece, the size, and a number to request more with (0: that was all)."""
         plan = regular_file.ReadPlan(path_bytes(path), follow=follow)
         try:
             piece = plan.next_block(PIECE)

@@ -1,5 +1,5 @@
-"""What is measured and how it is shown: names, metrics, logs, and two ways out.
+"""Metrics and logs: names, metrics, logs, and two exporters.
 
-Empty on purpose: ``names`` and ``metrics`` are on the way of every start and pull in nothing,
-``otel`` needs packages that are optional.
+Empty on purpose: every start imports ``names`` and ``metrics``, which pull in nothing; ``otel``
+needs packages that are optional.
 """

@@ -1,14 +1,13 @@
-"""Writes log lines to a descriptor without ever waiting for its reader.
+"""Write log lines to an fd without ever waiting for its reader.
 
-A server whose stderr is a pipe that is not read must go on serving.  So a line that the reader
-has no room for is dropped and counted, and the next line that fits is preceded by the count.
+A server whose stderr is a pipe that is not read must go on serving.  So a line that does not fit is
+dropped and counted, and the next line that fits is preceded by the count.
 
-How the descriptor is written without blocking depends on what it is.  A pipe or a terminal is
-opened a second time with O_NONBLOCK: setting the flag on the descriptor that was given would
-change it for every process that shares it, a user's shell among them.  A socket takes
-MSG_DONTWAIT.  A regular file never makes its writer wait for a reader and is used as it is.
-Where a pipe cannot be opened a second time, a line is written only when ``poll`` says that there
-is room, in pieces that the kernel takes whole.
+How the fd is written without blocking depends on its type.  A pipe or a terminal is opened a second
+time with O_NONBLOCK: setting the flag on the given fd would change it for every process that shares
+it, a user's shell among them.  A socket takes MSG_DONTWAIT.  A regular file never makes its writer
+wait for a reader and is used as it is.  If a pipe cannot be opened a second time, a line is written
+only when ``poll`` reports space, in pieces that the kernel takes whole.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import select
 import socket
 import stat
 
-#: What a pipe that ``poll`` calls writable takes without making the writer wait (PIPE_BUF).
+#: What a pipe that ``poll`` calls writable takes without blocking the writer (PIPE_BUF).
 _SURE = 4096
 
 
@@ -26,7 +25,7 @@ class LogStream:
     """The writing end of a log.  ``write`` takes whole lines and returns at once."""
 
     def __init__(self, fd: int) -> None:
-        #: Lines that were dropped since the last one that was written.
+        #: Lines that were dropped since the last written one.
         self.dropped = 0
         #: Lines that were dropped in all.
         self.dropped_in_all = 0
@@ -65,11 +64,11 @@ class LogStream:
             self.dropped += 1
             self.dropped_in_all += 1
             return
-        self._rest = left  # the end of a line that has begun is owed to the reader
+        self._rest = left  # sent first next time: the reader has half of this line
         self.dropped = 0
 
     def _put(self, data: bytes) -> bytes:
-        """Write what there is room for and return the rest; all of it is gone with the reader."""
+        """Write what fits and return the rest; nothing if there is no reader."""
         view = memoryview(data)
         try:
             while view and self._has_room():
@@ -77,7 +76,7 @@ class LogStream:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
-            return b""  # no reader any more, or a full disk: nothing that waiting would mend
+            return b""  # no reader any more, or a full disk: waiting would not help
         return bytes(view)
 
     def _has_room(self) -> bool:
@@ -93,7 +92,7 @@ class LogStream:
         return os.write(self._fd, view[:_SURE] if self._polls else view)
 
     def close(self) -> None:
-        """Close what was opened here; the descriptor that was given stays open."""
+        """Close what was opened here; the given fd stays open."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -33,10 +33,10 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 
-# The credential is the group ``secret``; what stands before it is kept for the reader.
+# The credential is the group ``secret``; the text before it is kept for the reader.
 _SECRETS = (
-    # Authorization: Bearer x / "authorization": "Basic x" / ('authorization', 'x'), and all
-    # of these inside a quoted string, where a line break is an «n» right before the word.
+    # Authorization: Bearer x / "authorization": "Basic x" / ('authorization', 'x'), and all of
+    # these in a quoted string, where a line break is an «n» right before the word.
     # Rather too much than too little: up to the line's end.
     re.compile(
         r"""(?ix) authorization \b [\\"']* \s* [:=,] \s*
@@ -113,9 +113,9 @@ class RedactingFilter(logging.Filter):
 class RepeatFilter(logging.Filter):
     """Lets one sentence pass a number of times in each period and counts the rest.
 
-    A sentence is a logger's message before its arguments are filled in, so that a peer which
-    makes up a new argument each time is throttled as well.  The count is told with the first
-    record of the next period.
+    A sentence is a logger's message before its arguments are filled in, so that a peer which makes
+    up a new argument each time is throttled as well.  The first record of the next period has the
+    count.
     """
 
     def __init__(self, most: int = 20, seconds: float = 30.0) -> None:
@@ -189,7 +189,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 class _Handler(logging.Handler):
-    """Writes records to stderr; a second ``setup`` finds the first one's work by this class."""
+    """Writes records to stderr; a second ``setup`` recognizes the first handler by this class."""
 
     def __init__(self, stream: LogStream) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def setup(level: int | str = logging.WARNING, json: bool = False) -> logging.Han
 
 
 def _stderr() -> int:
-    """The descriptor behind ``sys.stderr``, which an embedding program may have replaced."""
+    """The fd behind ``sys.stderr``, which an embedding program may have replaced."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

@@ -1,15 +1,15 @@
-"""Counting: a registry of the metrics in ``names``, and the handles that are incremented.
+"""A registry of the metrics in ``names``, and the handles that are incremented.
 
-Look a handle up once, keep it, increment it for ever: ``labels`` costs a dictionary lookup
-and a check, ``inc`` an addition.
+Look a handle up once, keep it, increment it for ever: ``labels`` costs a dictionary lookup and a
+check, ``inc`` an addition.
 
     finished = registry.counter(names.PROCESSES_FINISHED_TOTAL)
     succeeded = finished.labels(result="success")
     succeeded.inc()
 
-Handles are made and incremented on one thread, the event loop's.  Exporters may read from
-another one: they see each number whole, and the table of handles is replaced, never changed.
-Memory is bounded, since every label has a closed set of values.
+Handles are made and incremented on one thread, the event loop's.  Exporters may read from another
+one: they see each number whole, and the table of handles is replaced, never changed.  Memory is
+bounded, since every label has a closed set of values.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Histogram:
         self.sum: float = 0.0
 
     def observe(self, value: float) -> None:
-        """A bound belongs to its bucket (``le``).  A negative value, from a clock that went
-        back, counts as nothing lasted."""
+        """Count a value; a bound belongs to its bucket (``le``), a negative value counts as 0."""
         if value < 0:
             value = 0.0
         self.counts[bisect_left(self.bounds, value)] += 1

@@ -1,12 +1,12 @@
 """What is measured: every metric with its kind, labels, buckets and help, as data.
 
-The floor of the tree; imports next to nothing.  Counting is in ``metrics``, the two ways out
-are ``prometheus`` and ``otel``.  Each metric mirrors one of the Codex exec-server with our
-prefix in place of ``exec_server_``; what belongs to its remote registration is left out.
+The bottom layer; imports next to nothing.  Counting is in ``metrics``, the two exporters are
+``prometheus`` and ``otel``.  Each metric mirrors one of the Codex exec-server with our prefix in
+place of ``exec_server_``; what belongs to its remote registration is left out.
 
-Every label has a closed set of values, so no peer can make us keep a series of its choice:
-anything else is recorded as ``unknown``.  The one set that is not here is that of the
-methods, which belongs to ``protocol.methods`` and is handed to the registry.
+Every label has a closed set of values, so no peer can make us keep a series of its choice: anything
+else is recorded as ``unknown``.  The one set that is not here is that of the methods, which belongs
+to ``protocol.methods`` and is passed to the registry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 class Label(NamedTuple):
-    """A label and its values.  ``values`` None: the registry is told them when it is made."""
+    """A label and its values.  ``values`` None: given to the registry when it is made."""
 
     name: str
     values: tuple[str, ...] | None
@@ -70,7 +70,7 @@ CONNECTIONS_TOTAL = Metric(
 REQUESTS_TOTAL = Metric(
     "handrail_requests_total",
     Kind.COUNTER,
-    "Requests finished, by method and outcome; disconnected: nobody was left to answer.",
+    "Requests finished, by method and outcome; disconnected: the client was gone.",
     (METHOD, REQUEST_RESULT),
 )
 REQUEST_DURATION = Metric(

@@ -1,16 +1,16 @@
-"""The registry and the requests to an OpenTelemetry collector, by OTLP over HTTP.
+"""Export the registry and the requests to an OpenTelemetry collector, by OTLP over HTTP.
 
-The extra ``otel``: importing this module is asking for it, and raises UsageError where the
-packages are missing.  Counting stays in ``metrics``; here the same numbers are read from the
-exporter's thread every ``interval``.
+The extra ``otel``: importing this module raises UsageError where the packages are missing.
+Counting stays in ``metrics``; here the same numbers are read from the exporter's thread every
+``interval``.
 
-Counters and gauges are observable instruments.  There is no observable histogram, and feeding
-every observation to a second histogram would cost the hot path what our own one saves, so
-histograms are added as finished points to each batch on its way out.
+Counters and gauges are observable instruments.  There is no observable histogram, and feeding every
+observation to a second histogram would cost the hot path what our own one saves, so histograms are
+added as finished points to each outgoing batch.
 
 One span per request: scope ``handrail.request``, kind server, named by its method (those the
-registry knows, so that no peer chooses names), child of the request's W3C trace context if
-that is valid.
+registry knows, so that no peer chooses names), child of the request's W3C trace context if that is
+valid.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ except ImportError as error:
 
 SCOPE = "handrail"
 REQUEST_SCOPE = "handrail.request"
-#: Seconds one export may take, retries included; the collector is not worth more.
+#: Seconds one export may take, retries included.
 EXPORT_TIMEOUT = 5.0
 
 
@@ -87,7 +87,7 @@ class Export:
         name = method if method in self._methods else UNKNOWN
         span = self._tracer.start_span(
             name,
-            # From an empty context: what this task happens to run in is not the caller.
+            # From an empty context: this task's own context is not the caller's.
             context=self._propagator.extract(carrier, context=Context()),
             kind=SpanKind.SERVER,
             attributes={"rpc.system": "jsonrpc", "rpc.method": name},
@@ -95,7 +95,7 @@ class Export:
         return RequestSpan(span)
 
     def flush(self, timeout: float = EXPORT_TIMEOUT) -> None:
-        """Export now what there is.  Blocks, at most about twice ``timeout`` seconds."""
+        """Export now.  Blocks, at most about twice ``timeout`` seconds."""
         self._tracers.force_flush(int(timeout * 1000))
         self._meters.force_flush(timeout * 1000)
 
@@ -140,7 +140,7 @@ def start(
 
 
 def observe(registry: Registry, meter: Meter) -> None:
-    """Counters and gauges as observable instruments of a meter, also one of somebody else's."""
+    """Register counters and gauges as observable instruments of any meter."""
     for family in registry.families:
         metric = family.metric
         if metric.kind is Kind.COUNTER:
@@ -185,7 +185,7 @@ class _MetricExporter(OTLPMetricExporter):
 
 
 def _with(data: points.MetricsData, more: Sequence[points.Metric]) -> points.MetricsData:
-    """The same batch with more metrics in our scope, which is the only one of our provider."""
+    """The batch with more metrics in our scope, which is the only one of our provider."""
     resource, *resources = data.resource_metrics
     scope, *scopes = resource.scope_metrics
     scope = dataclasses.replace(scope, metrics=[*scope.metrics, *more])
@@ -218,7 +218,7 @@ def _point(
     cell: Histogram, attributes: dict[str, str], since: int, now: int
 ) -> points.HistogramDataPoint:
     counts = list(cell.counts)
-    # Smallest and largest are optional on the wire though not in this class; we keep neither.
+    # Minimum and maximum are optional on the wire though not in this class; we keep neither.
     absent = cast("float", None)
     return points.HistogramDataPoint(
         attributes=attributes,

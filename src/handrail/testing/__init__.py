@@ -1,6 +1,6 @@
-"""For tests of what is built on handrail: scripted executors, and a server in memory.
+"""For tests of programs that use handrail: scripted executors, and a server in memory.
 
-``pytest_plugins = ["handrail.testing.fixtures"]`` in a conftest.py brings the fixtures.
+``pytest_plugins = ["handrail.testing.fixtures"]`` in a conftest.py loads the fixtures.
 """
 
 from handrail.executor.fake import Exit, Expect, FakeExecutor, FakeSession, Pause, Say

@@ -1,7 +1,7 @@
 """A whole server in this process, reached without a socket.
 
-Everything is real (sessions, the wire, a keeper and its children) but the line, so that a test
-sees what a client of a server would see.
+Everything but the connection is real (sessions, the wire, a keeper and its children), so that a
+test sees what a client of a server would see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from handrail.transport.base import Receiver
 
 @asynccontextmanager
 async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]]:
-    """A server; calling what is yielded gives the receiver of a new connection's server end.
+    """Run a server; the yielded function returns the receiver of a new connection's server end.
 
     ``settings`` are those of ``handrail.config.ServerSettings`` (``detach_ttl`` in seconds, say).
     Every process ends with it.  Raises KeeperLost when the keeper does not start.
@@ -48,7 +48,7 @@ async def memory_server(**settings: Any) -> AsyncIterator[Callable[[], Receiver]
 
 @asynccontextmanager
 async def memory_executor(**settings: Any) -> AsyncIterator[RemoteExecutor]:
-    """A RemoteExecutor on a server of its own, in memory; raises what ``memory_server`` does."""
+    """A RemoteExecutor on its own server in memory; raises what ``memory_server`` does."""
     async with memory_server(**settings) as accept:
         executor = await RemoteExecutor.connect(MemoryDialer(accept))
         try:

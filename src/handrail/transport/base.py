@@ -1,12 +1,12 @@
-"""The contract between whoever moves messages and whoever understands them.
+"""The contract between a transport, which moves messages, and a receiver, which understands them.
 
-Callbacks, not coroutines: a message travels from the socket to its handler without a task
-or a queue in between, and output travels back the same way.  Everything here is called on
-the event loop's thread and nothing may block.
+Callbacks, not coroutines: a message goes from the socket to its handler without a task or a queue
+in between, and output goes back the same way.  Everything here is called on the event loop's thread
+and nothing may block.
 
-A ``Transport`` moves whole messages and understands none.  A ``Receiver`` is the other half:
-the server's connection, a client, a test.  Order: ``connected`` once, then any number of
-``message`` / ``pause_writing`` / ``resume_writing``, then ``disconnected`` exactly once.
+A ``Transport`` moves whole messages and understands none.  A ``Receiver`` is the other half: the
+server's connection, a client, a test.  Order: ``connected`` once, then any number of ``message`` /
+``pause_writing`` / ``resume_writing``, then ``disconnected`` exactly once.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ CLOSE_RESTART = 1012
 
 
 class Transport(Protocol):
-    """One open line to one peer."""
+    """One open connection to one peer."""
 
     #: "websocket", "stdio", "unix" or "memory"; a label for logs and metrics.
     kind: str
-    #: Who is at the other end, for logs: an address, "uid 1000", "stdio".
+    #: The other end, for logs: an address, "uid 1000", "stdio".
     peer: str
 
     def send(self, *parts: bytes) -> None:
         """Send one message, given in parts that are not joined first.  Never blocks.
 
-        What the peer does not take is kept; the receiver is told to pause when that grows
-        beyond HIGH_WATER.  After ``close``, ``abort`` or a lost line this does nothing.
+        What the peer does not take is queued; the receiver is told to pause when the queue grows
+        beyond HIGH_WATER.  After ``close``, ``abort`` or a lost connection this does nothing.
         """
 
     def begin(self) -> None:
-        """Begin one message that is sent in pieces over time, for it is too large to hold.
+        """Begin a message that is sent in pieces over time, because it is too large to hold.
 
         Until its last piece is sent, other messages wait.
         """
 
     def piece(self, data: bytes, *, last: bool = False) -> None:
-        """The next piece of the message that was begun."""
+        """Send the next piece of the message that was begun."""
 
     @property
     def buffered(self) -> int:
@@ -64,8 +64,8 @@ class Transport(Protocol):
     def confirm(self, received: Callable[[], None]) -> None:
         """Call back once the peer has everything that was sent until now.
 
-        Never called when the line is lost first.  Where the line itself carries no answer, what
-        the kernel has taken counts: the peer finds it there, whatever becomes of this process.
+        Never called when the connection is lost first.  If the transport has no acknowledgement,
+        what the kernel has taken counts: the peer can read it even if this process dies.
         """
 
     def pause_reading(self) -> None: ...
@@ -73,14 +73,14 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self, code: int = CLOSE_OK, reason: str = "") -> None:
-        """Send what is queued, say why, and close; a peer that does not follow is dropped."""
+        """Send what is queued and the reason, and close; a peer that does not follow is dropped."""
 
     def abort(self) -> None:
-        """Drop the line now."""
+        """Drop the connection now."""
 
 
 class Receiver(Protocol):
-    """Who gets the messages of one transport."""
+    """Receives the messages of one transport."""
 
     def connected(self, transport: Transport) -> None: ...
 
@@ -92,4 +92,4 @@ class Receiver(Protocol):
     def resume_writing(self) -> None: ...
 
     def disconnected(self, why: str) -> None:
-        """The line is gone; ``why`` is one sentence for the log."""
+        """The connection is gone; ``why`` is one sentence for the log."""

@@ -1,18 +1,18 @@
-"""How many peers a listener holds at once, and which one has to go when there are too many.
+"""Limits of one listener: how many peers it has at once, and which are dropped beyond that.
 
-Owns the caps and the counting for one listener.  Two rules:
+Two rules:
 
   Connections: beyond the cap an upgrade is answered 503.  It is checked when the request is
   complete, so a health check still gets its answer on a full server.
 
   Unfinished handshakes: beyond the cap the oldest ones are answered 503 and closed.  Not the
-  newest: 64 sockets that say nothing would lock every client out for the whole deadline.  Not
-  before each had a moment: the loop accepts a burst of honest clients before it reads from the
-  first of them.  At a multiple of the cap the oldest go at once, so the moment cannot be used to
+  newest: 64 silent sockets would lock every client out for the whole deadline.  Each has a
+  short time first: the loop accepts a burst of honest clients before it reads from the first of
+  them.  At a multiple of the cap the oldest are dropped at once, so that time cannot be used to
   fill memory.
 
-Peers that have their answer and only have to go take no place from those that come; of them too
-the oldest are dropped beyond that multiple.
+Peers that have their answer and only have to close do not count against the cap; beyond that
+multiple the oldest of them are dropped too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 #: How long unfinished handshakes may exceed their cap, and by which factor.
 _BURST_TIME = 0.1
 _BURST_FACTOR = 16
-#: Timers are rounded to milliseconds by uvloop and may come that much too early.
+#: uvloop rounds timers to milliseconds, so they may fire that much too early.
 _TICK = 0.002
 _WARN_EVERY = 10.0
 
@@ -50,9 +50,9 @@ class ListenLimits:
     ping_interval: float = 10.0
     silence_timeout: float = 20.0
     close_timeout: float = CLOSE_TIMEOUT
-    #: What one message may take beyond its size (``message_deadline``).
+    #: Time for one message beyond what its size needs (``message_deadline``).
     message_seconds: float | None = 20.0
-    #: Told of each peer that was answered 401; says how long that answer waits.
+    #: Called for each peer that is answered 401; returns the delay of that answer.
     refused: Callable[[str], float] | None = None
 
     def for_connection(self) -> ConnectionLimits:
@@ -66,17 +66,17 @@ class ListenLimits:
 
 
 class Handshake(Protocol):
-    """A peer that has not finished its opening."""
+    """A peer that has not finished its handshake."""
 
     def refuse(self, sentence: str) -> None:
         """Answer 503 and close."""
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close without an answer."""
 
 
 class RefusalLog:
-    """Says now and then why peers are refused: a line for each would fill the log."""
+    """Logs refusals at intervals: a line for each would fill the log."""
 
     def __init__(self) -> None:
         self._warned_at = float("-inf")
@@ -94,14 +94,14 @@ class RefusalLog:
 
 
 class Admission:
-    """The peers of one listener: opening, open, and on their way out."""
+    """The peers of one listener: in handshake, open, and closing."""
 
     def __init__(self, limits: ListenLimits) -> None:
         self.limits = limits
         self.connection_limits = limits.for_connection()
-        #: Oldest first, with the time at which each came.
+        #: Oldest first, with the time of each.
         self._opening: dict[Handshake, float] = {}
-        self._leaving: dict[Handshake, None] = {}  # oldest first too
+        self._leaving: dict[Handshake, None] = {}  # oldest first
         self._dropped: set[Handshake] = set()
         self._open: set[StreamConnection] = set()
         self._thinning: asyncio.TimerHandle | None = None
@@ -119,10 +119,10 @@ class Admission:
         return len(self._open) >= self.limits.max_connections
 
     def enter(self, handshake: Handshake) -> str | None:
-        """A peer has connected.  A sentence says why not even a handshake is possible."""
+        """Register a new peer; a returned sentence says why not even a handshake is possible."""
         self._empty.clear()
         if self._closed:
-            # Accepted by the kernel before the socket closed, told to us after.
+            # The kernel accepted it before the socket was closed.
             self._leaving[handshake] = None
             return "this server is closing"
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class Admission:
         return None
 
     def answered(self, handshake: Handshake) -> None:
-        """It got an answer and only has to go."""
+        """Register that it got an answer and only has to close."""
         self._opening.pop(handshake, None)
         self._leaving[handshake] = None
         if len(self._leaving) > self.limits.max_handshakes * _BURST_FACTOR:
@@ -146,7 +146,7 @@ class Admission:
             oldest.drop()
 
     def opened(self, handshake: Handshake, connection: StreamConnection) -> None:
-        """The handshake has become a connection."""
+        """Register that the handshake has become a connection."""
         self._opening.pop(handshake, None)
         self._open.add(connection)
 
@@ -161,7 +161,7 @@ class Admission:
         self._check_empty()
 
     def close(self) -> None:
-        """Let nobody in any more and drop those who are not in yet."""
+        """Accept no further peers and drop unfinished handshakes."""
         self._closed = True
         if self._thinning is not None:
             self._thinning.cancel()
@@ -177,7 +177,7 @@ class Admission:
         await self._empty.wait()
 
     def _thin(self) -> None:
-        """Send away the oldest beyond the cap, but none that has only just come."""
+        """Refuse the oldest beyond the cap, but none that has only just come."""
         self._thinning = None
         cap = self.limits.max_handshakes
         excess = len(self._opening) - cap

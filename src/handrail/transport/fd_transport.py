@@ -1,10 +1,10 @@
-"""An asyncio transport over two file descriptors of any kind, for stdio.
+"""An asyncio transport over two fds of any kind, for stdio.
 
-Needed because the loops' own pipe transports do not take what stdin and stdout may be: epoll
-refuses regular files and /dev/null (libuv then aborts the whole process), and both set
-O_NONBLOCK on a file description that others may share: a parent, or our own stderr after
-``2>&1``, whose writes would begin to fail.  Here pipes and terminals are opened anew through
-/proc, which gives a description of our own; files are read in the executor and written at once.
+The loops' own pipe transports do not accept everything that stdin and stdout may be: epoll refuses
+regular files and /dev/null (libuv then aborts the whole process), and both set O_NONBLOCK on a file
+description that may be shared with a parent, or with our own stderr after ``2>&1``: its writes
+would begin to fail.  Here pipes and terminals are reopened through /proc, which gives a description
+of our own; files are read in the executor and written at once.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
-#: What a pipe holds by default; more would only make the allocator work.
+#: The default size of a pipe; more would only cost allocation time.
 _READ_SIZE = 64 * 1024
 _PARTS_AT_ONCE = 64
-#: Device number of /dev/tty, /dev/console and /dev/ptmx: opening ptmx makes a new terminal.
+#: Major device number of /dev/tty, /dev/console and /dev/ptmx: opening ptmx makes a new terminal.
 _TTY_ALIASES = 5
 
 
 class Descriptor:
-    """One descriptor of our own for what ``fd`` refers to; ``fd`` itself stays untouched."""
+    """One fd of our own for what ``fd`` refers to; ``fd`` itself stays untouched."""
 
     __slots__ = ("_restore", "fd", "pollable")
 
@@ -49,7 +49,7 @@ class Descriptor:
 
 
 class DescriptorTransport(asyncio.Transport):
-    """Reads from one descriptor, writes to the other; owns both."""
+    """Reads from one fd, writes to the other; owns both."""
 
     #: writelines() hands the parts to the kernel as they are; see StreamConnection.open.
     takes_parts = True
@@ -98,7 +98,7 @@ class DescriptorTransport(asyncio.Transport):
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            # A terminal that was hung up reads as EIO; for us that is an end like any other.
+            # A terminal that was hung up reads as EIO; that is an end like any other.
             if error.errno != errno.EIO:
                 self._force_close(error)
                 return
@@ -112,7 +112,7 @@ class DescriptorTransport(asyncio.Transport):
     def _read_done(self, job: asyncio.Future[bytes]) -> None:
         self._read_job = None
         if self._lost:
-            self._reader.close()  # it could not be closed under the hands of the thread
+            self._reader.close()  # not earlier: the thread was reading from it
         if self._closing or job.cancelled():
             return
         error = job.exception()
@@ -228,7 +228,7 @@ class DescriptorTransport(asyncio.Transport):
         self._writer.close()
         if self._read_job is None:
             self._reader.close()
-        # Never from inside the caller's write() or close(), as with every transport.
+        # Never within the caller's write() or close(), as with every transport.
         self._loop.call_soon(self._protocol.connection_lost, error)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:

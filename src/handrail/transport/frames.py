@@ -1,20 +1,19 @@
 """WebSocket frames (RFC 6455) as a pure machine: bytes in, messages out, and back.
 
 Owns every rule about frames and messages: masks, fragments, control frames, limits, UTF-8.
-No sockets, no clock, no randomness; who may speak when is left to
-``websocket_connection``.
+No sockets, no clock, no randomness; when to send what is left to ``websocket_connection``.
 
-How it works.  ``feed`` takes what one read returned, ``next_event`` is then called until it
-returns None.  It pulls one event at a time on purpose: whoever stops pulling (back-pressure)
-leaves the rest here, in order.  Three places can hold bytes:
+How it works.  ``feed`` takes what one read returned, ``next_event`` is then called until it returns
+None.  It returns one event at a time on purpose: a caller that stops (back-pressure) leaves the
+rest here, in order.  Three fields can hold bytes:
 
-  _buf[_pos:]   read and not looked at: whole frames, or the start of a header
+  _buf[_pos:]   read and not examined: whole frames, or the start of a header
   _message      the unmasked beginning of a message that spans frames or reads
   _need         how many bytes of the current data frame are still to come
 
-A frame that is complete in one read (nearly all are) never touches ``_message``.  Checks run
-in the order in which the bytes arrive, so the outcome does not depend on how the input was
-cut, and a length is judged when it is announced: nothing is allocated for a promise.
+A frame that is complete in one read (nearly all are) never touches ``_message``.  Checks run in the
+order in which the bytes arrive, so the outcome does not depend on how the input was cut, and a
+length is checked when it is announced: nothing is allocated for it in advance.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ class Close:
     reason: str
 
 
-#: Large text is handed on as bytes if it is ASCII: making a ``str`` of it is a copy.
+#: Large text is passed on as bytes if it is ASCII: making a ``str`` of it is a copy.
 LARGE_TEXT = 64 * 1024
 #: ``str`` is a text message; bytes are a binary or a large one, which the reader treats alike.
 Event = str | bytes | bytearray | Ping | Pong | Close
 
 
 class FrameDecoder:
-    """The receiving half of one connection; ``masked`` is True where the peer is a client."""
+    """The receiving half of one connection; ``masked`` is True if the peer is a client."""
 
     # fmt: off
     __slots__ = (
@@ -91,14 +90,14 @@ class FrameDecoder:
         self._buf = b""
         self._pos = 0
         self._message = bytearray()
-        self._opcode = CONTINUATION  # of the message under way; CONTINUATION when there is none
+        self._opcode = CONTINUATION  # of the current message; CONTINUATION when there is none
         self._need = 0
         self._fin = False
         self._mask = b""
         self._done = False
 
     def feed(self, data: bytes) -> None:
-        """Add what was read.  The tail kept from before is short unless nobody pulls."""
+        """Add what was read.  The tail kept from before is short unless no event is taken."""
         if self._buf:
             self._buf = self._buf[self._pos :] + data
             self._pos = 0
@@ -107,18 +106,18 @@ class FrameDecoder:
 
     @property
     def backlog(self) -> int:
-        """How many bytes were fed and not looked at."""
+        """How many bytes were fed and not examined."""
         return len(self._buf) - self._pos
 
     @property
     def under_way(self) -> bytearray | None:
-        """What has come of a message that has not ended: the same object until it ends."""
+        """The received part of an unfinished message: the same object until it ends."""
         return None if self._opcode == CONTINUATION else self._message
 
     def next_event(self) -> Event | None:
         """The next message or control frame, None when more bytes are needed.
 
-        Raises FrameError; the decoder is of no use after that, nor after a Close.
+        Raises FrameError; the decoder is unusable after that, and after a Close.
         """
         while True:
             if self._need:
@@ -194,13 +193,13 @@ class FrameDecoder:
             self._pos = end
 
     def _keep_tail(self) -> None:
-        # At most a header and a control frame: copied so that a large read is let go.
+        # At most a header and a control frame: copied so that a large read is freed.
         if self._pos:
             self._buf = self._buf[self._pos :]
             self._pos = 0
 
     def _continue_payload(self) -> None:
-        """Move what is there of the current data frame into the message, unmasked."""
+        """Move the received part of the current data frame into the message, unmasked."""
         pos = self._pos
         piece = self._buf[pos : pos + self._need]
         size = len(piece)
@@ -232,7 +231,7 @@ class FrameDecoder:
         return _parse_close(payload)
 
     def _check_unusual(self, first: int, second: int) -> None:
-        """Raise for what the first two bytes forbid; a sound control frame passes."""
+        """Raise for what the first two bytes forbid; a valid control frame passes."""
         opcode = first & 0x0F
         if first & 0x70:
             raise _violation("a reserved bit is set and no extension was agreed on")
@@ -268,7 +267,7 @@ def frame_header(opcode: int, length: int) -> bytes:
 
 
 def unfinished(header: bytes) -> bytes:
-    """The same header for a frame that others of its message follow."""
+    """Clear the FIN bit of a header: more frames of the message follow."""
     return bytes((header[0] & ~_FIN,)) + header[1:]
 
 
@@ -280,7 +279,7 @@ def masked_frame(opcode: int, payload: bytes, mask: bytes) -> tuple[bytes, bytes
 
 
 def close_payload(code: int, reason: str = "") -> bytes:
-    """What a close frame carries; the reason is cut to what a control frame can hold."""
+    """The payload of a close frame; the reason is cut to what a control frame can hold."""
     if code == NO_STATUS:
         return b""
     text = reason.encode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""Opening a WebSocket over a fresh byte stream: the accepting and the connecting side.
+"""The WebSocket handshake over a new byte stream: the accepting and the connecting side.
 
-Owns the time between ``connection_made`` and an open ``WebSocketConnection``: deadline,
-answers that are no upgrade, and leaving politely.  The rules themselves are pure and live in
-``http_head`` and ``upgrade``.
+Owns the time between ``connection_made`` and an open ``WebSocketConnection``: deadline, answers
+that are no upgrade, and an orderly close.  The rules themselves are pure and live in ``http_head``
+and ``websocket_upgrade``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BODY_LIMIT = 16 * 1024
 
 
 class HandshakeError(TransportError):
-    """The server answered the upgrade with something else; ``status`` and ``body`` say what."""
+    """The server answered the upgrade with something else, in ``status`` and ``body``."""
 
     def __init__(self, message: str, *, status: int, body: bytes) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class HandshakeError(TransportError):
 
 
 class HttpHandshake(asyncio.Protocol):
-    """The accepting side of one socket, until it is open or sent away."""
+    """The accepting side of one socket, until it is open or refused."""
 
     def __init__(self, route: Route, admission: Admission) -> None:
         self._route = route
@@ -62,7 +62,7 @@ class HttpHandshake(asyncio.Protocol):
         self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports keep to the interface without inheriting it.
+        # uvloop's transports have the interface without inheriting it.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.peer = self.peer or prepare_socket(transport)
@@ -76,7 +76,7 @@ class HttpHandshake(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answered:
-            return  # a body nobody asked for; read so that our answer is not lost to a reset
+            return  # an unexpected body; read so that our answer is not lost to a reset
         try:
             head = self._reader.feed(data)
             if head is not None:
@@ -92,7 +92,7 @@ class HttpHandshake(asyncio.Protocol):
         self._admission.gone(self)
 
     def refuse(self, sentence: str) -> None:
-        """Answer 503 and close at once: one that waits to be gone would be one more to hold."""
+        """Answer 503 and close at once: waiting for its close would mean one more peer to hold."""
         if self._answered:
             return
         self._admission.answered(self)
@@ -121,7 +121,8 @@ class HttpHandshake(asyncio.Protocol):
         if not wait:
             self._answer(response, head_only=head_only)
             return
-        # Who guesses waits, holding a place among the unfinished handshakes; nobody else does.
+        # A peer that guesses credentials waits, and counts as an unfinished handshake; no other
+        # waits.
         self._transport.pause_reading()
         self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(
@@ -139,7 +140,7 @@ class HttpHandshake(asyncio.Protocol):
             return _busy("too many connections; try again later")
         try:
             outcome = self._route(request)
-        except Exception as error:  # noqa: BLE001  the route is not ours
+        except Exception as error:  # noqa: BLE001  the route is the caller's code
             self._log_failure("route", error)
             return HttpResponse(500, b"internal error")
         if isinstance(outcome, HttpResponse):
@@ -151,7 +152,7 @@ class HttpHandshake(asyncio.Protocol):
 
     @staticmethod
     def _log_failure(what: str, error: Exception) -> None:
-        # Only the kind: text or traceback may quote what the peer sent, even a secret.
+        # Only the type: text or traceback may quote what the peer sent, even a secret.
         logger.error("the %s callback failed with %s", what, type(error).__name__)
 
     def _open(self, request: HttpRequest, receiver: Receiver) -> None:
@@ -168,7 +169,7 @@ class HttpHandshake(asyncio.Protocol):
         connection.open(self._transport, self._reader.rest)
 
     def _answer(self, response: HttpResponse, *, head_only: bool = False) -> None:
-        """Send it, end our direction, and wait briefly for the peer to go."""
+        """Send it, end our direction, and wait briefly for the peer to close."""
         if self._answered:
             return
         self._answered = True
@@ -199,7 +200,7 @@ class ClientHandshake(asyncio.Protocol):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports keep to the interface without inheriting it.
+        # uvloop's transports have the interface without inheriting it.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         prepare_socket(transport)
@@ -244,12 +245,12 @@ class ClientHandshake(asyncio.Protocol):
         if self._refused is not None:
             self._refuse()
         why = f": {exc}" if exc else ""
-        self._fail(ConnectionLost(f"{self._where} closed the line during the handshake{why}"))
+        self._fail(ConnectionLost(f"{self._where} closed the connection during the handshake{why}"))
 
     def abandon(self) -> None:
-        """Nobody waits any more: whatever was reached is dropped."""
+        """Drop the connection: its caller has stopped waiting."""
         if not self.opened.cancel() and not self.opened.cancelled():
-            self.opened.exception()  # seen, so that asyncio does not log it
+            self.opened.exception()  # retrieved, so that asyncio does not log it
         if self._transport is not None:
             self._transport.abort()
 
@@ -288,13 +289,13 @@ def prepare_socket(transport: asyncio.BaseTransport) -> str:
             # Both loops do it already; a small reply after a small request costs 40 ms
             # without it, so it is not left to them.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:  # the peer is gone already; connection_lost will say so
+        except OSError:  # the peer is gone already; connection_lost will follow
             pass
     return named(transport.get_extra_info("peername"))
 
 
 def named(address: object) -> str:
-    """An address for people: ``127.0.0.1:80``, ``[::1]:80``."""
+    """An address as text: ``127.0.0.1:80``, ``[::1]:80``."""
     if isinstance(address, tuple) and len(address) >= 2:
         host, port = address[0], address[1]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -25,7 +25,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class HeadError(Exception):
-    """A head that cannot be taken; ``status`` and the sentence are the answer."""
+    """A head that cannot be accepted; ``status`` and the sentence are the answer."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -86,7 +86,7 @@ class ResponseHead:
 
 
 class HeadReader:
-    """Collects one head, however it is cut, and keeps what follows it."""
+    """Collects one head from reads of any size, and keeps what follows it."""
 
     __slots__ = ("_buf", "rest")
 
@@ -132,7 +132,7 @@ def parse_request(head: bytes) -> HttpRequest:
 
 
 def parse_response(head: bytes) -> ResponseHead:
-    """A response from its head; raises HeadError, whose status then means nothing."""
+    """Parse a response head; raises HeadError, in which the status then means nothing."""
     first, headers = _split(head)
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
@@ -175,7 +175,7 @@ def has_token(headers: Headers, name: str, token: str) -> bool:
 
 
 def encode_head(lines: list[str]) -> bytes:
-    """Lines to a head.  A line break inside one would start a header of somebody's choice."""
+    """Join lines to a head.  A line break in one would allow header injection."""
     for line in lines:
         if not _VALUE.fullmatch(line.encode("latin-1")):
             raise ValueError("a header must be one line of Latin-1 text")
@@ -191,7 +191,7 @@ def status_line(status: int) -> str:
 
 
 def _origin_form(target: str) -> str:
-    # RFC 9112, 3.2.2: a server must also take the absolute form, though only proxies get it.
+    # RFC 9112, 3.2.2: a server must also accept the absolute form, though only proxies get it.
     scheme, sep, rest = target.partition("://")
     if sep and scheme.lower() in ("http", "https", "ws", "wss"):
         cut = min((i for i in (rest.find("/"), rest.find("?")) if i >= 0), default=len(rest))

@@ -1,9 +1,9 @@
 """One message a line: the framing of stdio and of plain Unix sockets.
 
-``LineDecoder`` is pure; ``LineConnection`` puts it on a byte stream.  A line ends with LF; a
-CR before it is dropped; blank lines are skipped; invalid UTF-8 and overlong lines end the
-connection, since what follows cannot be trusted to be a message.  What is sent must hold no
-LF: compact JSON does not, and looking for one would cost a pass over every message.
+``LineDecoder`` is pure; ``LineConnection`` puts it on a byte stream.  A line ends with LF; a CR
+before it is dropped; blank lines are skipped; invalid UTF-8 and overlong lines end the connection,
+since what follows may not be a message.  What is sent must hold no LF: compact JSON does not, and
+looking for one would cost a pass over every message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from handrail.transport.stream import CLOSE_TIMEOUT, OPEN, StreamConnection, pri
 
 
 class LineError(RemoteProtocolError):
-    """A line that cannot be taken; the connection has to end."""
+    """A line that cannot be accepted; the connection has to end."""
 
 
 class LineDecoder:
     """Bytes in, lines out; pulled one at a time like ``FrameDecoder``.
 
-    ``_buf[_pos:]`` has not been searched yet, ``_partial`` has been and holds no LF: each byte
-    is looked at once, however long the line and however small the reads.
+    ``_buf[_pos:]`` has not been searched yet, ``_partial`` has been and holds no LF: each byte is
+    searched once, however long the line and however small the reads.
     """
 
     __slots__ = ("_buf", "_ended", "_limit", "_partial", "_pos")
@@ -45,16 +45,16 @@ class LineDecoder:
 
     @property
     def backlog(self) -> int:
-        """How many bytes were fed and not looked at."""
+        """How many bytes were fed and not examined."""
         return len(self._buf) - self._pos
 
     @property
     def under_way(self) -> bytearray | None:
-        """What has come of a line that has not ended: the same object until it ends."""
+        """The received part of an unfinished line: the same object until it ends."""
         return self._partial or None
 
     def end(self) -> None:
-        """No more input will come: what is left is the last line."""
+        """Mark the end of input: what is left is the last line."""
         self._ended = True
 
     def next_line(self) -> str | None:
@@ -74,7 +74,7 @@ class LineDecoder:
             self._partial += buf[self._pos :]
             self._buf = b""
             self._pos = 0
-            # One more than the limit is allowed for: it may turn out to be a CR.
+            # One more than the limit is allowed: it may turn out to be a CR.
             if len(self._partial) > self._limit + 1:
                 raise self._too_long()
             if not self._ended or not self._partial:
@@ -152,11 +152,11 @@ class LineConnection(StreamConnection):
         if self._state != OPEN:
             return False
         self._ended = True
-        self._stopped = False  # there is nothing left to read, so nothing to start again
+        self._stopped = False  # there is nothing left to read
         self._decoder.end()
         if not self._paused:
             self._pump()
-        return True  # not before all is delivered, and then _finish() closes
+        return True  # _finish() closes once all is delivered
 
     def _next_message(self) -> str | None:
         try:
@@ -175,7 +175,7 @@ class LineConnection(StreamConnection):
             self._look_at_the_clock()
 
     def _look_at_the_clock(self) -> None:
-        """Watch the line under way, and drop the peer when its deadline has passed."""
+        """Check the deadline of the unfinished line, and drop the peer when it has passed."""
         self._timer = None
         deadline = self._deadline
         if deadline is None or self._state != OPEN:
@@ -192,6 +192,6 @@ class LineConnection(StreamConnection):
             self._timer = self._loop.call_at(self._due, self._look_at_the_clock)
 
     def _finish(self, why: str) -> None:
-        """Flush what is queued, then close; the receiver hears of it when that is done."""
+        """Flush what is queued, then close; the receiver is told when that is done."""
         self._start_closing(why)
         self._transport.close()

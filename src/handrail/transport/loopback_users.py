@@ -1,9 +1,9 @@
-"""Who may use a listener on loopback: processes of our own user, and root's.
+"""Admit only processes of our own user, and root's, on a loopback listener.
 
 A loopback address keeps other machines out and lets every user of this one in.  So the kernel is
-asked which user has the other end, right after the connection was accepted and before a byte of
-it is read.  A peer that may not come in, or of which that cannot be told, is closed without an
-answer and counts nowhere.  Peers that came over a network are left to authentication.
+asked for the user of the other end, right after the connection was accepted and before a byte of it
+is read.  A peer of another user, or of an unknown one, is closed without an answer and counts
+nowhere.  Peers that came over a network are left to authentication.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from handrail.transport.peer_uid import PeerUids, UnknownOwner, is_loopback
 
 
 class LoopbackUsers:
-    """The gate of one listener; ``refused`` hears why a peer was sent away."""
+    """The check of one listener; ``refused`` is called with the reason for each refused peer."""
 
     def __init__(self, refused: Callable[[str], None]) -> None:
         self._owners = PeerUids()
@@ -26,18 +26,18 @@ class LoopbackUsers:
         self._closed = False
 
     def close(self) -> None:
-        """Let no peer in any more."""
+        """Admit no further peer."""
         self._closed = True
         self._owners.close()
 
     def before(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """A protocol factory that makes the given protocol for peers that may come in."""
+        """Wrap a protocol factory so that it is called for admitted peers only."""
         return lambda: _Entrance(self, make)
 
     def admits(self, conn: socket.socket) -> bool:
         """Whether the peer of this accepted connection may be served."""
         if self._closed:
-            return False  # accepted by the kernel before the listener closed, told to us after
+            return False  # the kernel accepted it before the listener was closed
         problem = self._problem(conn)
         if problem is not None:
             self._refused(problem)
@@ -61,14 +61,14 @@ class LoopbackUsers:
 
 
 class _Entrance(asyncio.Protocol):
-    """Holds a fresh connection until the gate has decided."""
+    """Holds a new connection until it is admitted."""
 
     def __init__(self, gate: LoopbackUsers, make: Callable[[], asyncio.BaseProtocol]) -> None:
         self._gate = gate
         self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports keep to the interface without inheriting it.
+        # uvloop's transports have the interface without inheriting it.
         transport = cast("asyncio.Transport", transport)
         if not self._is_admitted(transport):
             transport.abort()
@@ -80,7 +80,7 @@ class _Entrance(asyncio.Protocol):
     def _is_admitted(self, transport: asyncio.Transport) -> bool:
         given = transport.get_extra_info("socket")
         try:
-            # The loop's object copies the descriptor for each question; this one borrows it.
+            # The loop's object duplicates the fd for each call; this one borrows it.
             conn = socket.socket(given.family, socket.SOCK_STREAM, 0, fileno=given.fileno())
         except (OSError, ValueError):
             return False  # closed meanwhile

@@ -1,9 +1,9 @@
 """The mask of WebSocket frames: XOR with four bytes.  Pure.
 
-Short payloads, nearly all of a client's, are done by integer arithmetic.  For long ones Python
-has nothing fast (780 MB/s at best), and the C function of the ``websockets`` package has (15
-GB/s in pieces of 256 KiB); that one file is loaded, at the first long payload, without the rest
-of its package, whose import costs 40 ms.  Where it has no compiled part, arithmetic remains.
+Short payloads, nearly all of a client's, use integer arithmetic.  For long ones Python has nothing
+fast (780 MB/s at best), and the C function of the ``websockets`` package has (15 GB/s in pieces of
+256 KiB); that one file is loaded, at the first long payload, without the rest of its package, whose
+import costs 40 ms.  Without its compiled part, arithmetic remains.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def apply_mask(data: bytes, mask: bytes) -> bytes:
 
 
 def mask_by_blocks(data: bytes, mask: bytes) -> bytes:
-    """The same in Python, for payloads of any length."""
+    """Mask in pure Python, for payloads of any length."""
     key = int.from_bytes(mask * (_BLOCK // 4), "little")
     whole = len(data) - len(data) % _BLOCK
     pieces = []
@@ -48,10 +48,10 @@ def _for_long() -> Masking:
 
 
 def compiled() -> Masking | None:
-    """The C function, if its package is here and has it."""
+    """The C function, if its package is installed and has it."""
     try:
         package = importlib.util.find_spec("websockets")
-    except ModuleNotFoundError:  # only where commands write (``own_code``)
+    except ModuleNotFoundError:  # only where commands can write (``own_code``)
         package = None
     folders = (package.submodule_search_locations or ()) if package is not None else ()
     for folder in folders:

@@ -1,8 +1,8 @@
-"""Two ends in one process, for tests and for embedding a server without a socket.
+"""Two transports in one process, for tests and for embedding a server without a socket.
 
-Keeps to the same contract as a real line: delivery comes through the loop and in order,
-``send`` counts against the water marks until the other side has taken the message, and
-closing delivers what was sent before.  Messages arrive as ``bytes``: nobody validated them.
+Keeps to the same contract as a real connection: delivery comes through the loop and in order,
+``send`` counts against the water marks until the other side has taken the message, and closing
+delivers what was sent before.  Messages arrive as ``bytes``: they are not validated.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class MemoryTransport:
         self._scheduled = False
         self._told_to_pause = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._closing = False  # by us: nothing is sent or delivered here any more
-        self._ended = False  # by the other end: what is in the inbox is the last
+        self._closing = False  # by us: nothing is sent or delivered any more
+        self._ended = False  # by the other end: the inbox holds the last messages
         self._lost = False
         self._why = ""
 
@@ -102,11 +102,11 @@ class MemoryTransport:
 
     def abort(self) -> None:
         self._why = self._why or "dropped by this side"
-        self._other._why = self._other._why or "the line broke"
+        self._other._why = self._other._why or "the connection broke"
         self._lose()
         self._other._lose()
 
-    # -- inside -------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -123,11 +123,11 @@ class MemoryTransport:
             self._unread -= len(message)
             try:
                 self._receiver.message(message)
-            except Exception:  # the receiver is not ours; its faults must not reach the loop
+            except Exception:  # the receiver's errors must not reach the loop
                 logger.exception("the receiver of %s failed on a message", self.peer)
                 self.close(CLOSE_INTERNAL, "internal error")
         self._other._room_again()
-        # Taken to the end, or not wanted any more: now both ends may go.
+        # Everything was taken, or is not wanted any more: now both ends may go.
         if self._ended and (self._closing or not self._inbox):
             self._lose()
             self._other._lose()
@@ -154,7 +154,7 @@ class MemoryTransport:
         self._unread = 0
         if self._deadline is not None:
             self._deadline.cancel()
-        # As with a socket, never from inside close() or abort().
+        # As with a socket, never within close() or abort().
         self._loop.call_soon(self._disconnect)
 
     def _disconnect(self) -> None:
@@ -167,7 +167,7 @@ class MemoryTransport:
 def memory_pair(
     receiver_a: Receiver, receiver_b: Receiver, *, close_timeout: float = CLOSE_TIMEOUT
 ) -> tuple[Transport, Transport]:
-    """Two ends joined together; both receivers are connected when this returns.
+    """Connect two ends; both receivers are connected when this returns.
 
     ``close_timeout`` (seconds) is how long a close waits for the other end.  Raises RuntimeError
     without a running event loop.

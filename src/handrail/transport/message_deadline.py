@@ -1,20 +1,20 @@
 """How long a peer may take for one message.
 
-A peer that sends a large message byte by byte is alive by every other measure and would hold its
-connection, and the memory of what has come, for ever.  So a message has a number of seconds for
-its beginning and must then arrive at a lowest average rate; that gives each message a deadline
-by its size.  Time in which this side does not read, or the whole process stood still, does not
-count.  Only listeners have such a deadline: a client must take what a slow line brings.
+A peer that sends a large message byte by byte is alive by every other measure and would occupy its
+connection, and the memory of what has come, for ever.  So a message has a number of seconds for its
+beginning and must then arrive at a minimum average rate; that gives each message a deadline by its
+size.  Time in which this side does not read, or the whole process was stopped, does not count.
+Only listeners have such a deadline: a client must accept what a slow network brings.
 """
 
 from __future__ import annotations
 
-#: Bytes a second, well below any line on which a session is of use (128 kbit/s).
+#: Bytes a second, well below any network on which a session is usable (128 kbit/s).
 LOWEST_RATE = 16 * 1024
 
 
 class MessageDeadline:
-    """The clock of the message under way; looked at now and then by its connection."""
+    """The clock of the unfinished message; its connection checks it at intervals."""
 
     __slots__ = ("_began", "_message", "seconds")
 
@@ -28,8 +28,8 @@ class MessageDeadline:
     ) -> bool:
         """Whether ``message`` should have ended.
 
-        ``message`` is what has come of it, the same object at each look until it ends; None
-        when none is under way.
+        ``message`` is its received part, the same object at each check until it ends; None when
+        there is none.
         """
         if message is None or message is not self._message or not reading:
             self._message = message

@@ -1,20 +1,20 @@
-"""Which user has the other end of a TCP connection that stays on this machine.
+"""Which user has the other end of a TCP connection on this machine.
 
-The kernel is asked for the *client's* socket, by the exact addresses and ports of the accepted
-one (``sock_diag``, no privilege needed, tens of microseconds).  ``/proc/net/tcp`` says the same a
+The kernel is asked for the *client's* socket, by the exact addresses and ports of the accepted one
+(``sock_diag``, no privilege needed, tens of microseconds).  ``/proc/net/tcp`` has the same a
 hundred times more slowly; it is read only where the kernel has no ``sock_diag`` for TCP.
 
 What the answers do not say by themselves:
 
-* A socket that its process has closed has inode 0, and after a while shows user 0 whatever its
-  user was.  Only a socket that a process still holds has an owner.
-* The kernel also offers a listening socket where it finds no connection.  An answer counts only
+* A socket that its process has closed has inode 0, and after a while shows user 0 whatever its user
+  was.  Only a socket that a process still holds has an owner.
+* The kernel also returns a listening socket where it finds no connection.  An answer counts only
   with both addresses and ports, in a state that comes after the opening.
-* After a reset the addresses are free for another connection, while what was sent before can
-  still be read.  So the accepted socket must still be connected *after* the kernel was asked.
+* After a reset the addresses are free for another connection, while what was sent before can still
+  be read.  So the accepted socket must still be connected *after* the kernel was asked.
 * A client may connect to an IPv4 address by an IPv6 socket (``::ffff:127.0.0.1``).
-* Users are numbered as in the user namespace of this process; one that has no number there is
-  shown as the overflow user.
+* Uids are those of this process's user namespace; one without a mapping is shown as the overflow
+  user.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ADDRESSES = struct.Struct(">HH16s16s")
 _TAIL = struct.Struct("=III")
 _ANSWER = struct.Struct("=BB")
 _OWNER = struct.Struct("=II")
-#: Where they begin in an answer, behind its header.
+#: Offsets in an answer, behind its header.
 _ADDRESSES_AT, _OWNER_AT = _HEADER.size + 4, _HEADER.size + 64
 _ANSWER_SIZE = _HEADER.size + 72
 _ANY_STATE = 0xFFFFFFFF
-#: Of every network namespace: sockets that are bound to the device are found too.
+#: The loopback device of every network namespace: finds sockets bound to the device too.
 _LOOPBACK_DEVICE = 1
 #: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 _CONNECTED = frozenset((1, 4, 5, 8, 9, 11))
@@ -48,11 +48,11 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class UnknownOwner(Exception):
-    """It cannot be told which user has the other end; the text says why."""
+    """The user of the other end is unknown; the text says why."""
 
 
 class _Ends(NamedTuple):
-    """One connection as the client's socket has it: its own end first, in IPv6's form."""
+    """One connection as the client's socket has it: its own end first, in IPv6 form."""
 
     source: bytes
     source_port: int
@@ -70,7 +70,7 @@ class _Found(NamedTuple):
 
 
 class PeerUids:
-    """Asks for the owners of peers; holds one netlink socket.  Not for several threads."""
+    """Looks up the owners of peers; holds one netlink socket.  Not thread-safe."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
@@ -83,7 +83,7 @@ class PeerUids:
             self._netlink = None
 
     def uid(self, conn: socket.socket) -> int:
-        """The user whose process holds the other end of ``conn``; raises UnknownOwner."""
+        """The uid of the process that holds the other end of ``conn``; raises UnknownOwner."""
         try:
             ends = _ends(conn)
             found = self._look(ends)
@@ -99,13 +99,13 @@ class PeerUids:
     def _look(self, ends: _Ends) -> _Found | None:
         try:
             found = self._diag(ends)
-            # Without a module for TCP everything is said to be missing, our own end too.
+            # Without the kernel module for TCP every socket is reported missing, our own end too.
             self._works = self._works or bool(found or self._diag(ends.turned()))
         except OSError:
             self.close()
             if self._works:
                 raise
-        # The tables are long: peers must not be able to have them read by going away in time.
+        # The tables are long: peers must not be able to cause reading them by closing in time.
         return found if self._works else _listed(ends)
 
     def _diag(self, ends: _Ends) -> _Found | None:
@@ -118,7 +118,7 @@ class PeerUids:
     def _ask(self, family: int, ends: _Ends) -> _Found | None:
         if self._netlink is None:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
-            self._netlink.setblocking(False)  # the kernel answers while it is being asked
+            self._netlink.setblocking(False)  # the kernel answers during the send
         self._asked = (self._asked + 1) & 0xFFFFFFFF
         query = (
             _QUERY.pack(family, socket.IPPROTO_TCP, _ANY_STATE)
@@ -152,7 +152,7 @@ def _read(answer: bytes, ends: _Ends) -> _Found | None:
 
 
 def _ends(conn: socket.socket) -> _Ends:
-    """Raises OSError when it is no longer connected."""
+    """The addresses of a connection; raises OSError when it is no longer connected."""
     peer, own = conn.getpeername(), conn.getsockname()
     return _Ends(_packed(peer[0]), peer[1], _packed(own[0]), own[1])
 
@@ -195,7 +195,7 @@ def _loops(address: bytes) -> bool:
 
 
 def _listed(ends: _Ends) -> _Found | None:
-    """The same from the tables in /proc; raises OSError where there are none."""
+    """Like `_diag`, from the tables in /proc; raises OSError where there are none."""
     found = None
     readable = 0
     for family in _families(ends):
@@ -220,7 +220,7 @@ def _listed(ends: _Ends) -> _Found | None:
 
 
 def _shown(family: int, address: bytes) -> bytes:
-    """An address as those tables have it: words in the order of this machine."""
+    """An address as those tables have it: words in this machine's byte order."""
     raw = _native(family, address)[: 4 if family == socket.AF_INET else 16]
     words = (int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4))
     return b"".join(b"%08X" % word for word in words)

@@ -1,4 +1,4 @@
-"""Whether the server behind a Unix socket is the user's own, before anything is said to it.
+"""Check that the server behind a Unix socket is the user's own, before sending it anything.
 
 A server whose socket is in a place of ours, as that of ``run --detach`` and ``proxy`` is, has to
 prove that it knows the secret that lies beside the socket (``handrail.proof``).  So has one at a
@@ -21,7 +21,7 @@ _PATH = "path"
 
 
 class Unproven(ConnectionError):
-    """What listens there is not known to be the user's own server; nothing was said to it."""
+    """What listens there is not known to be the user's own server; nothing was sent to it."""
 
     def __init__(self, path: str, reason: str, advice: str = "") -> None:
         advice = advice or (
@@ -59,7 +59,7 @@ def make_secret(path: str) -> bytes:
 
 
 class Talk:
-    """The client's two lines."""
+    """The client's two lines of the proof."""
 
     def __init__(self, path: str, secret: bytes, advice: str = "") -> None:
         self._path = path
@@ -69,7 +69,7 @@ class Talk:
         self.question = proof.ask_line(self._nonce)
 
     def reply(self, line: bytes) -> bytes:
-        """The second line, if the first was answered by our own server; raises Unproven."""
+        """The second line, if our own server answered the first; raises Unproven."""
         said = proof.client_line(self._secret, self._nonce, line)
         if said is None:
             reason = "it does not prove that it knows the secret of its place"
@@ -78,7 +78,7 @@ class Talk:
 
 
 def connected(sock: socket.socket, path: str) -> bool:
-    """Connect; False if the server has no room for it just now.  Raises OSError."""
+    """Connect; False if the server's backlog is full just now.  Raises OSError."""
     if len(os.fsencode(path)) <= _LONGEST_NAME:
         return _connected(sock, path)
     parent, name = os.path.split(path)
@@ -98,7 +98,7 @@ def _connected(sock: socket.socket, address: str) -> bool:
 
 
 def begin(sock: socket.socket, path: str) -> Talk | None:
-    """What has to be said first; None if the server has nothing to prove.  Raises Unproven."""
+    """Start the proof; None if the server has nothing to prove.  Raises Unproven."""
     pid, uid = proof.peer(sock)
     if uid not in (os.geteuid(), 0):
         raise Unproven(path, f"it belongs to user {uid}")
@@ -159,7 +159,7 @@ def _forget_gone(place: str) -> None:
 
 
 def prove(sock: socket.socket, path: str) -> None:
-    """The whole talk on a blocking socket; raises OSError, Unproven among them."""
+    """Do the whole proof on a blocking socket; raises OSError, Unproven among them."""
     talk = begin(sock, path)
     if talk is None:
         return

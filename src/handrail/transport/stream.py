@@ -1,19 +1,18 @@
 """What every connection over a byte stream has in common, whatever its framing.
 
-Owns the promises of ``base`` that are easy to break: messages in order and none after
-``pause_reading``, ``disconnected`` exactly once, and a ``close`` that flushes but cannot be
-held open by a peer that does not read.  Framing is left to the two subclasses,
-``WebSocketConnection`` and ``LineConnection``.
+Keeps the promises of ``base`` that are easy to break: messages in order and none after
+``pause_reading``, ``disconnected`` exactly once, and a ``close`` that flushes but ends in time if
+the peer does not read.  Framing is left to the two subclasses, ``WebSocketConnection`` and
+``LineConnection``.
 
-How it works.  A subclass decodes by pulling: ``_next_message`` until it has none.  Whoever
-pauses stops the pulling, so the rest stays in the decoder.  Pausing is lazy: the socket is
-only stopped when bytes are left over (a server that handles one request at a time would else
-pay two epoll changes for each), and it is only started again when the decoder has run dry;
-else a receiver that pauses after each message would let it grow by one read for each message
-taken.
+How it works.  A subclass decodes by pulling: ``_next_message`` until it has none.  A receiver that
+pauses stops the pulling, so the rest stays in the decoder.  Pausing is lazy: the socket is only
+stopped when bytes are left over (a server that handles one request at a time would else pay two
+epoll changes for each), and it is only started again when the decoder has run dry; else a receiver
+that pauses after each message would let it grow by one read for each message taken.
 
-States: OPEN -> CLOSING (we say goodbye, or the peer did; nothing is delivered or sent any
-more) -> LOST.  Each is entered at most once.
+States: OPEN -> CLOSING (we or the peer closed; nothing is delivered or sent any more) -> LOST.
+Each is entered at most once.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ LOST = 2
 #: How long a closing peer may make no progress, and how long closing may take in all.
 CLOSE_TIMEOUT = 1.0
 CLOSE_TOTAL = 10.0
-#: How often it is seen whether the kernel has taken everything, for who waits for that.
+#: Interval for checking whether the kernel has taken everything, for ``confirm``.
 _LOOK_SECONDS = 0.005
 
 
 class StreamConnection(asyncio.Protocol, ABC):
-    """One open line over an asyncio transport; a ``Transport`` for its receiver."""
+    """One open connection over an asyncio transport; a ``Transport`` for its receiver."""
 
     kind = "stream"
 
@@ -77,26 +76,26 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._on_lost = on_lost
         self._state = OPEN
         self._paused = False  # by the receiver
-        self._stopped = False  # the socket, as a consequence
+        self._stopped = False  # the socket, therefore
         self._pumping = False
         self._why = ""
         self._timer: asyncio.TimerHandle | None = None
         self._buffered_before = 0
-        self._held: list[tuple[bytes, ...]] | None = None  # said during a message in pieces
+        self._held: list[tuple[bytes, ...]] | None = None  # sent during a message in pieces
         self._close_before = 0.0
 
     # -- for subclasses -----------------------------------------------------------------
 
     @abstractmethod
     def _next_message(self) -> str | bytes | bytearray | None:
-        """The next message that is complete, None when there is none (any more)."""
+        """The next complete message, None when there is none (any more)."""
 
     @abstractmethod
     def _backlog(self) -> int:
-        """How many bytes were read and not looked at."""
+        """How many bytes were read and not examined."""
 
     def _ran_dry(self) -> None:
-        """The decoder wants more input."""
+        """Called when the decoder needs more input."""
 
     # -- Transport ----------------------------------------------------------------------
 
@@ -142,7 +141,7 @@ class StreamConnection(asyncio.Protocol, ABC):
         if not self._paused:
             return
         self._paused = False
-        # Not at once: whoever resumes is often deep inside the handling of a message.
+        # Not at once: the receiver often resumes while it handles a message.
         if not self._pumping and self._state == OPEN:
             self._loop.call_soon(self._pump)
 
@@ -168,14 +167,14 @@ class StreamConnection(asyncio.Protocol, ABC):
         transport.set_protocol(self)
         try:
             self._receiver.connected(self)
-        except Exception:  # the receiver is not ours; its faults must not reach the loop
+        except Exception:  # the receiver's errors must not reach the loop
             logger.exception("the receiver of %s failed in connected()", self.peer)
             self.close(CLOSE_INTERNAL, "internal error")
         if rest:
             self.data_received(rest)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """For streams that need no handshake, and so have no one else to call ``open``."""
+        """For streams without a handshake, where only asyncio calls `open`."""
         self.open(cast("asyncio.Transport", transport))  # uvloop's do not inherit from it
 
     def pause_writing(self) -> None:
@@ -190,7 +189,7 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._state = LOST
         self._stop_timer()
         if not self._why:
-            self._why = f"the line broke: {exc}" if exc else "the peer closed the line"
+            self._why = f"the connection broke: {exc}" if exc else "the peer closed the connection"
         if self._on_lost is not None:
             self._on_lost(self)
         try:
@@ -198,10 +197,10 @@ class StreamConnection(asyncio.Protocol, ABC):
         except Exception:  # as in open()
             logger.exception("the receiver of %s failed in disconnected()", self.peer)
 
-    # -- inside -------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------
 
     def _fed(self) -> None:
-        """A subclass has given its decoder more input."""
+        """Called by a subclass after it has fed its decoder."""
         if not self._paused:
             self._pump()
         if self._paused and not self._stopped and self._backlog() and self._state == OPEN:
@@ -209,7 +208,7 @@ class StreamConnection(asyncio.Protocol, ABC):
             self._transport.pause_reading()
 
     def _pump(self) -> None:
-        """Deliver what is complete, until the decoder is dry or somebody says stop."""
+        """Deliver what is complete, until the decoder is dry or the receiver pauses."""
         if self._pumping:
             return
         self._pumping = True
@@ -252,14 +251,14 @@ class StreamConnection(asyncio.Protocol, ABC):
             self.close(CLOSE_INTERNAL, "internal error")
 
     def _start_closing(self, why: str) -> None:
-        """Enter CLOSING and watch it: each period without progress, or the total, ends it."""
+        """Enter CLOSING; a period without progress, or the total time, drops the peer."""
         self._state = CLOSING
         self._why = self._why or why
         self._stop_timer()
         self._close_before = self._loop.time() + max(CLOSE_TOTAL, self._close_timeout)
         self._buffered_before = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._close_timeout, self._check_closing)
-        # Paused or not, the peer's own goodbye has to be seen.
+        # Paused or not, the peer's close has to be read.
         self._start_reading()
 
     def _check_closing(self) -> None:
@@ -283,7 +282,7 @@ class StreamConnection(asyncio.Protocol, ABC):
 
 
 def printable(text: str) -> str:
-    """A peer's words for a log line: no control characters, no endless length."""
+    """A peer's text for a log line: no control characters, limited length."""
     if len(text) > 200:
         text = text[:200] + "..."
     if text.isprintable():
@@ -292,9 +291,9 @@ def printable(text: str) -> str:
 
 
 def end_output(transport: asyncio.Transport) -> None:
-    """Half-close where that exists: the peer reads to the end while we still listen."""
+    """Half-close if possible: the peer reads to the end while we still read."""
     if transport.can_write_eof():
         try:
             transport.write_eof()
-        except OSError:  # reset by the peer meanwhile; connection_lost is on its way
+        except OSError:  # reset by the peer meanwhile; connection_lost will follow
             pass

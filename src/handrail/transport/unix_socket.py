@@ -1,8 +1,8 @@
 """Unix sockets: only for the owner of the server (and root), from the first instant.
 
-Owns the way to a safe socket file (its directory, its mode, stale ones) and who may connect.
-A peer that begins with an HTTP method is served like on TCP, with ``route``; any other speaks
-one message a line and gets the receiver that ``accept`` returns.
+Owns how a safe socket file is made (its directory, its mode, stale ones) and who may connect.
+A peer that begins with an HTTP method is served like on TCP, with ``route``; any other sends one
+message a line and gets the receiver that ``accept`` returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METHODS = tuple(
     f"{name} ".encode()
     for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
 )
-#: What the kernel takes for a socket's name, with its NUL.
+#: The kernel's limit for a socket path, without its NUL.
 _LONGEST_NAME = 107
 _LOCK = "listen.lock"
 _LOCK_TRIES = 200
@@ -39,7 +39,7 @@ _LOCK_PAUSE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """Who connected, as the kernel saw it at that moment."""
+    """The peer's ids, as of its connect."""
 
     pid: int
     uid: int
@@ -56,12 +56,12 @@ class UnixConnection(LineConnection):
 
 
 class UnixListener(WebSocketListener):
-    """A listening Unix socket; its file goes with it."""
+    """A listening Unix socket; closing removes its file."""
 
     identity: tuple[int, int]
 
     def leave(self) -> None:
-        self.identity = (0, 0)  # no file is
+        self.identity = (0, 0)  # matches no file
         self.close()
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class UnixListener(WebSocketListener):
         path = str(self.sockname)
         try:
             info = os.lstat(path)
-            # Somebody may have put a socket of their own there since.
+            # Another server may have put its own socket there since.
             if (info.st_dev, info.st_ino) == self.identity:
                 os.unlink(path)
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class UnixListener(WebSocketListener):
 
 
 class _UnixHandshake(HttpHandshake):
-    """Looks at the first bytes and lets the peer speak HTTP or lines."""
+    """Decides by the first bytes whether the peer speaks HTTP or lines."""
 
     def __init__(
         self, route: Route, admission: Admission, accept: Accept, secret: bytes = b""
@@ -85,7 +85,7 @@ class _UnixHandshake(HttpHandshake):
         super().__init__(route, admission)
         self._accept = accept
         self._secret = secret
-        #: The nonces of client and server while they prove themselves.
+        #: The nonces of client and server during the proof.
         self._nonces: tuple[bytes, bytes] | None = None
         self._first = b""
         self._speaks_http = False
@@ -113,7 +113,7 @@ class _UnixHandshake(HttpHandshake):
             self._speak_lines(first)
 
     def _prove(self, first: bytes) -> None:
-        """Show a client that asks for it that we know our secret, and have it show the same."""
+        """Prove to a client that asks that we know our secret, and check that it knows it."""
         line, end, rest = first.partition(b"\n")
         if not end:
             if len(line) > proof.LONGEST:
@@ -139,7 +139,7 @@ class _UnixHandshake(HttpHandshake):
             self.data_received(rest)
 
     def _speak_lines(self, first: bytes) -> None:
-        # No one here reads HTTP, so a refusal is just a closed line.
+        # Such a peer does not read HTTP, so it is refused by closing the connection.
         if self._admission.is_full:
             self._admission.warn(f"{self._admission.limits.max_connections} connections are open")
             self.drop()
@@ -164,7 +164,7 @@ class _UnixHandshake(HttpHandshake):
     def _ask(self) -> Receiver | None:
         try:
             return self._accept(self._credentials)
-        except Exception as error:  # noqa: BLE001  not ours, like the route
+        except Exception as error:  # noqa: BLE001  the caller's code, like the route
             self._log_failure("accept", error)
             return None
 
@@ -179,9 +179,9 @@ async def listen(
 ) -> UnixListener:
     """Accept peers of our own user, and root, on a socket at ``path``.
 
-    The parent directory is made (0700) if it is missing.  In a place of ours clients are shown
-    that we know its secret.  Raises UsageError when the directory is not ours alone to write to,
-    when ``path`` is taken, or when it cannot be a socket's name.
+    The parent directory is made (0700) if it is missing.  In a private place of ours we prove to
+    clients that we know its secret.  Raises UsageError when the directory is not ours alone to
+    write to, when ``path`` is taken, or when it cannot be a socket's name.
     """
     path, parent = _prepare_directory(path)
     admission = Admission(limits or ListenLimits())
@@ -204,10 +204,10 @@ async def listen(
 
 
 async def connect(path: str, receiver: Receiver) -> Transport:
-    """Speak lines to the server at ``path``; raises ConnectionLost when there is none.
+    """Exchange lines with the server at ``path``; raises ConnectionLost when there is none.
 
-    Also when it is in a place of ours, or has a secret beside it, and does not prove that it knows
-    that: nothing was said to it then.
+    Also when it is in a private place of ours, or has a secret beside it, and does not prove that
+    it knows that: nothing was sent to it then.
     """
     loop = asyncio.get_running_loop()
     connection = UnixConnection(receiver, path, limit=MESSAGE_LIMIT)
@@ -267,10 +267,10 @@ def _prepare_directory(path: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def _locked() -> AsyncIterator[None]:
-    """One server at a time between looking for a stale socket and listening.
+    """Allow one server at a time between the check for a stale socket and listening.
 
-    Without it a second server could take the first one's fresh socket for a stale one.  The lock
-    is in a place of ours: a directory of the user's could be locked by any command that reads it.
+    Without it a second server could take the first one's new socket for a stale one.  The lock is
+    in a private place of ours: any command that reads the user's directory could lock that.
     """
     folder = private_places.runtime_directory()
     directory = private_places.open_directory(folder)
@@ -301,7 +301,7 @@ async def _locked() -> AsyncIterator[None]:
 def _bind(path: str, parent: str) -> socket.socket:
     directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A mode set after bind() would leave a moment in which anybody can connect.
+    # A mode set after bind() would leave a moment in which any user can connect.
     mask = os.umask(0o177)
     try:
         address = path
@@ -340,5 +340,5 @@ def _remove_stale(path: str, address: str) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            pass  # a full backlog, or a datagram socket: somebody is there
+            pass  # a full backlog, or a datagram socket: a server is there
     raise UsageError(f"another server listens at {path}; stop it or choose another path")

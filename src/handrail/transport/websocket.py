@@ -1,8 +1,8 @@
 """WebSockets over TCP: listening and connecting.
 
 The two entries of this kind of transport and the listener they share with ``unix_socket``.
-The way of a connection: ``handshake`` -> ``websocket_connection`` -> the receiver.
-Compression and subprotocols are never agreed on.
+A connection goes through ``handshake`` -> ``websocket_connection`` -> the receiver.
+Compression and subprotocols are never negotiated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from handrail.transport.websocket_connection import ConnectionLimits
 from handrail.transport.websocket_upgrade import make_key, request_head
 
 if TYPE_CHECKING:
-    import ssl as ssl_module  # costs 10 ms at start, and most lines are local
+    import ssl as ssl_module  # costs 10 ms at start, and most connections are local
 
 __all__ = [
     "ConnectionLimits",
@@ -39,7 +39,7 @@ __all__ = [
     "listen",
 ]
 
-#: Waiting connects the kernel holds; a burst beyond it costs its clients a second each.
+#: Connects the kernel queues; a burst beyond it costs its clients a second each.
 BACKLOG = 512
 
 
@@ -67,7 +67,7 @@ class WebSocketListener:
         self._server = server
         self._admission = admission
         self._gate = gate
-        #: Of a TCP listener, as long as it stands in the registry.
+        #: The port of a TCP listener, while it is in ``listeners``.
         self._port = port
         #: The bound address, e.g. ``("127.0.0.1", 42085)``; of a Unix socket its path.
         self.sockname = sockname
@@ -78,11 +78,11 @@ class WebSocketListener:
         return self._admission.connections
 
     def fileno(self) -> int:
-        """The listening socket, for a server that goes on with it."""
+        """The listening socket's fd, for a server that takes it over."""
         return int(self._server.sockets[0].fileno())
 
     def close(self) -> None:
-        """Accept nobody any more and drop unfinished handshakes.  Open connections stay."""
+        """Accept no further peers and drop unfinished handshakes.  Open connections stay."""
         self._server.close()
         self._admission.close()
         if self._gate is not None:
@@ -93,7 +93,7 @@ class WebSocketListener:
 
     def leave(self) -> None:
         """Close our copy; another server goes on with the socket."""
-        self._port = None  # still out of reach for the commands of this process
+        self._port = None  # stays in ``listeners``: unreachable for the commands of this process
         self.close()
 
     def abort(self) -> None:
@@ -102,7 +102,7 @@ class WebSocketListener:
         self._admission.abort_connections()
 
     async def wait_closed(self) -> None:
-        """Until the last peer is gone; ending open connections is up to their receivers."""
+        """Wait until the last peer is gone; closing open connections is up to their receivers."""
         await self._admission.wait_empty()
 
 
@@ -117,17 +117,17 @@ async def listen(
 ) -> WebSocketListener:
     """Accept WebSockets on ``host:port`` (0: any free port), or on a socket that listens there.
 
-    Such a socket was opened by ``listeners.open_tcp``, or entered there.  Peers on loopback must
-    be processes of our own user, or root's, unless ``any_user`` lets all users in.
+    Such a socket was opened by ``listeners.open_tcp``, or entered there.  Peers on loopback must be
+    processes of our own user, or root's, unless ``any_user`` admits all users.
 
-    ``route`` gets each complete request, of any method and path, and answers with an
-    HttpResponse, or with the Receiver of the WebSocket to be opened.  A request that is no
-    valid upgrade (``request.is_upgrade``) gets a 400 instead and its receiver is not used.
-    Raises OSError when the address cannot be had.
+    ``route`` gets each complete request, of any method and path, and answers with an HttpResponse,
+    or with the Receiver of the WebSocket to be opened.  A request that is no valid upgrade
+    (``request.is_upgrade``) gets a 400 instead and its receiver is not used.
+    Raises OSError when the address cannot be used.
     """
     admission = Admission(limits or ListenLimits())
     loop = asyncio.get_running_loop()
-    # A socket of our own: given a host, the loop would start threads to look it up.
+    # A socket of our own: given a host, the loop would start threads to resolve it.
     if sock is None:
         sock = listeners.open_tcp(host, port, BACKLOG)
     gate = None if any_user else LoopbackUsers(admission.warn)
@@ -179,7 +179,7 @@ async def connect(
     except TimeoutError:
         raise ConnectionLost(f"{authority} did not answer within {open_timeout:g} s") from None
     except OSError as error:
-        # Certificates that do not fit are OSErrors too, and asking again does not help there.
+        # Certificate errors are OSErrors too, and a retry does not help there.
         kind = TransportError if type(error).__module__ == "ssl" else ConnectionLost
         raise kind(f"cannot connect to {authority}: {error.strerror or error}") from error
     finally:

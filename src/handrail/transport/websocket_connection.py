@@ -1,20 +1,19 @@
 """One open WebSocket, either side: frames to messages, liveness, and the closing handshake.
 
-Owns when control frames are sent and what ends a connection; what a frame is, is in ``frames``,
-how it came to be opened is in ``handshake``.
+Decides when control frames are sent and what ends a connection; frames themselves are in
+``frames``, opening is in ``handshake``.
 
-Liveness.  One timer a connection, armed for the next ping or for the moment at which the peer
-has been silent too long, whichever is first; a read only notes the time.  Any bytes count as
-life, since a peer inside a large frame cannot send anything else.  So does a write buffer that
-shrinks: a slow peer gets our ping only after all that is queued before it.  While this side
-has paused reading it cannot hear, and only a write buffer that stands still counts against
-the peer.  How long a message may take is looked at by the same timer (``message_deadline``).
-Time for which this whole process stood still does not count at all: after a SIGSTOP or a blocked
-loop the timers fire before the pongs that wait in the sockets are read.
+Liveness.  One timer a connection, armed for the next ping or for the end of the silence limit,
+whichever is first; a read only notes the time.  Any bytes count as life, since a peer in the middle
+of a large frame cannot send anything else.  So does a write buffer that shrinks: a slow peer gets
+our ping only after all that is queued before it.  While this side has paused reading, only a write
+buffer that does not shrink counts against the peer.  The same timer checks how long a message takes
+(``message_deadline``).  Time for which this whole process was stopped does not count at all: after
+a SIGSTOP or a blocked loop the timers fire before the pongs that wait in the sockets are read.
 
-Failing.  After a violation the close frame is sent, our direction is ended, and input is
-read and thrown away for a moment: closing a socket with unread input makes the kernel send a
-reset, and that can overtake the close frame.
+Failing.  After a violation the close frame is sent, our direction is ended, and input is read and
+discarded for a moment: closing a socket with unread input makes the kernel send a reset, and that
+can overtake the close frame.
 """
 
 from __future__ import annotations
@@ -52,19 +51,19 @@ from handrail.transport.stream import (
     printable,
 )
 
-#: How often it is seen whether a long message has ended.
+#: Interval for checking whether a long message has ended.
 _HELD_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How one open WebSocket is watched; times in seconds."""
+    """Limits of one open WebSocket; times in seconds."""
 
     message_limit: int = MESSAGE_LIMIT
     ping_interval: float = 10.0
     silence_timeout: float = 20.0
     close_timeout: float = CLOSE_TIMEOUT
-    #: What one message may take beyond its size (``message_deadline``); None: any time.
+    #: Time for one message beyond what its size needs (``message_deadline``); None: any time.
     message_seconds: float | None = None
 
 
@@ -106,7 +105,7 @@ class WebSocketConnection(StreamConnection):
         self._heard_at = 0.0
         self._next_ping = 0.0
         self._due = 0.0
-        self._marked = 0  # pings that ask what the peer has got
+        self._marked = 0  # count of pings sent by ``confirm``
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
         self._now = asyncio.get_running_loop().time
 
@@ -156,11 +155,11 @@ class WebSocketConnection(StreamConnection):
         self._await_close()
 
     def confirm(self, received: Callable[[], None]) -> None:
-        """By a ping: its pong comes after everything before it was read."""
+        """Send a ping: its pong comes after everything before it was read."""
         if self._state != OPEN:
             return
         if self._held is not None:
-            # What was said during a long message comes after it; a ping would overtake that.
+            # What is sent during a long message follows it; a ping would overtake that.
             self._loop.call_later(_HELD_SECONDS, self.confirm, received)
             return
         self._marked += 1
@@ -202,7 +201,7 @@ class WebSocketConnection(StreamConnection):
             if event is None or isinstance(event, (str, bytes, bytearray)):
                 return event
             if isinstance(event, Ping):
-                # A peer that pings and never reads must not make us hoard its pongs.
+                # A peer that pings and never reads must not make us queue pongs without limit.
                 if self._transport.get_write_buffer_size() <= HIGH_WATER:
                     self._send_control(PONG, event.payload)
             elif isinstance(event, Pong):
@@ -218,7 +217,7 @@ class WebSocketConnection(StreamConnection):
         return self._decoder.backlog
 
     def _await_close(self) -> None:
-        """We have said goodbye: look for the peer's, let everything else fall."""
+        """After our close frame: look for the peer's, discard everything else."""
         while self._state == CLOSING and not self._discards:
             try:
                 event = self._decoder.next_event()
@@ -238,13 +237,13 @@ class WebSocketConnection(StreamConnection):
 
     def _discard(self) -> None:
         self._discards = True
-        self._decoder = FrameDecoder(masked=False)  # lets go of half a message
+        self._decoder = FrameDecoder(masked=False)  # frees an unfinished message
         end_output(self._transport)
 
     def eof_received(self) -> bool:
         if self._state == OPEN:
-            self._start_closing("the peer ended the line without a close frame")
-        return False  # the transport flushes and closes; the timer sees to it that it does
+            self._start_closing("the peer closed without a close frame")
+        return False  # the transport flushes and closes; the timer bounds that
 
     # -- liveness -----------------------------------------------------------------------
 
@@ -274,14 +273,14 @@ class WebSocketConnection(StreamConnection):
             self._heard_at = min(now, self._heard_at + max(now - self._due, 0.0))
         self._buffered_before = buffered
         silence = self._limits.silence_timeout
-        # Timers are rounded to milliseconds by uvloop and may come that much too early.
+        # uvloop rounds timers to milliseconds, so they may fire that much too early.
         if now - self._heard_at >= silence - 0.002:
             self._drop(f"nothing came from the peer for {silence:g} s")
             return
         if now >= self._next_ping - 0.002:
             self._next_ping = now + self._limits.ping_interval
             if buffered <= HIGH_WATER:
-                # Again for one who did not answer: it may, while it does not read.
+                # Repeated if unanswered: a peer may omit a pong.
                 again = bool(self._marks) and self._held is None
                 self._send_control(PING, b"%d" % self._marked if again else b"")
         self._arm()

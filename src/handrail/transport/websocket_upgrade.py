@@ -1,7 +1,7 @@
 """The WebSocket opening handshake (RFC 6455, section 4) as pure functions over heads.
 
-Both sides: accepting a request, asking for a WebSocket, judging the answer.  Whether a request
-is a valid upgrade is the request's own business: ``http_head.upgrade_problem``.
+Both sides: accepting a request, requesting a WebSocket, checking the answer.  Whether a request is
+a valid upgrade is decided by ``http_head.upgrade_problem``.
 Extensions (compression) and subprotocols are never offered, never selected, never accepted.
 """
 
@@ -20,7 +20,7 @@ from handrail.transport.http_head import (
 )
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-# Ours to set: a caller's extra header of such a name would contradict the handshake.
+# Set by us: a caller's extra header of such a name would contradict the handshake.
 _RESERVED = frozenset(
     {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
     | {f"sec-websocket-{name}" for name in ("key", "version", "accept", "extensions", "protocol")}
@@ -28,7 +28,7 @@ _RESERVED = frozenset(
 
 
 def accept_value(key: str) -> str:
-    """What Sec-WebSocket-Accept must say for that key."""
+    """The value of Sec-WebSocket-Accept for that key."""
     digest = hashlib.sha1(key.encode("latin-1") + _GUID, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode("ascii")
 
@@ -46,7 +46,7 @@ def accept_head(request: HttpRequest) -> bytes:
 
 
 def refusal(sentence: str) -> HttpResponse:
-    """The answer to an upgrade_problem; it names the version, as RFC 6455 4.4 asks."""
+    """The answer to an upgrade_problem; it names the version, as RFC 6455 4.4 requires."""
     return HttpResponse(400, sentence.encode(), headers=(("Sec-WebSocket-Version", "13"),))
 
 

@@ -1,4 +1,4 @@
-"""What the shell does itself: commands that evaluate texts, set variables or change the reading."""
+"""Shell builtins that evaluate texts, set variables or change how a script is read."""
 
 from __future__ import annotations
 

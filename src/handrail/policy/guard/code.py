@@ -1,7 +1,7 @@
 """Program texts in other languages: which of them certainly run no program.
 
-Each function raises ``Unclear`` unless the text is made of what is known to run nothing, and
-tells whether it may write files.
+Each function raises ``Unclear`` unless the text consists of what is known to run nothing, and
+returns whether it may write files.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Simple:
 
     words: list[Word]
     assignments: list[tuple[str, Word]] = field(default_factory=list)
-    #: The text that a here-document or here-string feeds to it; None: none, or not certain.
+    #: The text of a here-document or here-string for it; None: none, or not certain.
     text: str | None = None
-    #: What is piped into it comes from commands that list what is there.
+    #: Its piped input comes from commands that list existing things.
     listed: bool = False
     #: How often its stdin is redirected.
     inputs: int = 0
@@ -47,16 +47,16 @@ class Script:
     """What was read of one script."""
 
     commands: list[Simple] = field(default_factory=list)
-    #: Values that variables are given, wherever that stands.
+    #: Values that variables are given, anywhere.
     assigned: list[tuple[str, Word]] = field(default_factory=list)
     #: Names of functions; their bodies are among the commands.
     functions: set[str] = field(default_factory=set)
-    #: Variables whose values must be numbers, for the shell evaluates them.
+    #: Variables that must hold numbers, because the shell evaluates them.
     numbers: list[str] = field(default_factory=list)
 
 
 class CommandReader(WordReader):
-    """Reads one simple command at a time, and notes it."""
+    """Reads one simple command at a time, and records it."""
 
     def __init__(self, text: str, found: Script, shell: str, depth: int = 0) -> None:
         super().__init__(text, depth)
@@ -66,11 +66,11 @@ class CommandReader(WordReader):
         self.last_keyword = ""
 
     def nested(self, text: str) -> CommandReader:
-        """A reader of a text inside this one, which notes what it finds in the same place."""
+        """A reader of a nested text, which records into the same Script."""
         raise NotImplementedError
 
     def separators(self) -> None:
-        """Blanks, comments and line breaks before a command."""
+        """Skip blanks, comments and line breaks before a command."""
         while True:
             self.blanks()
             if self.peek() != "\n":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from handrail.policy.guard.reading import Guard
 
 _MOVERS = frozenset({"cp", "mv", "ln", "link", "install", "tee", "dd", "rsync"})
-#: Programs that write files of names which are not among their words.
+#: Programs that write files with names that are not among their words.
 _NAMES_OF_ITS_OWN = frozenset({"split", "csplit", "patch", "uudecode", "cpio", "ar", "shar"})
 _COMPILERS = frozenset({
     "gcc", "g++", "cc", "c++", "clang", "clang++", "rustc", "go", "javac", "tsc", "ld", "as",
@@ -30,7 +30,7 @@ _COMPILERS = frozenset({
     "test", "[", "set", "find", "ps", "sort", "ssh", "ls", "grep", "curl", "wget", "bash", "sh",
 })  # fmt: skip
 _SYSTEM = ("/bin/", "/usr/", "/sbin/")
-#: Files that shells, git and other programs read by themselves, and run things by.
+#: Files that shells, git and other programs read at start-up, and that can run things.
 _STARTUP = re.compile(
     r"(?:^|/)(?:\.git/|\.git$|hooks/|\.(?:bash\w*|profile|zsh\w*|zlogin|kshrc|inputrc|gitconfig"
     r"|gitattributes|gitmodules|lesskey|lessfilter|curlrc|wgetrc|vimrc|exrc|pythonrc|sqliterc|perldb"
@@ -46,7 +46,7 @@ class Files:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        #: Base name -> its whole text where that is certain.
+        #: Base name -> its whole text if that is certain.
         self._written: dict[str, str | None] = {}
         self._unknown: list[Word] = []
         self._runs: list[tuple[Word, str]] = []
@@ -62,12 +62,12 @@ class Files:
             self._write(target, command.text if whole else None)
 
     def edited(self, words: Sequence[Word]) -> None:
-        """Note files that are changed in place."""
+        """Record files that are changed in place."""
         for word in words:
             self._write(word, None)
 
     def arguments(self, base: str, words: Sequence[Word], command: Simple) -> None:
-        """Note the files that a program may write."""
+        """Record the files that a program may write."""
         if base in ("touch", "mkdir", "mkfifo", "mknod"):
             for word in words[1:]:
                 if (word.value or "").startswith(("./-", "-- -")) or "/-" in (word.value or ""):
@@ -101,7 +101,7 @@ class Files:
                 self._write_name(value.partition("=")[2], None)
 
     def writes_anything(self) -> None:
-        """A program text writes files of unknown names."""
+        """Record that a program text writes files of unknown names."""
         self._anything = True
 
     def run_program(self, name: str) -> None:
@@ -112,13 +112,13 @@ class Files:
         self._runs_project = True
 
     def run_file(self, word: Word, language: str) -> None:
-        """Note that a file is run by an interpreter."""
+        """Record that an interpreter runs a file."""
         value = word.value
         if value is not None and (value.startswith(_DEVICES) or value in ("-", "")):
             raise Unclear("a text is run that is fed at the run")
         self._runs.append((word, language))
         if value is not None:
-            # The file that an interpreter is given is a program like any other.
+            # A file for an interpreter is a program like any other.
             self._guard.note([word])
 
     def _write(self, target: Word, text: str | None) -> None:
@@ -200,7 +200,7 @@ class Files:
             raise Unclear("it runs a file whose name is known only at the run")
 
     def _is_certain(self, word: Word, seen: frozenset[str]) -> bool:
-        """True if the file's base name is certain, or is no text of the script's making."""
+        """True if the file's base name is certain, or the script cannot have made it."""
         values = self._guard.values
         if word.value is not None:
             self._guard.note([word])

@@ -1,7 +1,7 @@
 """Programs that are known to run nothing that their words name.
 
-No table names every launcher there is.  Therefore a program that is not on this list is asked
-about if one of its words is the name of a program that a rule forbids or prompts for.
+No table can name every launcher.  Therefore a program that is not on this list is asked about if
+one of its words is the name of a program that a rule forbids or prompts for.
 """
 
 from __future__ import annotations

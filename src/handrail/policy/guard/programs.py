@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from handrail.policy.guard.words import Word
 
 DECLARATIONS = frozenset({"declare", "typeset", "local", "export", "readonly"})
-#: Never read: editors, debuggers, terminals, schedulers, and what evaluates in ways of its own.
+#: Never read: editors, debuggers, terminals, schedulers, and other evaluators.
 OPAQUE = frozenset({
     "alias", "enable", "hash", "compgen", "complete", "compopt", "bind", "fc", "coproc", "zmodload",
     "zle", "autoload", "sched", "vared", "emulate", "zargs", "r", "zcompile", "disable",
@@ -81,7 +81,7 @@ def _names_a_program(words: Sequence[Word]) -> bool:
     return len(words) == 3 and words[1].value in ("-v", "-p", "-P") and words[2].value is not None
 
 
-#: Commands that print what is there: paths, mostly.
+#: Commands that print existing things: paths, mostly.
 LISTERS: dict[str, Check] = {
     **dict.fromkeys(
         ("ls", "pwd", "nproc", "whoami", "id", "hostname", "uname", "realpath", "readlink",
@@ -100,7 +100,7 @@ FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "wc", "cat", "tac"}
 
 
 def _counts(words: Sequence[Word]) -> bool:
-    """``grep -c PATTERN [FILE]`` prints a number; of several files it prints the names."""
+    """``grep -c PATTERN [FILE]`` prints a number; for several files it prints the names."""
     options = [word.value for word in words[1:] if (word.value or "").startswith("-")]
     counts = any(option in ("-c", "-ic", "-vc", "-cv", "-ci") for option in options)
     quiet = all(re.fullmatch(r"-[civEFwx]+", option or "") for option in options)
@@ -189,7 +189,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "uvx": Launcher("qp:", ("--from=", "--with=", "--python=", "--quiet", "--offline")),
 }  # fmt: skip
 _RUNNER = Launcher("q", ("--quiet", "--offline"))
-#: The same with a verb: ``uv run X``.
+#: Launchers with a verb: ``uv run X``.
 VERB_LAUNCHERS: dict[tuple[str, str], Launcher] = {
     ("uv", "run"): Launcher(
         "qp:", ("--with=", "--python=", "--project=", "--directory=", "--extra=", "--group=",
@@ -314,7 +314,7 @@ PROGRAM_FILE = re.compile(
     r"\.(?:py|pth|js|mjs|cjs|ts|tsx|jsx|sh|bash|zsh|mk|go|rs|c|h|cc|cpp|hpp|java|kt|rb|pl|pm|php|lua"
     r"|ninja|cmake|gradle|awk|sed|so|node|ini|toml|cfg)$"
 )
-#: Whatever these are given may become a file of that name.
+#: Any word of these may become a file of that name.
 WRITERS = frozenset({
     "cp", "mv", "ln", "link", "install", "tee", "dd", "rsync", "scp", "curl", "wget", "split",
     "sponge", "xxd", "uudecode", "openssl", "truncate", "mknod", "mkfifo", "shuf", "sort",
@@ -322,10 +322,10 @@ WRITERS = frozenset({
     "symlink", "aria2c", "base64", "uniq", "gzip", "gunzip", "bunzip2", "unxz", "zstd", "ed",
     "patch",
 })  # fmt: skip
-#: Data, whatever is in it.
+#: Writing to these has no effect on files.
 HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "/dev/tty"})
 
-#: Variables that say what shells, loaders and programs run or load.
+#: Variables that tell shells, loaders and programs what to run or load.
 LIVE_VARIABLES = re.compile(
     r"(?:BASH_ENV|ENV|PS[0-4]|PROMPT|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_\w+|COMMAND_NOT_FOUND\w*"
     r"|LD_\w+|DYLD_\w+|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|GIT_\w+|SSH_\w+|SUDO_\w+|RSYNC_\w+"
@@ -354,7 +354,7 @@ QUIET_VALUES = frozenset({
 QUIET_VARIABLES = re.compile(
     r"GIT_(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)|GIT_TERMINAL_PROMPT|GIT_OPTIONAL_LOCKS"
 )
-#: What the guard concludes from these names must not be changed by a function.
+#: A function must not redefine these names, on which the guard relies.
 RELIED_ON = frozenset({
     *LISTERS, *FILTERS, *NUMBER_PRINTERS, *LAUNCHERS, *RUNNING_OPTIONS, *WRITERS, *SHELLS,
     *INTERPRETERS, *DECLARATIONS, "sed", "awk", "perl", "python", "python3", "make", "read",

@@ -1,4 +1,4 @@
-"""Reads an argv with certainty: every command that it starts, or the part that stays unclear."""
+"""Read an argv with certainty: every command that it starts, or the part that stays unclear."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from handrail.policy.guard.values import Values
 from handrail.policy.guard.words import Unclear, Word, WordReader, known
 from handrail.policy.rules import Words
 
-#: So many commands of one argv are read.
+#: Limit of commands read in one argv.
 COMMAND_LIMIT = 3000
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@,\[-]+")
 #: Base names of versioned programs: ``python3.12``, ``gcc-13``.
 _VERSION = re.compile(r"(?<=[a-z+])-?\d[\d.]*$")
 _WITH_VERBS = frozenset(name for name, _ in (*VERB_LAUNCHERS, *OPAQUE_VERBS))
-#: Launchers and shells inside each other.
+#: Limit of nested launchers and shells.
 _NESTING_LIMIT = 24
 
 
@@ -118,12 +118,12 @@ class Guard:
             raise Unclear(f"the variable {name} says what programs run or load")
 
     def assign(self, name: str, value: Word) -> None:
-        """Note a value that a command gives a variable."""
+        """Record a value that a command gives a variable."""
         self._check_variable(name, value)
         self.values.assigned[name].append(value)
 
     def environment(self, word: Word) -> None:
-        """Note ``NAME=VALUE`` in front of a command of ``env``."""
+        """Record ``NAME=VALUE`` in front of a command of ``env``."""
         name, _, value = (word.value or "").partition("=")
         self.assign(name, known(value))
 
@@ -143,7 +143,7 @@ class Guard:
         self._nest(-1)
 
     def note(self, words: Sequence[Word]) -> None:
-        """Note a command for the rules."""
+        """Record a command for the rules."""
         self.commands[tuple(word.value for word in words)] = None
         if len(self.commands) > COMMAND_LIMIT:
             raise Unclear("it has too many commands")
@@ -208,7 +208,7 @@ class Guard:
                 ):
                     raise Unclear(f"{base} {option} may run something")
 
-    # What is checked at the end, when all values are known.
+    # Checked at the end, when all values are known.
 
     def require_operand(self, word: Word, program: str) -> None:
         if word.value is None:

@@ -1,4 +1,4 @@
-"""Reads a shell script into its simple commands, in source order.
+"""Read a shell script into its simple commands, in source order.
 
 Only constructs of an allow-list are read: lists, pipelines, groups, ``if``, ``for``, ``while``,
 ``case``, functions, ``[[ ]]``, redirections and here-documents.  The first thing that is anything
@@ -56,7 +56,7 @@ class ScriptReader(CommandReader):
     # Lists and pipelines.
 
     def list_until(self, closing: str | None) -> list[list[Simple | None]]:
-        """Commands up to a closing word or parenthesis, which is read; None: the end."""
+        """Commands up to a closing word or parenthesis, which is consumed; None: the end."""
         pipelines: list[list[Simple | None]] = []
         while True:
             self.separators()
@@ -96,7 +96,7 @@ class ScriptReader(CommandReader):
         return False
 
     def _operator(self, closing: str | None) -> None:
-        """What may stand behind a pipeline."""
+        """Read what may follow a pipeline."""
         self.blanks()
         two = self.peek(2)
         if two in ("&&", "||"):
@@ -190,7 +190,7 @@ class ScriptReader(CommandReader):
         return True
 
     def _check_function(self, name: str) -> None:
-        """A function may not take the name of a command whose meaning is relied on."""
+        """Refuse a function with the name of a command that the guard relies on."""
         if name in CLOSING or name in NOT_READ or name in RELIED_ON:
             raise self.refuse("a function takes the name of a known command")
         self.found.functions.add(name)
@@ -319,7 +319,7 @@ class ScriptReader(CommandReader):
 
 
 def _lists(elements: list[Simple | None]) -> bool:
-    """True if this part of a pipeline prints what is there, and nothing of its own making."""
+    """True if this part of a pipeline prints existing things, and no text of the script."""
     first, *others = elements
     if first is None or first.name not in LISTERS or not LISTERS[first.name](first.words):
         return False

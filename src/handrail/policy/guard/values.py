@@ -1,7 +1,7 @@
 """What the variables of a script may hold, as far as the guard has to know.
 
-A variable that the script never sets has the caller's value, which is no text of the script's
-making; of the others every value that is set anywhere counts.
+A variable that the script never sets has the caller's value, which the script cannot choose; for
+the others every value that is set anywhere counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Values:
         return self.is_quiet(word)
 
     def is_quiet(self, word: Word, seen: frozenset[str] = frozenset()) -> bool:
-        """True if no part of the word can be an option of the script's making."""
+        """True if no part of the word can be an option chosen by the script."""
         if word.value is not None:
             return not any(part.startswith("-") for part in word.value.split())
         # An unknown part may be empty: ``${u}-exec`` is an option then.
@@ -89,13 +89,13 @@ class Values:
         )
 
     def is_outside(self, word: Word) -> bool:
-        """True if all that is unknown of the word is the caller's."""
+        """True if every unknown part of the word is the caller's."""
         return all(
             not source.startswith("#") and source not in self.assigned for source in word.sources
         )
 
     def texts(self, word: Word) -> list[str] | None:
-        """The values that a word can have, if they all stand in the script."""
+        """The values that a word can have, if they are all in the script."""
         if word.value is not None:
             return [word.value]
         if len(word.sources) != 1 or word.literal:

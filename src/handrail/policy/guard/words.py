@@ -1,4 +1,4 @@
-"""Reads the words of a shell script: quotes, expansions, patterns.
+"""Read the words of a shell script: quotes, expansions, patterns.
 
 Reads only what bash, dash and zsh read alike; the first thing that is anything else raises
 ``Unclear``.  A word keeps what is certain of it: its value, or how it begins and where the rest
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 #: Nesting of substitutions and compound commands; deeper scripts are not read.
 DEPTH_LIMIT = 40
-#: Where an unknown part comes from, besides variables, which stand for themselves: a list of
-#: what is there (files, mostly), a number, or a text that the script makes.
+#: Sources of an unknown part, besides variables, which stand for themselves: a list of existing
+#: things (files, mostly), a number, or a text that the script makes.
 LISTING, NUMBER, MADE = "#listing", "#number", "#made"
-#: In front of a variable of whose value only a part is taken.
+#: Prefix of a variable of which only a part is taken.
 PART_OF = "#part of "
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,7 +34,7 @@ _BRACES = re.compile(
 _ARITHMETIC = re.compile(r"[\w\s+\-*/%<>=!&|^~?:,;()$]*", re.ASCII)
 _ARITHMETIC_VALUE = re.compile(r"\$(?:\{(\w+)\}|(\w+|[#?]))", re.ASCII)
 _NUMERAL = re.compile(r"\b\d\w*", re.ASCII)
-#: Bytes that shells and terminals read in ways of their own.
+#: Bytes that shells and terminals interpret differently.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -44,16 +44,16 @@ class Unclear(Exception):
 
 @dataclass(slots=True)
 class Word:
-    """One word: its value where that is certain, else its beginning and its sources."""
+    """One word: its value if that is certain, else its beginning and its sources."""
 
     value: str | None
     prefix: str = ""
-    #: The expansions in it never make more than one word of it.
+    #: Its expansions never split it into several words.
     one: bool = True
     sources: tuple[str, ...] = ()
     #: Written without quotes, escapes and expansions.
     bare: bool = False
-    #: All that is literal in it, and what of that stands behind the last unknown part.
+    #: All literal text in it, and the part of that behind the last unknown part.
     literal: str = ""
     suffix: str = ""
 
@@ -102,7 +102,7 @@ class Parts:
 
 
 class WordReader:
-    """The text, the place in it, and the words from there on."""
+    """The text, the position in it, and the words from there on."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         if depth > DEPTH_LIMIT:
@@ -116,11 +116,11 @@ class WordReader:
         self.pending: list[tuple[str, bool, bool, Callable[[Word], None]]] = []
 
     def substitution(self) -> str:
-        """Read a nested script and its closing parenthesis; tells what its output is."""
+        """Read a nested script and its closing parenthesis; return the source of its output."""
         raise NotImplementedError
 
     def nested_text(self, text: str) -> str:
-        """Read a whole nested script that stands in backquotes."""
+        """Read a whole nested script in backquotes."""
         raise NotImplementedError
 
     def peek(self, length: int = 1) -> str:
@@ -225,7 +225,7 @@ class WordReader:
         self.at += 2
 
     def _brace(self, parts: Parts) -> None:
-        """``{}`` and single braces are themselves; anything else may be several words."""
+        """``{}`` and single braces are literal; anything else may be several words."""
         if self.peek(2) == "{}":
             parts.text.append("{}")
             self.at += 2
@@ -371,7 +371,7 @@ class WordReader:
         self.arithmetic(inside)
 
     def arithmetic(self, inside: str) -> None:
-        """Note the variables of an expression of names, numbers and operators."""
+        """Record the variables of an expression of names, numbers and operators."""
         bare = _ARITHMETIC_VALUE.sub(self._number, inside)
         # ``a$i`` is a name that only the run can tell.
         joined = re.search(r"\w\$|[}#?]\w", inside, re.ASCII)

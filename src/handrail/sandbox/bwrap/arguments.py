@@ -1,8 +1,8 @@
 """The argument list of bubblewrap.  Pure.
 
-A mount plan is a list of steps; descriptors are named by their number in the child.  All of it,
-the command's environment included, is handed over by ``--args``, so that nothing of a request is
-in bwrap's own environment or in the list of processes.
+A mount plan is a list of steps; fds are named by their number in the child.  All arguments, the
+command's environment included, go through ``--args``, so that nothing of a request is in bwrap's
+own environment or in the process list.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-#: Numbers of descriptors in the child.
+#: Fd numbers in the child.
 ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD, FIRST_FD = 3, 4, 5, 6, 7, 8, 9
-#: What is started before bwrap: one program or the other.
+#: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
-#: The last thing that bwrap does before it starts the command is to copy this file.
+#: Copying this file is the last thing bwrap does before it starts the command.
 READY_FILE = b"/dev/.ready"
 #: bwrap itself refuses more than 9000 arguments.
 MOST_ARGUMENTS = 8900
-#: What of /proc belongs to the host and could be written by its root: the settings stay readable,
+#: Parts of the host's /proc that its root could write: the settings stay readable,
 PROC_READABLE = (b"/proc/sys", b"/proc/sysrq-trigger")
-#: of the others nothing is left.  An empty directory is also the cheaper mount by far.
+#: of the others nothing is left.  An empty directory is also by far the cheaper mount.
 PROC_HIDDEN = (b"/proc/irq", b"/proc/bus", b"/proc/fs", b"/proc/acpi", b"/proc/scsi")
-#: bwrap's own process inside: whoever could write its memory would have it live on when bwrap ends.
+#: bwrap's own process in the sandbox: a write to its memory could let it outlive bwrap.
 FIRST_PROCESS = b"/proc/1"
 
 
 class Bind(Frozen):
-    """Mount what descriptor ``number`` is at ``path``; 0: the host's own path."""
+    """Mount what fd ``number`` refers to at ``path``; 0: the host's own path."""
 
     path: bytes
     number: int
@@ -41,8 +41,8 @@ class Bind(Frozen):
 class Empty(Frozen):
     """An empty directory of its own at ``path``.
 
-    Its mode closes it.  The command may change that, and then has a directory that nobody else
-    ever sees: no reason to pay for a second mount that makes it read-only.
+    Its mode closes it.  The command may change the mode and then has a directory that only it can
+    see: no reason to pay for a second mount that makes it read-only.
     """
 
     path: bytes
@@ -50,14 +50,14 @@ class Empty(Frozen):
 
 
 class Directory(Frozen):
-    """A directory inside an empty one."""
+    """A directory in an empty one."""
 
     path: bytes
     mode: int
 
 
 class EmptyFile(Frozen):
-    """An empty file mounted at ``path``, read from descriptor ``number`` (the null device)."""
+    """An empty file mounted at ``path``, read from fd ``number`` (the null device)."""
 
     path: bytes
     number: int
@@ -65,14 +65,14 @@ class EmptyFile(Frozen):
 
 
 class MountPoint(Frozen):
-    """An empty file inside an empty directory, for something to be mounted on."""
+    """An empty file in an empty directory, for something to be mounted on."""
 
     path: bytes
     number: int
 
 
 class Seal(Frozen):
-    """No more changes to this mount."""
+    """Make this mount read-only."""
 
     path: bytes
 
@@ -85,13 +85,13 @@ class Link(Frozen):
 
 
 class Devices(Frozen):
-    """The harmless devices, terminals of its own and shared memory of its own."""
+    """The harmless devices, with terminals and shared memory of its own."""
 
     path: bytes = b"/dev"
 
 
 class Processes(Frozen):
-    """The processes of the new namespace, and no others."""
+    """A /proc with the processes of the new PID namespace only."""
 
     path: bytes = b"/proc"
 
@@ -100,7 +100,7 @@ Step = Bind | Empty | Directory | EmptyFile | MountPoint | Seal | Link | Devices
 
 
 def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
-    """The steps as bwrap reads them, in order."""
+    """The steps as bwrap arguments, in order."""
     out: list[bytes] = []
     for step in steps:
         match step:
@@ -128,9 +128,9 @@ def mount_arguments(steps: Iterable[Step]) -> list[bytes]:
 
 
 def namespace_arguments(*, network: bool, lasting: bool = False) -> list[bytes]:
-    """What is cut off besides files; ``lasting``: it outlives whoever starts it."""
+    """What is unshared besides files; ``lasting``: the sandbox outlives its parent."""
     out = [
-        b"--unshare-user",  # named, because bwrap leaves it out for root
+        b"--unshare-user",  # explicit, because bwrap leaves it out for root
         b"--unshare-pid",
         b"--unshare-ipc",
         b"--unshare-uts",

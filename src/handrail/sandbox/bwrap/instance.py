@@ -1,9 +1,9 @@
-"""What goes on in a sandbox that runs: whom a signal reaches, and when nobody is left.
+"""A running sandbox: signal its processes, and notice when the last one has ended.
 
-bwrap itself stays outside and would die of a signal that is meant for the command, taking
-everything along.  It tells the number of the first process of the new namespace by ``--info-fd``;
-from there the command and its descendants are found.  When that first process is gone the kernel
-has ended all the others, and only then is anything that protected names from them taken away.
+bwrap itself runs outside; a signal meant for the command would kill it and everything with it.  It
+reports the pid of the first process of the new PID namespace through ``--info-fd``; from there the
+command and its descendants are found.  When that first process is gone the kernel has killed all
+others, and only then are the placeholders removed that protected paths from them.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ else:
     import _signal  # the C part: ``signal`` itself would import enum
 
 
-#: How often it is looked whether the first process is on its way out, before it is waited for.
-_LOOKS = 10
-#: Of the kernel's flags of a thread, as in its ``stat``.
+#: How often the first process is checked for exiting, before it is waited for.
+_CHECKS = 10
+#: A flag of the kernel's per-thread flags in ``stat``.
 _PF_EXITING = 4
-#: Those of this program whose end has not been seen.  They are counted here and looked after by
-#: those who made them: they may belong to other threads.
-_living: set[RunningSandbox] = set()
+#: Sandboxes of this program that have not ended.  Only counted here; each belongs to the Instances
+#: that made it, perhaps in another thread.
+_running: set[RunningSandbox] = set()
 
 
 def others_at_work() -> bool:
-    """Whether somebody is in a sandbox of ours who could exchange names while another is made."""
-    return any(not inside.trusted for inside in list(_living))  # in one step, for other threads
+    """Is any untrusted sandbox running?  It could swap paths while a new one is set up."""
+    return any(not inside.trusted for inside in list(_running))  # one atomic copy
 
 
 class RunningSandbox:
-    """One sandbox, from the moment its descriptors are made until nothing of it lives."""
+    """One sandbox, from the creation of its fds until its last process has ended."""
 
     __slots__ = (
-        "_attendance",
         "_bwrap",
         "_closing",
         "_info",
+        "_instances",
         "_lease",
         "_looking",
         "_namespace",
         "_ready",
         "_said",
+        "_supervisor",
         "_tty",
-        "_upkeep",
         "_waiting",
         "_watcher",
         "again",
@@ -76,12 +76,12 @@ class RunningSandbox:
         *,
         trusted: bool = False,
     ) -> None:
-        _living.add(self)
-        #: Of whoever made it.
-        self._upkeep = upkeep
+        _running.add(self)
+        #: The Instances that made it.
+        self._instances = upkeep
         if upkeep is not None:
             upkeep.insides.add(self)
-        #: What runs in there is ours.
+        #: What runs in it is our own code.
         self.trusted = trusted
         self._info = info
         self._closing = closing
@@ -91,79 +91,80 @@ class RunningSandbox:
         #: Makes another of the same, for one that could not be set up and said why.
         self.again = again
         self._watcher = watcher
-        self._attendance: LazySupervisor | None = None
-        #: Of ``set_up`` and of ``settle``, while they wait: on which loop, and for what.
+        self._supervisor: LazySupervisor | None = None
+        #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.
         self._looking: tuple[AbstractEventLoop, Future[None]] | None = None
         self._waiting: tuple[AbstractEventLoop, int, list[Callable[[], None]]] | None = None
         self._said = b""
         self._namespace = 0
-        self._bwrap = 0  # of one that a server before us has set up
-        #: Of the first process inside, as seen here; 0 while it is not known.
+        self._bwrap = 0  # pid, if a previous server has set the sandbox up
+        #: Pid of the first process in the sandbox, in our PID namespace; 0 while unknown.
         self.pid = 0
 
     @classmethod
     def found(cls, bwrap: int, *, tty: bool) -> RunningSandbox:
-        """One that a server before us has set up; ``bwrap`` is the process we know."""
+        """Make the object for a sandbox of a previous server; ``bwrap`` is the pid we know."""
         inside = cls(-1, (), None, tty)
         inside._bwrap = bwrap
         return inside
 
     def attend(self, listener: int, loop: AbstractEventLoop, keep: Keep | None = None) -> None:
-        """Answer what is called in there; ``keep`` has the keeper hold what is being answered."""
-        self._attendance = self._attended_by(listener)
-        self._attendance.begin(loop, keep)
+        """Answer its seccomp notifications; ``keep`` lets the keeper hold the ledger."""
+        self._supervisor = self._make_supervisor(listener)
+        self._supervisor.begin(loop, keep)
 
     def go_on(self, listener: int, ledger: int, loop: AbstractEventLoop, keep: Keep) -> None:
-        """The same for one that was found, with what was being answered (or -1)."""
-        self._attendance = self._attended_by(listener, ledger)
-        self._attendance.begin(loop, keep)
+        """Like `attend`, for a recovered sandbox, with the ledger of pending calls (or -1)."""
+        self._supervisor = self._make_supervisor(listener, ledger)
+        self._supervisor.begin(loop, keep)
 
     def attend_alone(self, listener: int) -> None:
-        """The same for whoever has no event loop."""
-        self._attendance = self._attended_by(listener)
-        self._attendance.begin_alone()
+        """Version of `attend` without an event loop."""
+        self._supervisor = self._make_supervisor(listener)
+        self._supervisor.begin_alone()
 
-    def _attended_by(self, listener: int, ledger: int = -1) -> LazySupervisor:
+    def _make_supervisor(self, listener: int, ledger: int = -1) -> LazySupervisor:
         from handrail.sandbox.syscalls.lazy_supervisor import (
-            LazySupervisor,  # when the command runs already
+            LazySupervisor,  # imported once the command runs
         )
 
         return LazySupervisor(listener, self._watcher, ledger)
 
     @property
     def denials(self) -> list[Denial]:
-        """What is known to have been refused in there."""
-        return [] if self._attendance is None else self._attendance.denials
+        """What is known to have been refused in the sandbox."""
+        return [] if self._supervisor is None else self._supervisor.denials
 
     @property
     def holdings(self) -> tuple[int, int]:
-        """The listener and the ledger of its calls; -1: none."""
-        return (-1, -1) if self._attendance is None else self._attendance.holdings
+        """The fds of the notification listener and its ledger; -1: none."""
+        return (-1, -1) if self._supervisor is None else self._supervisor.holdings
 
     def park(self) -> None:
-        """Another server goes on with it."""
+        """Stop answering notifications: another server takes over."""
         self._forget()
-        if self._attendance is not None:
-            self._attendance.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
 
     def sent(self) -> None:
-        """Whoever starts it has descriptors of its own now."""
-        if self._upkeep is not None:
-            with self._upkeep.lock:
+        """Close the fds for the child, which now has its own copies."""
+        if self._instances is not None:
+            with self._instances.lock:
                 closing, self._closing = self._closing, ()
                 for fd in closing:
                     os.close(fd)
 
     async def set_up(self, loop: AbstractEventLoop) -> bool:
-        """Whether bwrap has come to start the command; it may have met what vanished meanwhile.
+        """Wait for bwrap to start the command; False if it failed, as when a path vanished
+        meanwhile.
 
-        It reads our byte and closes last of all; with the byte unread the line is reset instead.
+        bwrap reads our byte and closes the socket last; if the byte is unread the socket is reset.
         """
         if self._ready < 0:
             return True
         seen: Future[None] = loop.create_future()
         self._looking = loop, seen
-        loop.add_reader(self._ready, _tell, seen)
+        loop.add_reader(self._ready, _resolve, seen)
         try:
             await seen
             return self._ready >= 0 and self.stood()
@@ -171,7 +172,7 @@ class RunningSandbox:
             self._close_ready()
 
     def stands(self) -> bool:
-        """The same for whoever has nothing else to do meanwhile."""
+        """Blocking version of `set_up`."""
         if self._ready < 0:
             return True
         try:
@@ -180,39 +181,39 @@ class RunningSandbox:
             self._close_ready()
 
     def stood(self) -> bool:
-        """After bwrap's exit: whether it had come to start the command."""
+        """After bwrap's exit: whether it had got as far as starting the command."""
         try:
             return os.read(self._ready, 1) == b""
         except ConnectionError:
             return False
 
     def abandon(self) -> None:
-        """It was never started."""
+        """Release everything: it was never started."""
         self._end()
 
     def leave(self) -> None:
-        """Somebody in there lives on, and we are going; whoever comes later clears away."""
+        """Let go while processes in it live on; a later run removes its placeholders."""
         lease, self._lease = self._lease, None
-        self._let_go()
+        self._release()
         if lease is not None:
             lease.leave()
 
     def disown(self) -> None:
-        """In a child after a fork: this is the parent's, and so are its loops; nothing is told."""
-        _living.discard(self)
+        """Close our fds in a child after a fork; the sandbox and its loops belong to the parent."""
+        _running.discard(self)
         waiting, self._waiting = self._waiting, None
         held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
         self._closing, self._info, self._ready, self._looking = (), -1, -1, None
         for fd in held:
             if fd >= 0:
                 os.close(fd)
-        if self._attendance is not None:
-            self._attendance.disown()
+        if self._supervisor is not None:
+            self._supervisor.disown()
         if self._lease is not None:
             self._lease.disown()
 
     def over(self) -> bool:
-        """bwrap has exited: whether everybody inside is gone too, and all is cleared away."""
+        """After bwrap's exit: release everything and return True if no process is left in it."""
         pidfd = self._first_process()
         if pidfd < 0:
             self._end()
@@ -221,7 +222,7 @@ class RunningSandbox:
         return False
 
     def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
-        """bwrap has exited: call back when everybody inside is gone; at once if they are."""
+        """After bwrap's exit: call ``done`` once no process is left in it, at once if so now."""
         if self._waiting is not None:
             self._waiting[2].append(done)
             return
@@ -234,10 +235,10 @@ class RunningSandbox:
         loop.add_reader(pidfd, self._end)
 
     def wait(self, seconds: float | None = None) -> None:
-        """The same for whoever has nothing else to do."""
+        """Blocking version of `settle`, at most ``seconds`` long."""
         pidfd = self._first_process()
         if pidfd >= 0:
-            import select  # only for those whose command leaves somebody behind
+            import select  # only if the command leaves processes behind
 
             gone = select.select([pidfd], [], [], seconds)[0]
             os.close(pidfd)
@@ -246,17 +247,17 @@ class RunningSandbox:
         self._end()
 
     def signal(self, number: int, *, tree: bool) -> int:
-        """Signal the command's group, or everybody inside; how many were reached."""
-        if not self._know():
+        """Signal the command's process group, or all processes; return how many were reached."""
+        if not self._read_info():
             return 0
         if tree:
             return sum(_sent(os.kill, pid, number) for pid in _descendants(self.pid))
-        # bwrap's session, of which the first process ignores everything; or the command's own.
+        # bwrap's session, in which the first process ignores signals; or the command's own.
         groups = _children(self.pid) if self._tty else [self.pid]
         return sum(_sent(os.killpg, pid, number) for pid in groups)
 
-    def _know(self) -> bool:
-        """Read what bwrap has told about its first process so far."""
+    def _read_info(self) -> bool:
+        """Read bwrap's report about the first process as far as it has come."""
         if self.pid == 0 and self._info >= 0:
             try:
                 self._said += os.read(self._info, 4096)
@@ -272,22 +273,22 @@ class RunningSandbox:
         return self.pid != 0
 
     def _first_process(self) -> int:
-        """A descriptor of the first process if it lives and is not alone, else -1."""
-        if not self._know():
-            return -1  # bwrap ended before it made one
-        # Orphans inside are its children, in one step under the kernel's lock: no child, nobody.
-        # Its own way out through all its mounts takes a while, and harms nobody.
-        for _ in range(_LOOKS):
-            if not _children(self.pid) and _leaves(self.pid):
+        """Open a pidfd of the first process if it lives and is not alone, else -1."""
+        if not self._read_info():
+            return -1  # bwrap ended before it started one
+        # Orphans become its children atomically under the kernel's lock: no child, no process left.
+        # Tearing down its mounts takes it a while, and needs no waiting.
+        for _ in range(_CHECKS):
+            if not _children(self.pid) and _is_exiting(self.pid):
                 return -1
-            os.sched_yield()  # it has been killed, but may wait for a processor to die on
+            os.sched_yield()  # it was killed, but may still wait for a CPU
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
             return -1
         import select
 
-        # Not to be seen, 0, only while it is ending.
+        # The namespace is unreadable (0) only while the process is exiting.
         namespace = _namespace(self.pid)
         ours = namespace in (self._namespace, 0)
         if ours and not select.select([pidfd], [], [], 0)[0]:
@@ -298,18 +299,16 @@ class RunningSandbox:
         return -1
 
     def _kill(self, pidfd: int) -> None:
-        """It dies with bwrap, or is ended by the keeper; but somebody in there may have talked it
-        out of that, or bwrap was killed before it could ask to be told: it starts the command
-        first."""
+        """Kill it: the command may have cleared its PDEATHSIG, or bwrap died before setting it."""
         try:
             _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
         except OSError:
-            pass  # it has ended
+            pass  # it has exited
 
     def _end(self) -> None:
-        """Nobody is in there: clear away, and say so."""
+        """Release everything and call the callbacks: no process is left."""
         waiting = self._waiting
-        self._let_go()
+        self._release()
         if self._lease is not None:
             lease, self._lease = self._lease, None
             lease.release()
@@ -317,12 +316,12 @@ class RunningSandbox:
             for done in waiting[2]:
                 done()
 
-    def _let_go(self) -> None:
-        """Of everything but the lease.  On its own loop, or when that is closed."""
+    def _release(self) -> None:
+        """Release everything but the lease.  Runs on its own loop, or when that is closed."""
         self._forget()
         self.sent()
-        if self._attendance is not None:
-            self._attendance.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             loop, pidfd, _ = waiting
@@ -335,9 +334,9 @@ class RunningSandbox:
         self._close_ready()
 
     def _forget(self) -> None:
-        _living.discard(self)
-        if self._upkeep is not None:
-            self._upkeep.insides.discard(self)
+        _running.discard(self)
+        if self._instances is not None:
+            self._instances.insides.discard(self)
 
     def _close_ready(self) -> None:
         ready, self._ready = self._ready, -1
@@ -346,17 +345,17 @@ class RunningSandbox:
             return
         if looking is not None and not looking[0].is_closed():
             looking[0].remove_reader(ready)
-            _tell(looking[1])
+            _resolve(looking[1])
         os.close(ready)
 
 
-def _tell(future: Future[None]) -> None:
+def _resolve(future: Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """One number of bwrap's little JSON."""
+    """Parse one number from bwrap's small JSON."""
     digits = text.partition(name)[2].split(b",")[0].split(b"\n")[0].strip()
     return int(digits) if digits.isdigit() else 0
 
@@ -370,7 +369,7 @@ def _sent(send: Callable[[int, int], None], pid: int, number: int) -> int:
 
 
 def _namespace(pid: int) -> int:
-    """The number of the namespace in which this process has its own; 0: not to be seen."""
+    """The inode of a process's PID namespace; 0: unreadable."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -378,19 +377,19 @@ def _namespace(pid: int) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Of all its threads."""
+    """The child pids of all its threads."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     except (OSError, ValueError):
-        pass  # it is ending
+        pass  # it is exiting
     return found
 
 
-def _leaves(pid: int) -> bool:
-    """Whether none of its threads can run any more: each is on its way out, or gone."""
+def _is_exiting(pid: int) -> bool:
+    """Whether each of its threads is exiting or gone."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
@@ -402,7 +401,7 @@ def _leaves(pid: int) -> bool:
 
 
 def family_of(pid: int) -> list[int]:
-    """Everybody in the sandbox this process is in."""
+    """All processes in the same sandbox as this one."""
     first, namespace = pid, _namespace(pid)
     while namespace:
         with open(f"/proc/{first}/stat", "rb") as file:

@@ -1,12 +1,11 @@
-"""What one ``Sandbox`` has to look after: the sandboxes it made, and what it keeps for the next.
+"""The running sandboxes of one ``Sandbox``, and the filter programs it keeps for the next.
 
-There may be several in a program, one for each executor, each used in a thread of its own.  So none
-of this is shared: whoever closes waits for those inside its own sandboxes, and nobody else's
-descriptors go with it.
+A program may have several, one for each executor, each used in its own thread.  So nothing is
+shared: `close` waits for the processes of its own sandboxes only, and closes only its own fds.
 
-A fork in another thread may come at any time, and a copy of bwrap's end of a line would keep it
-from ending.  ``lock`` is held while there are descriptors that nobody has written down;
-whoever forks takes it (``executor/local_sandbox.py``), and the child closes what is written down.
+Another thread may fork at any time, and a copy of bwrap's end of a socket would keep that socket
+from closing.  ``lock`` is held while fds exist that no object records yet; a fork takes it
+(``executor/local_sandbox.py``), and the child closes all recorded fds.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ if TYPE_CHECKING:
 
 
 class Instances:
-    """Of one Sandbox, used in one thread."""
+    """Belongs to one Sandbox; used in one thread."""
 
     def __init__(self) -> None:
-        #: Those that were made and whose end was not seen.
+        #: Sandboxes that were made and have not ended.
         self.insides: set[RunningSandbox] = set()
         self.lock = _thread.RLock()  # a signal handler may fork, too
-        #: Filter programs, and the one before bwrap, by what they are for.
+        #: Filter programs, and the stub that runs before bwrap, by purpose.
         self._filters: dict[tuple[str, bool], int] = {}
 
     def filter(self, what: str, option: bool) -> int:
-        """A program, to be read from its beginning: each reader needs a position of its own."""
+        """Open a program at its beginning: each reader needs a file position of its own."""
         fd = self._filters.get((what, option))
         if fd is None:
             machine = os.uname().machine
             if what == "apart":
-                from handrail.sandbox.bwrap import private_mounts_stub  # where mounts spread
+                from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
 
                 text = private_mounts_stub.elf(os.geteuid(), os.getegid(), APART_FD)
             elif what == "refuse":
@@ -53,20 +52,20 @@ class Instances:
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     async def see_out(self, loop: AbstractEventLoop, seconds: float) -> None:
-        """Clear away what sandboxes leave that were told to end, when nobody is in them."""
-        from asyncio import wait  # there is a loop, so it is there
+        """Wait for sandboxes that were told to end, and release what they hold."""
+        from asyncio import wait  # there is a loop, so it is loaded
         from functools import partial
 
         ending: list[Future[None]] = []
         for inside in list(self.insides):
             gone: Future[None] = loop.create_future()
-            inside.settle(loop, partial(_tell, gone))
+            inside.settle(loop, partial(_resolve, gone))
             ending.append(gone)
         if ending:
             await wait(ending, timeout=seconds)
 
     def close(self, seconds: float) -> None:
-        """The same for whoever has nothing else to do; then let go of everything."""
+        """Blocking version of `see_out`; then release everything."""
         until = time.monotonic() + seconds
         for inside in list(self.insides):
             inside.wait(max(0.0, until - time.monotonic()))
@@ -75,13 +74,13 @@ class Instances:
             os.close(self._filters.popitem()[1])
 
     def disown(self) -> None:
-        """In a child after a fork: all of it is the parent's."""
+        """Close the fds in a child after a fork; the sandboxes belong to the parent."""
         while self.insides:
             self.insides.pop().disown()
 
 
 def memory(text: bytes) -> int:
-    """A descriptor to read this from."""
+    """Make an fd from which this text is read."""
     fd = unnamed_file.create("handrail-sandbox")
     try:
         view = memoryview(text)
@@ -94,6 +93,6 @@ def memory(text: bytes) -> int:
     return fd
 
 
-def _tell(future: Future[None]) -> None:
+def _resolve(future: Future[None]) -> None:
     if not future.done():
         future.set_result(None)

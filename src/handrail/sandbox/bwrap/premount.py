@@ -1,10 +1,9 @@
-"""Places that are mounted before bwrap begins, because there are many of them.
+"""Mount paths before bwrap starts, when there are many of them.
 
-bwrap reads the whole table of mounts for each one it makes, and needs a descriptor for each: five
-hundred repositories would take it seconds, if they fitted into a message at all.
-``premount_program.py`` mounts them all in a mount namespace in which bwrap then starts, and bwrap
-copies whole trees with everything that is mounted in them.  It is a program of its own and takes a
-while to start, so few places are left to bwrap.
+bwrap reads the whole mount table for each mount it makes, and needs an fd for each: five hundred
+repositories would take it seconds, if they fitted into a message at all.  ``premount_program.py``
+mounts them all in a mount namespace in which bwrap then starts, and bwrap copies whole trees with
+everything mounted in them.  That program takes a while to start, so a few paths are left to bwrap.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What is done at a place: pinned by mounting it onto itself, made read-only, covered.
+#: What is done at a path: pin it by mounting it onto itself, make it read-only, cover it.
 PIN, READ, EMPTY_DIRECTORY, EMPTY_FILE = b"p", b"r", b"d", b"f"
 #: Behind one of these: nothing is done at a place that is gone.
 IF_THERE = b"?"
 
-Place = tuple[bytes, int, int, bytes]  # what is done, device, inode, real path
+Place = tuple[bytes, int, int, bytes]  # action, device, inode, real path
 
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _possible: bool | None = None
 
 
 def request(places: Iterable[Place]) -> bytes:
-    """What the program reads from its descriptor: places, each after those it lies in."""
+    """What the program reads from its fd: the places, parents first."""
     return b"".join(b"%b %d %d %b\0" % place for place in places)
 
 
 def words(number: int, *, lasting: bool = False) -> tuple[bytes, ...]:
-    """What to run before another program, with the request under a number.
+    """The argv prefix that runs the program before another, with the request in an fd.
 
-    ``lasting``: it outlives whoever starts it.
+    ``lasting``: it outlives the process that starts it.
     """
     program = os.path.join(os.path.dirname(__file__), "premount_program.py")
     end = "alone" if lasting else "with-parent"
@@ -46,8 +45,8 @@ def words(number: int, *, lasting: bool = False) -> tuple[bytes, ...]:
 
 
 def possible() -> bool:
-    """Whether this machine lets us; asked once, by doing it."""
-    global _possible  # it is of the machine
+    """Whether this machine allows it; tried once."""
+    global _possible  # a property of the machine
     if _possible is None:
         _possible = _try()
     return _possible

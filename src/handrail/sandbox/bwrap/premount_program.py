@@ -1,4 +1,4 @@
-"""Make many mounts, then become bwrap: ``python -I -S -B mounter.py FD END PROGRAM WORD...``.
+"""Make many mounts, then exec bwrap: ``python -I -S -B premount_program.py FD END PROGRAM ARG...``.
 
 FD holds the request of ``premount.py``.  END is ``with-parent`` for one that ends with whoever
 starts it.  Nothing is mounted by name: a place is opened without
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _UMOUNT2 = {"x86_64": 166, "aarch64": 39}
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
-_OPENAT2, _MOUNT_SETATTR = 437, 442  # all of these are the same on every machine
+_OPENAT2, _MOUNT_SETATTR = 437, 442  # the same on every architecture
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE = 1
 _FROM_EMPTY, _TO_EMPTY = 0x4, 0x40
@@ -33,8 +33,8 @@ _READ_ONLY, _NO_SUID, _NO_DEV = 1, 2, 4
 _PRIVATE = 1 << 18
 _DETACH = 2
 _NO_SYMLINKS = 0x4
-#: Where a file system is attached for a moment, so that parts of it can be mounted elsewhere.
-_WORKBENCH = b"/proc"
+#: Where a file system is attached temporarily, so that parts of it can be mounted elsewhere.
+_ATTACH_POINT = b"/proc"
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 
 
@@ -60,8 +60,8 @@ def _call(number: int, *arguments: object) -> int:
     return got
 
 
-def _apart() -> None:
-    """Into a mount namespace of our own, from which nothing gets out."""
+def _enter_namespace() -> None:
+    """Enter a private mount namespace."""
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0 or _libc.unshare(_CLONE_NEWNS) < 0:
         if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) < 0:
@@ -89,7 +89,7 @@ def _open(path: bytes, device: int, inode: int) -> int:
 
 
 def _mount(source: int, place: int, attributes: int) -> None:
-    """Mount a copy of what one descriptor is, with all that is mounted in it, onto another."""
+    """Mount a recursive copy of what one fd refers to onto another."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE
     tree = _call(_OPEN_TREE, source, b"", flags)
     more = _Attributes(set=attributes | _NO_SUID | _NO_DEV)
@@ -98,12 +98,12 @@ def _mount(source: int, place: int, attributes: int) -> None:
     os.close(tree)
 
 
-def _nothing() -> tuple[int, int]:
-    """An empty directory and an empty file that nobody may look into."""
+def _make_empty() -> tuple[int, int]:
+    """Make an empty directory and an empty file without any permissions."""
     context = _call(_FSOPEN, b"tmpfs", 1)
     _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
     made = _call(_FSMOUNT, context, 1, 0)
-    bench = os.open(_WORKBENCH, os.O_PATH | os.O_CLOEXEC)
+    bench = os.open(_ATTACH_POINT, os.O_PATH | os.O_CLOEXEC)
     _call(_MOVE_MOUNT, made, b"", bench, b"", _FROM_EMPTY | _TO_EMPTY)
     os.mkdir("directory", 0o000, dir_fd=made)
     os.close(os.open("file", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o000, dir_fd=made))
@@ -112,10 +112,10 @@ def _nothing() -> tuple[int, int]:
 
 
 def make(text: bytes, *, lasting: bool) -> None:
-    """All the mounts of a request; raises OSError with the place in ``filename``."""
-    _apart()
+    """Make all mounts of a request; raises OSError with the path in ``filename``."""
+    _enter_namespace()
     if not lasting:
-        # Now, for new rights take it away.  bwrap does the same, but a while may pass until then.
+        # Set here, since gaining privileges clears it.  bwrap sets it too, but later.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     nothing: dict[bytes, int] = {}
     for record in text.split(b"\0")[:-1]:
@@ -124,18 +124,18 @@ def make(text: bytes, *, lasting: bool) -> None:
         try:
             place = _open(path, int(device), int(inode))
             if what in (_EMPTY_DIRECTORY, _EMPTY_FILE) and not nothing:
-                nothing[_EMPTY_DIRECTORY], nothing[_EMPTY_FILE] = _nothing()
+                nothing[_EMPTY_DIRECTORY], nothing[_EMPTY_FILE] = _make_empty()
             _mount(nothing.get(what, place), place, 0 if what == _PIN else _READ_ONLY)
             os.close(place)
         except OSError as error:
             if what == how or error.errno != errno.ENOENT:
                 raise OSError(error.errno, error.strerror, path) from None
     if nothing:
-        _call(_UMOUNT2[os.uname().machine], _WORKBENCH, _DETACH)
+        _call(_UMOUNT2[os.uname().machine], _ATTACH_POINT, _DETACH)
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Make the mounts and become the program."""
+    """Make the mounts and exec the program."""
     number = int(arguments[0])
     try:
         make(os.pread(number, os.fstat(number).st_size, 0), lasting=arguments[1] != "with-parent")

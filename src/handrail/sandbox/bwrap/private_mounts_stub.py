@@ -1,9 +1,9 @@
-"""A program of some hundred bytes that runs before bwrap where mounts spread.  Pure.
+"""A program of a few hundred bytes that runs before bwrap where mounts propagate.  Pure.
 
-On most systems a mount that somebody makes later, of a stick or of another machine's files, shows
-up in every mount namespace there is, and in a sandbox with the permissions it has outside: bwrap
-makes read-only what is there, not what comes.  So bwrap is started in a mount namespace to which
-nothing spreads.  Whoever is not root needs a user namespace for that; ids stay what they are.
+On most systems a later mount, of a USB stick or a network share, shows up in every mount namespace,
+and in a sandbox with the permissions it has outside: bwrap makes read-only what is there, not what
+comes.  So bwrap is started in a private mount namespace.  Without root that needs a user namespace;
+the ids stay the same.
 
 In C it would be::
 
@@ -15,7 +15,7 @@ In C it would be::
     close(NUMBER);
     execve(argv[1], argv + 1, environ);
 
-and it exits with the error of what fails.
+and it exits with the errno of what fails.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from handrail.keeper.elf_x86_64 import (
 )
 from handrail.sandbox.bwrap.arguments import APART_FD
 
-#: Under which it finds itself.
+#: The fd of this program in its own process.
 NUMBER = APART_FD
 
 _WRITE, _OPEN, _CLOSE, _EXECVE, _MOUNT, _UNSHARE = 1, 2, 3, 59, 165, 272
 _NEW_NAMESPACE, _NEW_USER = 0x20000, 0x10000000
-_PRIVATE = 0x4000 | 1 << 18  # with all below it
+_PRIVATE = 0x4000 | 1 << 18  # recursively
 _FOR_WRITING = 1
 
 
 def elf(uid: int, gid: int, itself: int) -> bytes:
-    """The program for a user, which closes the descriptor of itself."""
+    """Build the program for a user; it closes the fd of itself."""
     texts = [b"/\0"]
     if uid != 0:
         texts += [b"/proc/self/setgroups\0", b"deny"]
         texts += [b"/proc/self/uid_map\0", b"%d %d 1" % (uid, uid)]
         texts += [b"/proc/self/gid_map\0", b"%d %d 1" % (gid, gid)]
     text = b""
-    for _ in range(2):  # the second time with its length
+    for _ in range(2):  # the second pass knows its length
         places = [data_at(text)]
         for one in texts[:-1]:
             places.append(places[-1] + len(one))

@@ -1,8 +1,8 @@
-"""Landlock rules that leave out places of ours (``handrail.private_places``).
+"""Landlock rules that leave out handrail's own files (``handrail.private_places``).
 
-Landlock grants trees and takes nothing out of one.  So a readable tree that holds a place of ours
-is not granted as a whole: what lies *beside* the way to the place is granted piece by piece, and of
-the directories on the way only the names.  A writable tree that holds one is refused.
+Landlock grants trees and cannot exclude anything in one.  So a readable tree that holds a private
+place is not granted as a whole: what lies *beside* the way to it is granted entry by entry, and the
+directories on the way can only be listed.  A writable tree that holds one is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from handrail import private_places
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.profile import within
 
-#: So many names beside the ways are granted; more take longer than a command should.
+#: Limit of entries granted beside the ways; more take longer than a command should.
 _MOST = 20_000
 
 
 def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
-    """The same rules with nothing of ours in them, or why that cannot be."""
+    """Remove our own files from the rules, or say why that cannot be done."""
     places = set()
     for path in private:
         real = os.path.realpath(path)
@@ -46,7 +46,7 @@ def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
 
 
 def _matters(path: bytes, there: bool) -> bool:
-    """One that only earlier versions used is not believed if a command makes it."""
+    """Whether the place exists or is in use now; one that only earlier versions used is ignored."""
     return there or not private_places.is_retired(path)
 
 
@@ -56,7 +56,7 @@ def _beside(directory: bytes, places: set[bytes]) -> list[bytes]:
     try:
         names = os.listdir(directory)
     except OSError:
-        return []  # not for the command either
+        return []  # the command cannot read it either
     for name in names:
         path = os.path.join(directory, name)
         if path in places:
@@ -64,7 +64,7 @@ def _beside(directory: bytes, places: set[bytes]) -> list[bytes]:
         if any(within(place, path) for place in places):
             found += _beside(path, places)
         elif not _is_link(path):
-            found.append(path)  # where a link leads to has a rule of its own, or none
+            found.append(path)  # the target of a link has a rule of its own, or none
     return found
 
 

@@ -1,9 +1,9 @@
-"""The filter for a command that sees the processes of the host: it reaches no other one.  Pure.
+"""Seccomp filter for a command that sees the host's processes: it reaches no other one.  Pure.
 
-In bubblewrap a command is alone: processes, System V objects and sockets of the host have no
-numbers there.  Under Landlock they have, and Landlock restricts files only.  So what is named by a
-number that belongs to another process is refused here.  A filter does not know which process
-number is the caller's, so 0, which means the caller, is the only one that is let pass.
+In bubblewrap a command is alone: processes, System V objects and sockets of the host have no ids
+there.  Under Landlock they have, and Landlock restricts files only.  So this filter refuses calls
+that name another process.  A filter does not know the caller's pid, so only 0, which means the
+caller, passes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REFUSED: dict[str, tuple[int, int]] = {
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
 }
-#: Calls about a process that is the first argument.
+#: Calls with a pid as first argument.
 BY_FIRST: dict[str, tuple[int, int]] = {
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
@@ -41,8 +41,8 @@ BY_FIRST: dict[str, tuple[int, int]] = {
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
 }
-#: Calls about what the second argument is: a process if the first one is this, else a group of
-#: processes or all of a user.
+#: Calls about the second argument: a process if the first one has this value, else a process group
+#: or all of a user.
 BY_SECOND: dict[str, tuple[tuple[int, int], int]] = {
     "setpriority": ((141, 140), 0),
     "ioprio_set": ((251, 30), 1),
@@ -50,9 +50,9 @@ BY_SECOND: dict[str, tuple[tuple[int, int], int]] = {
 
 
 def program(arch: str) -> bytes:
-    """The program for one kind of machine; raises KeyError for one without numbers here.
+    """Build the filter for an architecture; raises KeyError if its syscall numbers are unknown.
 
-    It is installed beside ``seccomp.program``, which ends what comes from another architecture.
+    It is installed beside ``seccomp_filter.program``, which kills on calls of another architecture.
     """
     column = ARCHES[arch][1]
     refuse = ERRNO | errno.EPERM

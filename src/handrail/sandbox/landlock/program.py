@@ -1,8 +1,8 @@
-"""Restrict, then exec: ``python -I -S helper.py FD``, for machines without user namespaces.
+"""Restrict, then exec: ``python -I -S program.py FD``, for machines without user namespaces.
 
 FD holds one JSON object (see ``request``); nothing of a command reaches this program's own
-environment or arguments.  Order matters: privileges first, then files, then system calls, then
-the command.  Whatever fails ends with exit code 101 and a sentence, never with the command.
+environment or argv.  Order matters: privileges first, then files, then syscalls, then the command.
+Any failure ends with exit code 101 and a sentence, never with the command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from handrail.sandbox.landlock.ruleset import Rules
 
-#: What a command that could not be confined ends with; it was not run.
+#: Exit code if the command could not be sandboxed; it was not run.
 REFUSED = 101
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
@@ -41,7 +41,7 @@ def request(
     *,
     lasting: bool = False,
 ) -> bytes:
-    """What the program reads from its descriptor; ``lasting``: it outlives whoever starts it."""
+    """What the program reads from its fd; ``lasting``: it outlives its parent."""
     return json.dumps(
         {
             "readable": [os.fsdecode(path) for path in rules.readable],
@@ -73,14 +73,14 @@ def _prctl(*arguments: object) -> None:
 
 
 def drop_privileges() -> None:
-    """No capability now, none by any exec later."""
+    """Drop all capabilities, and prevent any exec from gaining some."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR)
     for capability in range(_LAST_CAPABILITY + 1):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
         except OSError:
-            pass  # not known to this kernel, or not ours to drop: then it is not ours to have
+            pass  # unknown to this kernel, or not in our set
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     if libc.capset(header, (ctypes.c_uint32 * 6)()) < 0:
@@ -89,7 +89,7 @@ def drop_privileges() -> None:
 
 
 def install_filter(code: bytes) -> None:
-    """One more seccomp program, for good."""
+    """Install one more seccomp filter; it cannot be removed."""
     program = _Program(len(code) // 8, code)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
 
@@ -103,13 +103,13 @@ def _read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def confine(asked: Mapping[str, Any]) -> None:
-    """Everything before the command."""
+def restrict_process(asked: Mapping[str, Any]) -> None:
+    """Apply all restrictions before the command."""
     from handrail.sandbox.landlock import ruleset
 
     if not asked["lasting"]:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # One that is not 0: no program that takes dumps gets it either.
+    # 1 and not 0: with 1 the kernel skips a piped core handler too.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     drop_privileges()
     rules = ruleset.Rules(
@@ -131,12 +131,12 @@ def _refuse(text: str) -> NoReturn:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Confine this process and become the command."""
+    """Sandbox this process and exec the command."""
     try:
         asked = json.loads(_read_all(int(arguments[0])))
-        confine(asked)
+        restrict_process(asked)
     except (OSError, ValueError, KeyError) as error:
-        _refuse(f"cannot be confined by Landlock: {error}")
+        _refuse(f"cannot be sandboxed by Landlock: {error}")
     argv = asked["argv"]
     words = argv if asked["arg0"] is None else [asked["arg0"], *argv[1:]]
     # As a shell would find it, in the command's own PATH.
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Searched for the package alone, and last: nothing that lies beside it is ever imported.
+    # The package's directory comes last in sys.path: no file beside it shadows a module.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.append(os.path.dirname(package))
     __import__("handrail")

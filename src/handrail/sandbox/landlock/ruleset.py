@@ -1,9 +1,9 @@
-"""Landlock: what it can express of a profile (pure), and the three system calls it takes.
+"""Landlock: what it can express of a profile (pure), and its three syscalls.
 
-The fallback for machines where no user namespace can be had.  It confines writing to directories
-and nothing finer: it cannot take something out of a writable tree, hide a path, or stop changes of
-mode, owner and times outside.  So it is used only for profiles that ask for no more than it can
-give, and a profile that asks for more is refused.  Standard library only: ``program.py`` loads it.
+The fallback for machines without user namespaces.  It limits writing to directories and nothing
+finer: it cannot exclude a part of a writable tree, hide a path, or stop changes of mode, owner and
+times outside.  So it is used only for profiles that need no more, and others are refused.  Standard
+library only: ``program.py`` loads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Rights, by the version of the interface (ABI) that brought them.
+# Rights, by the ABI version that introduced them.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (
     1 << bit for bit in range(6, 13)
@@ -26,18 +26,18 @@ MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _FIRST_RIGHTS = (1 << 13) - 1
 READING = EXECUTE | READ_FILE | READ_DIR
-#: All that a rule about a file, not a directory, may speak of.
+#: All rights that a rule about a file, not a directory, may have.
 _FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-#: What is done to a file that is there.
+#: Rights on the contents of an existing file.
 _CONTENTS = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _NET_TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract Unix sockets, signals
 
-#: Below this a file outside can be cut to nothing although nothing may be written to it.
+#: Below this a file outside can be truncated although nothing may be written to it.
 LOWEST_ABI = 3
-#: All of the host's devices that a command has, as in bubblewrap, besides its own terminal: what
-#: is typed to another terminal of the user is in /dev as well.  No new terminal can be made: its
-#: end in /dev/pts would have to be opened, and which one that will be is not known beforehand.
+#: The host devices a command has, as in bubblewrap, besides its own terminal: the user's other
+#: terminals are in /dev as well.  No new terminal can be made: its end in /dev/pts would have to be
+#: opened, and its name is not known beforehand.
 DEVICES = tuple(b"/dev/" + n for n in (b"null", b"zero", b"full", b"tty", b"random", b"urandom"))
 _DEV = b"/dev"
 
@@ -52,14 +52,14 @@ class Rules:
 
     readable: tuple[bytes, ...]
     writable: tuple[bytes, ...]
-    #: Trees in which names may be listed, and what is readable there if it is still there.
+    #: Trees in which names may be listed, and what is readable in them if it still exists.
     listable: tuple[bytes, ...] = ()
     beside: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a profile cannot be held this way."""
+    """Why Landlock cannot enforce a profile."""
 
     reason: str
 
@@ -67,8 +67,8 @@ class Refusal:
 def rules_for(entries: Sequence[tuple[bytes, str]], network: str) -> Rules | Refusal:
     """The rules of a resolved profile: absolute paths with ``read``, ``write`` or ``deny``.
 
-    The entries must hold what protects metadata below writable roots as well: it is exactly what
-    Landlock cannot do.
+    The entries must include those that protect metadata below writable roots: exactly what Landlock
+    cannot do.
     """
     if network != "restricted":
         return Refusal("an open network")
@@ -91,7 +91,7 @@ def _below(path: bytes, root: bytes) -> bool:
 
 
 def handled(abi: int) -> tuple[int, int, int]:
-    """The rights that are taken away unless a rule gives them back: files, network, scopes."""
+    """The rights that are removed unless a rule grants them: files, network, scopes."""
     rights = _FIRST_RIGHTS
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         if abi >= since:
@@ -100,14 +100,14 @@ def handled(abi: int) -> tuple[int, int, int]:
 
 
 def ruleset_attributes(abi: int) -> bytes:
-    """The argument of landlock_create_ruleset, as long as this kernel knows it."""
+    """The argument of landlock_create_ruleset, in the length this kernel knows."""
     rights, net, scopes = handled(abi)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     return struct.pack("=QQQ", rights, net, scopes)[:size]
 
 
 def rule_attributes(rights: int, fd: int) -> bytes:
-    """The argument of landlock_add_rule for what lies beneath a descriptor."""
+    """The argument of landlock_add_rule for what lies beneath an fd."""
     return struct.pack("=Qi", rights, fd)
 
 
@@ -121,14 +121,14 @@ def _syscall(*arguments: object) -> int:
 
 
 def abi_version() -> int:
-    """The interface of this kernel; 0 where Landlock is missing or switched off."""
+    """The Landlock ABI of this kernel; 0 if Landlock is missing or switched off."""
     if sys.platform != "linux":
         return 0
     return max(0, _syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG)))
 
 
 def restrict(rules: Rules, abi: int) -> None:
-    """Confine this thread and everything it starts, for good.  Raises OSError.
+    """Restrict this thread and everything it starts, for good.  Raises OSError.
 
     no_new_privs must be set already.
     """
@@ -154,7 +154,7 @@ def restrict(rules: Rules, abi: int) -> None:
 
 
 def own_terminals() -> set[bytes]:
-    """The terminals that this process was given as its streams, by their paths."""
+    """The paths of the terminals that this process has as its standard streams."""
     found = set()
     for fd in range(3):
         try:
@@ -165,10 +165,10 @@ def own_terminals() -> set[bytes]:
 
 
 def _add_tree(ruleset: int, path: bytes, rights: int) -> None:
-    """Give rights below a path, but none to the contents of the host's devices.
+    """Grant rights below a path, but none to the contents of the host's devices.
 
-    A rule cannot be taken back further down, so a tree with /dev in it gets its rights entry by
-    entry.  What is put beside /dev later is out of reach then.
+    A rule cannot be revoked further down, so a tree that includes /dev gets its rights entry by
+    entry.  Entries added beside /dev later are then out of reach.
     """
     if path not in (b"/", _DEV):
         _add(ruleset, path, rights)
@@ -200,7 +200,7 @@ def _add(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def _open_no_links(path: bytes) -> int:
-    """The place itself: a link on the way could have been put there to widen the rule."""
+    """Open a path without links: one could have been planted on the way to widen the rule."""
     here = os.open(b"/", os.O_PATH | os.O_CLOEXEC)
     for name in path.split(b"/"):
         if not name:

@@ -1,12 +1,11 @@
-"""Repositories inside a writable root, found again quickly.
+"""Index of the git repositories below a writable root.
 
-The first look walks the tree; later ones ask every directory for its time of change only and
-read those anew that have changed.  That is the inode's own time, which nobody can put back: a
-command could have its way with the time of modification.  A directory that changed about when it
-was read is read again, for its clock may not have ticked since.
+The first refresh walks the tree; later ones stat every directory and read only those that have
+changed.  They compare ctime, which cannot be set back; a command could forge mtime.  A directory
+that changed about when it was read is read again, for its clock may not have ticked since.
 
-A directory that others use too, such as the one for temporary files, is looked at less closely:
-only what is ours, only so much of it, nearest first.  It changes all the time, and nobody should
+A directory shared with others, such as the one for temporary files, is examined less closely: only
+this user's entries, only so many, nearest first.  It changes all the time, and no command should
 wait for that or be refused for it.
 """
 
@@ -16,8 +15,8 @@ import os
 import stat
 import time
 
-#: Large and made by tools: only what lies in them, and one level below that, is looked at, for
-#: package managers check out repositories there (``src/*``, ``@scope/*``).
+#: Large and made by tools: only two levels in them are examined, where package managers check out
+#: repositories (``src/*``, ``@scope/*``).
 SKIPPED = frozenset((b"node_modules", b".venv", b"__pycache__", b".tox", b".mypy_cache"))
 MOST_DIRECTORIES = 200_000
 #: How deep is looked.  Each directory on the way to a repository is a mount inside another, and one
@@ -25,16 +24,16 @@ MOST_DIRECTORIES = 200_000
 MOST_LEVELS = 100
 #: The same below a shared directory, where looking stops there.
 MOST_SHARED = 128
-#: Stands among what was found for all that was not looked at.
+#: Among the results: not everything was examined.
 MORE = b""
 #: What makes a directory one of git's.
 GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
-#: What changed so shortly before it was read may have changed again within the same tick.
+#: A directory changed so shortly before it was read may have changed again in the same tick.
 UNSETTLED_NS = 50_000_000
 
-#: Time of change, inode, when it was read, subdirectories, whether it has a .git, and those of its
-#: subdirectories that are large.
+#: ctime, inode, when it was read, subdirectories, whether it has a .git, and which of its
+#: subdirectories are large.
 Directory = tuple[int, int, int, tuple[bytes, ...], bool, tuple[bytes, ...]]
 
 
@@ -56,9 +55,9 @@ class RepositoryIndex:
         return self._looked is None
 
     def refresh(self) -> tuple[bytes, ...]:
-        """The paths of all ``.git``, and of directories of ours that we may not look into, sorted.
+        """The paths of all ``.git``, and of directories of ours that we cannot read, sorted.
 
-        With ``MORE`` among them if there is too much to look at.
+        Includes ``MORE`` if there was too much to examine.
         """
         looked, self._looked = self._looked, None
         return (self._look(None) or ()) if looked is None else looked
@@ -87,9 +86,9 @@ class RepositoryIndex:
             except OSError:
                 continue
             if self._shared and status.st_uid != ours and path != self.root:
-                continue  # git of ours does not trust it
+                continue  # our git does not trust it
             if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
-                # Root could look all the same, but what it runs in there could only open it again.
+                # Root could read it, but its sandboxed command only after a chmod.
                 if not self._shared:
                     found.append(path)
                 continue
@@ -119,7 +118,7 @@ class RepositoryIndex:
 
 
 def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
-    """``empty``: whether an empty ``.git`` counts; masks of sandboxes are, and come and go."""
+    """``empty``: whether an empty ``.git`` counts; placeholders of sandboxes are empty."""
     now = time.time_ns()
     below: list[bytes] = []
     large: list[bytes] = []
@@ -133,7 +132,7 @@ def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
                 elif entry.is_dir(follow_symlinks=False):
                     (large if name in SKIPPED else below).append(entry.path)
     except OSError:
-        pass  # not ours to read: then git of ours would not trust it either
+        pass  # unreadable: our git would not trust it either
     return status.st_ctime_ns, status.st_ino, now, tuple(below), has_git, tuple(large)
 
 
@@ -156,7 +155,7 @@ def _is_empty(entry: os.DirEntry[bytes]) -> bool:
 
 
 def git_directories(pointer: bytes) -> list[bytes]:
-    """Where a ``.git`` file leads: the directory it names, and the common one of a worktree."""
+    """Where a ``.git`` file points: the directory it names, and a worktree's common directory."""
     text = _line(pointer)
     if text is None or not text.startswith(b"gitdir:"):
         return []

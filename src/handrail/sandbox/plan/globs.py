@@ -1,7 +1,7 @@
 """Deny patterns, expanded on the host when a command starts.
 
 ``**`` stands for any number of directories, ``*`` and ``?`` stay within one name, ``[...]`` is a
-set, ``{a,b}`` a choice.  What appears later is not covered, and nobody's sandbox covers it.
+set, ``{a,b}`` a choice.  Files that appear later are not covered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_ENTRIES = 400_000
 
 
 def translate(pattern: str) -> re.Pattern[bytes]:
-    """A pattern as a regular expression over paths relative to its base."""
+    """Translate a pattern to a regular expression over paths relative to its base."""
     try:
         return re.compile(_translate(pattern).encode("utf-8", "surrogateescape") + rb"\Z")
     except re.error:
@@ -72,11 +72,11 @@ def _translate(pattern: str) -> str:
 def expand(
     glob: Glob, depth: int | None, seen: dict[bytes, int]
 ) -> tuple[list[bytes], list[bytes]]:
-    """The paths that match now, and the directories into which we may not look.
+    """The paths that match now, and the directories that we cannot read.
 
-    ``seen`` takes the directories read and their times of change, 0 for one that may have changed
-    since without a tick of its clock.
-    Raises Refused when there is too much to look at.
+    ``seen`` receives the directories read and their ctimes, 0 for one that may have changed since
+    within the same clock tick.
+    Raises Refused when there is too much to examine.
     """
     start, pattern, below = _start(glob)
     wanted = translate(pattern)
@@ -93,7 +93,7 @@ def expand(
         try:
             seen[path] = _changed(path)
         except PermissionError:
-            closed.append(os.path.dirname(path))  # gives its names, but nothing by them
+            closed.append(os.path.dirname(path))  # it can be listed but not searched
             continue
         except OSError:
             continue
@@ -122,13 +122,13 @@ def expand(
 
 
 def _changed(path: bytes) -> int:
-    # Of the inode: the time of modification could be put back by a command.
+    # ctime: a command could set mtime back.
     changed = os.stat(path, follow_symlinks=False).st_ctime_ns
     return changed if time.time_ns() - changed > UNSETTLED_NS else 0
 
 
 def _start(glob: Glob) -> tuple[bytes, str, bytes]:
-    """Where the walk begins: the part of the pattern that is plain text is walked by name."""
+    """Where the walk begins: the literal prefix of the pattern is opened by name."""
     base = glob.base
     parts = glob.pattern.split("/")
     while len(parts) > 1 and not re.search(r"[*?\[{\\]", parts[0]):

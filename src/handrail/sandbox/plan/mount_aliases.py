@@ -1,8 +1,8 @@
 """Other paths at which the same files are mounted.
 
-A directory that is denied may be mounted a second time (``mount --bind``), and hiding it at one
-path would leave it readable at the other.  The kernel's table of mounts has, for each, the device
-and the path in it that is mounted: what lies in the same part of the same device is the same.
+A denied directory may be mounted a second time (``mount --bind``), and hiding it at one path would
+leave it readable at the other.  The kernel's mount table has the device and the mounted path in it
+for each mount: the same part of the same device is the same directory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _TABLE = "/proc/self/mountinfo"
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
-#: Device, the path in it, where it is mounted.
+#: Device, the path in it, the mount point.
 Mount = tuple[bytes, bytes, bytes]
 
 
 class MountTable:
-    """The mounts of this process; read again only when the kernel says that they have changed.
+    """The mounts of this process; read again only when the kernel reports a change.
 
-    A look without a change is one ``poll`` (4 us; reading a short table takes 100).
+    A check without a change is one ``poll`` (4 us; reading a short table takes 100).
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class MountTable:
         self._text = b""
 
     def text(self) -> bytes:
-        """The table as the kernel writes it; empty where there is none."""
-        # A forked process shares the descriptor, and what one of them was told the other was not.
+        """The table as the kernel writes it; empty if there is none."""
+        # A forked process shares the fd, and each change is reported to only one of them.
         if self._process != os.getpid() or self._fd < 0 or self._changed():
             self.close()
             self._read()
@@ -49,7 +49,7 @@ class MountTable:
         self._fd = -1
 
     def _changed(self) -> bool:
-        import select  # not for the first command
+        import select  # not needed for the first command
 
         looked = select.poll()
         looked.register(self._fd, select.POLLPRI)
@@ -76,14 +76,14 @@ def read() -> bytes:
 
 
 def aliases(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
-    """Where else these paths, or parts of what is below them, are to be seen: other -> path."""
+    """Other paths of these paths, or of parts of what is below them: other -> path."""
     return {
         alias: path for alias, path in other_names(paths, text).items() if _is_there(alias, path)
     }
 
 
 def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
-    """The same, also for paths that do not exist."""
+    """Like `aliases`, but includes paths that do not exist."""
     mounts = _mounted_several_times(text)
     found: dict[bytes, bytes] = {}
     if not mounts:
@@ -92,7 +92,7 @@ def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
         around = [mount for mount in mounts if within(path, mount[2])]
         if not around:
             continue
-        # The deepest, and of several at one place the last: it lies on top.
+        # The deepest, and of several at one path the last: it is on top.
         device, root, point = max(enumerate(around), key=lambda one: (len(one[1][2]), one[0]))[1]
         own = _joined(root, path, point)
         for other, part, place in mounts:
@@ -144,7 +144,7 @@ def _mounted_several_times(text: bytes) -> list[Mount]:
 
 
 def _is_there(alias: bytes, path: bytes) -> bool:
-    """Whether it is to be seen: another file system may be mounted on top."""
+    """Whether the alias is visible: another file system may be mounted on top."""
     try:
         return os.lstat(alias).st_dev == os.lstat(path).st_dev
     except OSError:
@@ -157,7 +157,7 @@ def _mount(line: bytes) -> Mount:
 
 
 def _plain(text: bytes) -> bytes:
-    """Without the octal numbers that stand for blanks and their like."""
+    """Decode the octal escapes for blanks and the like."""
     if b"\\" not in text:
         return text
     first, *rest = text.split(b"\\")
@@ -165,6 +165,6 @@ def _plain(text: bytes) -> bytes:
 
 
 def _joined(place: bytes, path: bytes, root: bytes) -> bytes:
-    """``path``, which lies below ``root``, as it lies below ``place``."""
+    """``path``, which lies below ``root``, moved below ``place``."""
     rest = path[len(root.rstrip(b"/")) :].strip(b"/")
     return os.path.join(place, rest) if rest else place

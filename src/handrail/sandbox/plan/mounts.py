@@ -1,10 +1,10 @@
 """From rules to the mounts that enforce them.
 
-Rules that add nothing to the rule around them are dropped; the others become mounts in the order
-of their depth.  Whatever is less than writable inside something writable is a *carve-out*: the
-directories between are pinned by mounting them onto themselves, for a mount point cannot be
-renamed.  Carve-outs are mounted by bwrap, or before it begins if there are many, or if somebody
-could exchange them meanwhile (``beforehand``).
+Rules that add nothing to the rule around them are dropped; the others become mounts in the order of
+their depth.  A path with less access below a writable one is a *carve-out*: the directories between
+are pinned by mounting them onto themselves, for a mount point cannot be renamed.  bwrap mounts
+carve-outs, or ``premount_program.py`` before it, if there are many or a running sandbox could
+replace them meanwhile (``beforehand``).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-#: How many descriptors a plan may hand over; the kernel takes 253 in one message, and bwrap
-#: and the command need some of their own.
+#: Limit of fds a plan may pass; the kernel takes 253 in one message, and bwrap and the command need
+#: some of their own.
 MOST_DESCRIPTORS = 240
-#: From so many carve-outs on they are mounted beforehand: with fewer, bwrap is done sooner.
+#: From this number on carve-outs are mounted beforehand: with fewer, bwrap is faster.
 MANY = 48
-#: The kernel lets a namespace have 100,000 mounts, and bwrap copies each of these twice.
+#: The kernel allows 100,000 mounts in a namespace, and bwrap copies each of these twice.
 MOST_BEFOREHAND = 25_000
 
 
 class Mounts:
-    """The mounts of one plan in the making."""
+    """Builds the mounts of one plan."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Mounts:
         self._fresh_proc = fresh_proc
         self._pinned: set[bytes] = set()
         self._needed = _needed(plan.rules, self._tops)
-        #: Directories in which something may be read, or written, although they say otherwise.
-        self._readable_inside: set[bytes] = set()
-        self._writable_inside: set[bytes] = set()
+        #: Directories with something readable, or writable, below them against their own rule.
+        self._readable_below: set[bytes] = set()
+        self._writable_below: set[bytes] = set()
         for path in self._needed:
             if self._rules[path] is not Access.DENY:
-                self._readable_inside.update(parents(path))
+                self._readable_below.update(parents(path))
             if self._rules[path] is Access.WRITE:
-                self._writable_inside.update(parents(path))
-        #: What is done beforehand, where that is worth it.
+                self._writable_below.update(parents(path))
+        #: What is mounted beforehand, if anything is.
         self._beforehand: list[tuple[bytes, Opened]] | None = None
         #: Whether what is being mounted may vanish at any time.
         self._transient = False
@@ -99,10 +99,10 @@ class Mounts:
         return len(found)
 
     def _has_found(self) -> bool:
-        """Whether something was found below a writable place rather than named.
+        """Whether something below a writable path was found rather than named.
 
-        Who was there before it may exchange it for a link while bwrap makes the sandbox, and bwrap
-        (before 0.12) follows: it would make what is missing wherever that leads.
+        A command that is running there may replace it by a link while bwrap sets the sandbox up,
+        and bwrap (before 0.12) follows it and creates what is missing at its target.
         """
         named = {rule.path for rule in self._plan.profile.rules}
         named |= self._plan.own_code | self._own.keys()
@@ -132,7 +132,7 @@ class Mounts:
             places[path] = lambda path=path, mount=mount: mount(path)  # type: ignore[misc]
         for path, mask in self._masks.items():
             places[path] = lambda mask=mask: self._mount_mask(mask)  # type: ignore[misc]
-        # bwrap reads the whole table of mounts for each bind, so those that make it long come last.
+        # bwrap reads the whole mount table for each bind, so those that make it long come last.
         late = [path for path in places if _comes_last(path)]
         for path in sorted(places.keys() - set(late), key=_order):
             places[path]()
@@ -182,7 +182,7 @@ class Mounts:
         opened = self._opened(path)
         if outer is Access.WRITE:
             self._pin(path)
-        inner = path in self._readable_inside
+        inner = path in self._readable_below
         if access is Access.DENY and inner and opened.is_directory:
             self._close_directory(path)
         elif access is Access.DENY:
@@ -190,13 +190,13 @@ class Mounts:
         elif (
             access is Access.READ
             and outer is Access.WRITE
-            and path not in self._writable_inside
-            and path not in self._tops  # mounted on what is there only in the sandbox
+            and path not in self._writable_below
+            and path not in self._tops  # mounted on what exists only in the sandbox
             and path not in self._own
         ):
             self._carve(premount.READ, opened, lambda: self._bind(opened, writable=False))
         else:
-            # Never beforehand: what bwrap copies from a read-only place stays read-only.
+            # Never beforehand: what bwrap copies from a read-only path stays read-only.
             self._plan.steps.append(self._bind(opened, writable=access is Access.WRITE))
 
     def _opened(self, path: bytes) -> Opened:
@@ -212,7 +212,7 @@ class Mounts:
             )
 
     def _carve(self, what: bytes, opened: Opened, step: Callable[[], Step]) -> None:
-        """Have it mounted beforehand, or by bwrap."""
+        """Mount it beforehand, or let bwrap do so."""
         if self._beforehand is not None and not _comes_last(opened.path):
             how = what + premount.IF_THERE if self._transient else what
             self._beforehand.append((how, opened))
@@ -228,7 +228,7 @@ class Mounts:
         self._plan.beforehand = premount.request(places)
 
     def _close_directory(self, path: bytes) -> None:
-        """Close one in which something is open: the names on the way to that are left."""
+        """Close a directory with something open below it: only the names on the way remain."""
         reopened = [
             p
             for p, access in self._rules.items()
@@ -308,14 +308,14 @@ class Mounts:
         return number
 
     def _recreate_links(self) -> None:
-        """An empty root needs the links that lead to what is readable, such as /bin."""
+        """An empty root needs the links that lead to readable paths, such as /bin."""
         for path, target in sorted(self._places.links.items()):
             if not any(within(path, known) and path != known for known in self._places.links):
                 self._plan.steps.append(Link(path, target))
 
 
 def _needed(rules: Mapping[bytes, Access], tops: set[bytes]) -> list[bytes]:
-    """Rules that say something else than the rule around them, or show something else.
+    """Rules that differ from the rule around them, or show something else.
 
     The root is the base.
     """

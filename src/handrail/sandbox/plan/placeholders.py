@@ -1,14 +1,13 @@
-"""Names that must not come into being while a sandbox runs.
+"""Protected names that must not be created while a sandbox runs.
 
-A mount needs something to be mounted on, so a protected name that is missing has to exist on the
-host for as long as a sandbox covers it.  What we make is written down in a private directory
-at once, one file a lease.  Beside it lies an empty file that stays locked as long as anybody of the
-sandbox lives: a copy of its descriptor is held by the first process inside (bwrap's ``--sync-fd``).
-So whoever comes later can tell what a killed server has left behind, and takes it away, by identity
-and only if empty.
+A mount needs a mount point, so a protected name that is missing has to exist on the host while a
+sandbox covers it.  Each one we make is at once recorded in a private directory, one file per lease.
+Beside it lies an empty file that stays locked while any process of the sandbox lives: its first
+process holds a copy of the fd (bwrap's ``--sync-fd``).  So a later run can tell what a killed
+server has left behind, and removes it, by identity and only if empty.
 
-What is read the sandbox never gets to hold, and the empty file it cannot reach: the place of that
-first process in ``/proc`` is covered.
+The sandbox never holds the record, and cannot reach the empty file: the first process's directory
+in ``/proc`` is covered.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]  # device, inode
 
-#: What was made, and the lock that says whether it is still needed.
+#: The record of what was made, and the lock that says whether it is still needed.
 _MADE, _HELD = ".made", ".held"
 
 
@@ -50,11 +49,11 @@ class Placeholder(Frozen):
 
 
 class Stale(Exception):
-    """Something is at a path that was missing when the plan was made: make another plan."""
+    """A path exists that was missing when the plan was made: make another plan."""
 
 
 class PlaceholderLease:
-    """Some masks, held for one sandbox or for several at once."""
+    """Placeholders held for one sandbox or for several at once."""
 
     __slots__ = ("_registry", "fd", "made", "name", "users")
 
@@ -63,37 +62,37 @@ class PlaceholderLease:
     ) -> None:
         self._registry = registry
         self.name = name
-        self.fd = fd  # to be handed to --sync-fd
+        self.fd = fd  # passed to --sync-fd
         self.made = made
         self.users = 1
 
     def release(self) -> None:
-        """One sandbox is over: nothing of it lives any more."""
+        """End the use by one sandbox, of which no process is left."""
         self.users -= 1
         if self.users == 0:
             self._registry.give_up(self)
 
     def leave(self) -> None:
-        """Somebody of that sandbox lives, and we are going: whoever comes later clears away."""
+        """Let go while processes of the sandbox live on: a later sweep removes the placeholders."""
         self.users -= 1
         if self.users == 0:
             self._registry.leave(self)
 
     def disown(self) -> None:
-        """In a child after a fork: it is the parent's, and not to be held any longer than that."""
+        """Close the fd in a child after a fork, which must not keep the parent's lock."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class PlaceholderRegistry:
-    """The masks of this user, in one directory that all our processes share."""
+    """The placeholders of this user, in one directory that all our processes share."""
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or _usual_directory()
         self._fd, self._lock = _open(self.directory)
         self._active: dict[tuple[Placeholder, ...], PlaceholderLease] = {}
-        #: The lock of the file keeps other processes out, this one other threads.
+        #: The file's lock excludes other processes, this one other threads.
         self._threads = _thread.RLock()
         self._count = 0
         self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -126,7 +125,7 @@ class PlaceholderRegistry:
                 with _Directories() as directories:
                     for mask in masks:
                         made[mask] = _make(directories, mask, others.get(mask.path))
-                        # Each at once: what is not written down stays for ever after a kill.
+                        # Each at once: what is not recorded stays for ever after a kill.
                         os.write(written, _record(mask, made[mask]))
             finally:
                 os.close(written)
@@ -145,7 +144,7 @@ class PlaceholderRegistry:
                 pass
 
     def give_up(self, lease: PlaceholderLease) -> None:
-        """Take a lease's masks away, but not those that somebody else holds as well."""
+        """Remove a lease's placeholders, except those that another lease holds too."""
         self._drop(lease)
         with self._locked():
             os.close(lease.fd)
@@ -160,7 +159,7 @@ class PlaceholderRegistry:
             )
 
     def leave(self, lease: PlaceholderLease) -> None:
-        """Let go of a lease whose sandbox goes on holding it."""
+        """Let go of a lease that its sandbox goes on holding."""
         self._drop(lease)
         os.close(lease.fd)
 
@@ -170,7 +169,7 @@ class PlaceholderRegistry:
                 del self._active[key]
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
-        """Whether what is at ``path`` is there only because a sandbox covers it."""
+        """Whether what is at ``path`` exists only because a sandbox covers it."""
         for lease in list(self._active.values()):
             for mask, made in lease.made.items():
                 if mask.path == path and made == identity:
@@ -179,17 +178,17 @@ class PlaceholderRegistry:
             return self._living().get(path) == identity
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the directory."""
         os.close(self._lock)
         os.close(self._fd)
 
     def sweep(self) -> None:
-        """Take away what sandboxes have left behind that were killed with everything around."""
+        """Remove the placeholders of sandboxes that were killed together with their server."""
         with self._locked():
             self._living()
 
     def _living(self) -> dict[bytes, Identity]:
-        """The masks of all leases whose sandboxes live; those of others are taken away."""
+        """The placeholders of all live leases; those of dead ones are removed."""
         living: dict[bytes, Identity] = {}
         dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
         # By the locks, which are made first and go last: none of the records is left out.
@@ -254,12 +253,12 @@ class _Locked:
 
 
 def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
-    """Whether another lease holds the same thing; a root may have been exchanged meanwhile."""
+    """Whether another lease holds the same inode; a root may have been replaced meanwhile."""
     return others.get(path) == identity
 
 
 class _Directories:
-    """Directories of masks, each opened once for a block: most lie in the same one."""
+    """Parent directories of placeholders, each opened once: most share one."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, int] = {}
@@ -272,7 +271,7 @@ class _Directories:
             os.close(fd)
 
     def of(self, path: bytes) -> tuple[int, bytes]:
-        """A descriptor of the one a path lies in, and its name there; raises as ``open_path``."""
+        """An fd of a path's parent directory, and its name there; raises as ``open_path``."""
         parent, name = os.path.split(path)
         fd = self._open.get(parent)
         if fd is None:
@@ -281,7 +280,7 @@ class _Directories:
 
 
 def _make(directories: _Directories, mask: Placeholder, shared: Identity | None) -> Identity:
-    """Make one mount point by the descriptor of its directory; share one of a living lease."""
+    """Make one mount point in its open parent directory; share one of a live lease."""
     try:
         parent, name = directories.of(mask.path)
     except (Missing, Crossed):
@@ -310,15 +309,15 @@ def _make(directories: _Directories, mask: Placeholder, shared: Identity | None)
 
 
 def _remove(made: Mapping[bytes, Identity]) -> None:
-    """Take away what we made, unless it is something else by now or holds something."""
+    """Remove what we made, unless it was replaced or is not empty."""
     with _Directories() as directories:
         for path, identity in made.items():
             try:
                 _remove_one(*directories.of(path), identity, path)
             except (Missing, Crossed, Refused):
-                pass  # out of reach
+                pass  # unreachable
             except OSError:
-                pass  # gone, or somebody has begun to use it: then it is theirs
+                pass  # gone, or another program uses it now: it stays
 
 
 def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> None:
@@ -328,7 +327,7 @@ def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> No
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
         if not ours and not private_places.is_name(path):
-            return  # no other directory was ever made by us
+            return  # we never make a directory of another name
         os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
         os.unlink(name, dir_fd=parent)

@@ -1,7 +1,7 @@
-"""A profile on this file system: its mounts, and when they have to be thought of anew.
+"""A profile's mounts on this file system, and when they have to be computed again.
 
-A plan remembers what it looked at.  As long as that looks the same it can be used again, and a
-second command pays for a few ``lstat`` only.
+A plan records what it examined.  While that looks the same the plan is reused, and a second command
+pays for a few ``lstat`` only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
     from handrail.sandbox.tries import Tries
 
-#: So many directories are looked at in a few milliseconds, by who serves others as well.
+#: Examining this many directories takes a few milliseconds, short enough for a server's loop.
 _LARGE = 500
 
-Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
+Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file its ctime
 
 
 class Plan:
-    """Mount arguments for one profile, with the descriptors they name.  Close it when done."""
+    """Mount arguments for one profile, with the fds they name.  Close it when done."""
 
     def __init__(self, profile: Profile, registry: PlaceholderRegistry, indexes: Indexes) -> None:
         self.profile = profile
@@ -38,28 +38,28 @@ class Plan:
         self.steps: list[Step] = []
         self.masks: tuple[Placeholder, ...] = ()
         self.rules: dict[bytes, Access] = {}
-        #: Those of our own code: read-only in every plan, so no command can exchange them.
+        #: Paths of our own code: read-only in every plan, so no command can replace them.
         self.own_code: set[bytes] = set()
-        #: Number in the child -> descriptor here.
+        #: Fd number in the child, fd here.
         self.passed: list[tuple[int, int]] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
         self.facts: dict[tuple[bytes, bool], Fact] = {}
         self.changed: dict[bytes, int] = {}
-        #: By shared directory: what of it is covered because programs of the host trust it.
+        #: By shared directory: what is covered in it because programs of the host trust it.
         self.sockets: dict[bytes, tuple[bytes, ...]] = {}
-        #: The table of mounts, if it made a difference.
+        #: The mount table, if it made a difference.
         self.mount_table = b""
         self.arguments: list[bytes] = []
-        #: Whether it was looked at just now, for the very next use (``Planner.install``).
+        #: Whether it was checked just now, for the very next use (``Planner.install``).
         self.fresh = False
         self.closed = False
-        #: Whether it covers something that was found below a writable place, rather than named.
+        #: Whether it covers something below a writable path that was found, rather than named.
         self.found = False
         #: Rules for what was found in a shared directory, where it may vanish at any time.
         self.transient: set[bytes] = set()
         #: What is mounted before bwrap begins (``sandbox/bwrap/premount.py``).
         self.beforehand = b""
-        #: Whether the names that are missing are covered then, too.
+        #: Whether missing names are covered then, too.
         self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
         self.shown = Shown()
@@ -102,7 +102,7 @@ class Plan:
         return self._indexes.mounts.text() == self.mount_table
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the fds."""
         self.closed = True
         for _, fd in self.passed:
             os.close(fd)
@@ -122,7 +122,7 @@ def look(path: bytes, follow: bool) -> Fact:
 
 
 class Indexes:
-    """The repositories below writable roots, remembered from plan to plan."""
+    """The repositories below writable roots, cached from plan to plan."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, RepositoryIndex] = {}
@@ -130,7 +130,7 @@ class Indexes:
         self.mounts = MountTable()
 
     def is_large(self, root: bytes) -> bool:
-        """Whether there is much to look at below a root, or it was never looked at."""
+        """Whether there is much to examine below a root, or it was never examined."""
         index = self._known.get(root)
         return index is None or index.is_large(_LARGE)
 
@@ -155,14 +155,14 @@ class Indexes:
 
 
 class Planner:
-    """Makes plans and remembers them."""
+    """Makes plans and caches them."""
 
     MOST_PLANS = 16
 
     def __init__(self, registry: PlaceholderRegistry, *, fresh_proc: bool = True) -> None:
         self.registry = registry
         self._fresh_proc = fresh_proc
-        #: By profile, and whether others were at work and that made a difference.
+        #: By profile, and whether untrusted sandboxes ran and that made a difference.
         self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
@@ -187,7 +187,7 @@ class Planner:
         return known
 
     def _known(self, profile: Profile, careful: bool) -> Plan | None:
-        """One that is still true; with others at work it must be made for that, if it matters."""
+        """A cached plan that is still true, and made for running sandboxes if that matters."""
         for key in ((profile, False), (profile, True)):
             known = self._plans.get(key)
             if known is None:
@@ -208,7 +208,7 @@ class Planner:
         ).build()
 
     def takes_long(self, profile: Profile) -> bool:
-        """Whether looking may take so long that others should not wait for it."""
+        """Whether examining may take so long that it belongs into a thread."""
         return bool(profile.globs) or any(
             self._indexes.is_large(rule.path)
             for rule in profile.rules
@@ -224,9 +224,9 @@ class Planner:
         return self._made(profile, careful)
 
     def install(self, profile: Profile, careful: bool, plan: Plan) -> None:
-        """Have the next call of ``plan`` use this one without another look."""
+        """Let the next call of ``plan`` use this one without another check."""
         if plan.closed:
-            return  # others had so many made meanwhile that it was dropped
+            return  # evicted: too many other plans were made meanwhile
         key = profile, careful and plan.found
         before = self._plans.pop(key, None)
         if before is not None and before is not plan:
@@ -235,12 +235,12 @@ class Planner:
         self._plans[key] = plan
 
     def discard(self, plan: Plan) -> None:
-        """What was prepared is not wanted any more."""
+        """Drop a prepared plan that is not needed any more."""
         if all(plan is not known for known in list(self._plans.values())):
             plan.close()
 
     def forget(self, profile: Profile) -> None:
-        """Think of this profile anew the next time."""
+        """Drop the cached plans of this profile."""
         for careful in (False, True):
             plan = self._plans.pop((profile, careful), None)
             if plan is not None:

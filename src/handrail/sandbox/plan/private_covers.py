@@ -1,9 +1,9 @@
-"""Covering a private place in a plan, whether it is there or not (``handrail.private_places``).
+"""Cover a private place in a plan, whether it exists or not (``handrail.private_places``).
 
-What is there is denied, whatever the profile says of it or below it.  What is missing in a
-directory that can be written inside is masked like a missing ``.git``: otherwise a command could
-make it, and the next handrail outside would take it for its own.  Where nothing can be written
-nothing is made.
+An existing one is denied, whatever the profile says of it or below it.  A missing one in a
+directory that the sandbox can write is masked like a missing ``.git``: otherwise a command could
+make it, and the next handrail outside would take it for its own.  In a directory that is not
+writable nothing is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PrivateCover:
-    """One place in one plan in the making."""
+    """Covers one private place in one plan."""
 
     def __init__(self, resolver: Resolver, path: bytes) -> None:
         self._resolver = resolver
@@ -88,7 +88,7 @@ class PrivateCover:
             self._mask(at, directory=directory)
 
     def _made_above(self) -> bool:
-        """Make ``~/.local/state`` rather than cover ``~/.local``, which others use as well."""
+        """Make ``~/.local/state`` rather than cover ``~/.local``, which other programs use too."""
         if os.fsdecode(self._path) != private_places.default_state_home():
             return False
         try:
@@ -106,7 +106,7 @@ class PrivateCover:
 
     def _crossed(self, link: bytes) -> None:
         if private_places.is_retired(self._path):
-            return  # it is never used, so there is nothing to lead astray
+            return  # it is never used, so it cannot be redirected
         raise Refused(
             f"{shown(self._path)}, where handrail keeps its own files, leads over the symbolic"
             f" link {shown(link)}, which a command could replace; set XDG_STATE_HOME (or what"

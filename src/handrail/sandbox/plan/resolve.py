@@ -1,8 +1,8 @@
 """From a profile to what it means on this file system.
 
-Every rule's path is opened once (``paths``); what is protected without being named and what
-patterns match are found and become rules too.  A name that is missing and must not appear is
-covered (``masks``).  How all that is mounted is in ``mounts``.
+Every rule's path is opened once (``safe_open``); implicitly protected paths and matches of patterns
+are found and become rules too.  A name that is missing and must not appear is covered
+(``placeholders``).  How all that is mounted is in ``mounts``.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
     from handrail.sandbox.private_tmp import Part
 
-#: In so many repositories that were found, names that are missing are covered; what is there is
-#: protected in all.  Each name is a directory of the host for a while, and a mount.
+#: Limit of found repositories in which missing names are covered; existing ones are protected in
+#: all.  Each name is a directory of the host for a while, and a mount.
 MOST_NESTED_MASKS = 64
-#: What every sandbox has one of for itself, to be used as it is; the host's is never shown.
+#: Every sandbox has its own of these; the host's is never shown.
 ITS_OWN = (b"/dev", b"/proc")
 
 
 class Resolver:
-    """One plan in the making."""
+    """Makes one plan."""
 
     def __init__(
         self,
@@ -132,9 +132,9 @@ class Resolver:
     def carve(
         self, path: bytes, access: Access, *, protected: bool = False, existing: bool = False
     ) -> None:
-        """A path that is to be less than writable, whether it is there or not.
+        """Give a path less than write access, whether it exists or not.
 
-        ``existing``: only if it is there, and can be reached without a link of a command's.
+        ``existing``: only if it exists, and can be reached without a link made by a command.
         """
         try:
             opened = self.open(path, self.not_writable)
@@ -165,8 +165,8 @@ class Resolver:
     def keep_closed(self, path: bytes, access: Access) -> None:
         """A directory nobody can look into now: see to it that the command cannot open it.
 
-        Whoever owns a directory can change its mode, so one in a writable place becomes a mount
-        of its own.  Elsewhere, or if it is somebody else's, it is out of reach for the command.
+        A directory's owner can change its mode, so one below a writable path becomes a separate
+        mount.  Elsewhere, or with another owner, the command cannot open it anyway.
         """
         if path in self.closed:
             self.rule(path, access)
@@ -174,7 +174,7 @@ class Resolver:
         try:
             owner = os.stat(path, follow_symlinks=False).st_uid
         except OSError:
-            return  # gone, or in another one that is closed and was found as well
+            return  # gone, or in another closed one that was found as well
         if owner != os.geteuid() or self.plan.access(path) is not Access.WRITE:
             return
         if path in self.rules:
@@ -207,7 +207,7 @@ class Resolver:
         if can_be_opened_up(parent):
             self.masks[path] = Placeholder(path, directory)
 
-    # --- what is protected without being named ------------------------------------------------
+    # --- implicitly protected paths -----------------------------------------------------------
 
     def _protected(self) -> None:
         roots = [path for path, access in self.rules.items() if access is Access.WRITE]
@@ -217,7 +217,7 @@ class Resolver:
         for root in sorted(roots):
             parts = set(root.split(b"/"))
             if not self.places[root].is_directory or parts & set(names):
-                continue  # a root inside what was opened by name: it was meant
+                continue  # a root in what was opened by name: intended
             for name in names:
                 self._protect(os.path.join(root, name))
             if root != b"/":
@@ -303,7 +303,7 @@ class Resolver:
         return not is_git_directory(target)
 
     def _protect(self, path: bytes, *, existing: bool = False) -> None:
-        """``existing``: only what is there; nothing is made up, nothing in the way is refused."""
+        """``existing``: only what exists; nothing is created, nothing in the way is refused."""
         if path in self.rules or self.plan.access(path) is not Access.WRITE:
             return
         now = look(path, follow=False)
@@ -319,7 +319,7 @@ class Resolver:
                     self.carve(target, Access.READ, existing=existing)
 
     def _was_meant(self, path: bytes) -> bool:
-        """Whether it may be written because something protected was opened by name."""
+        """Whether it is writable because something protected was opened by name."""
         around = next(p for p in (path, *parents(path)) if p in self.rules)
         return around == path or bool(set(around.split(b"/")) & set(self.profile.protected))
 
@@ -357,12 +357,12 @@ class Resolver:
                 self.rule(real, Access.DENY)
 
     def _own_code(self) -> None:
-        """What we run from is read-only inside, or nothing is started."""
+        """Make the files we run from read-only in the sandbox, or refuse to start."""
         roots = [path for path, access in self.rules.items() if access is Access.WRITE]
         if not roots or not self.profile.own_code:
             return
         before = set(self.rules)
-        everything = b"/" in roots  # which holds nothing back: as much as can be
+        everything = b"/" in roots  # everything is writable: protect as much as possible
         below = tuple(root.rstrip(b"/") + b"/" for root in roots)
         for name, real, kind in mount_aliases.of_code(self.profile.own_code, self.plan.mount_table):
             if kind == own_code.CODE:
@@ -385,7 +385,7 @@ class Resolver:
                 )
 
     def _keep_code(self, name: bytes, *, existing: bool) -> None:
-        """``existing``: only what is there, and can be reached without a link of a command's."""
+        """``existing``: only what exists, and can be reached without a link made by a command."""
         try:
             opened = self.open(name, self._not_exchangeable)
         except Missing as missing:
@@ -411,7 +411,7 @@ class Resolver:
         return self.not_writable(link, status) or alias_of_the_system(link, status)
 
     def _private(self) -> None:
-        """Hide every place of ours; one that is missing cannot be made inside."""
+        """Hide every private place of ours; the sandbox cannot create a missing one."""
         for path in self.profile.private:
             PrivateCover(self, path).make()
 
@@ -433,7 +433,7 @@ class Resolver:
         named = {rule.path: rule.access for rule in self.profile.rules}
         denied = [path for path, access in self.rules.items() if access is Access.DENY]
         for alias in mount_aliases.aliases(denied, text):
-            # One that is named itself was meant.
+            # An alias that the profile names itself is intended.
             if named.get(alias, Access.DENY) is Access.DENY and alias not in self.plan.shown.mounts:
                 self._cover(alias)
         for alias in mount_aliases.aliases(self._carved_out(), text):
@@ -451,7 +451,7 @@ class Resolver:
             and self.plan.access(os.path.dirname(path)) is Access.WRITE
         ]
 
-    # --- looking --------------------------------------------------------------------------
+    # --- opening and recording ------------------------------------------------------------
 
     def open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
         return self.places.open(path, trusted)

@@ -1,7 +1,7 @@
-"""Opening paths without being led astray.
+"""Open paths safely against links and replaced directories.
 
-Every directory a plan uses is opened once, component by component, and kept as a descriptor:
-what was looked at is what gets mounted, whatever happens to its name meanwhile.
+Every directory a plan uses is opened once, component by component, and kept as an fd: what was
+checked is what gets mounted, whatever happens to its name meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LINKS = 40
-#: How many paths are kept open at a time; of others the identity is known.
+#: Limit of paths kept open at a time; of others the identity is known.
 _MOST_OPEN = 400
 _FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -49,12 +49,12 @@ class Missing(Exception):
 class Unreachable(Missing):
     """A directory on the way cannot be searched with our ids alone, so not by the command either.
 
-    Root searches every directory; inside, without its capabilities, it does not.
+    Root searches every directory, but not in a sandbox, without its capabilities.
     """
 
 
 class Crossed(Exception):
-    """The way leads over a symbolic link that is not to be trusted."""
+    """The path leads over an untrusted symbolic link."""
 
     def __init__(self, link: bytes) -> None:
         super().__init__(link)
@@ -62,7 +62,7 @@ class Crossed(Exception):
 
 
 class Opened(Frozen):
-    """A path that is there: its descriptor (the caller's), its real name, the links on the way."""
+    """An existing path: its fd (owned by the caller), its real path, the links on the way."""
 
     fd: int
     path: bytes
@@ -80,14 +80,14 @@ class Places:
 
     def __init__(self) -> None:
         self._opened: dict[bytes, Opened] = {}
-        #: The symbolic links that were crossed.
+        #: The symbolic links that were followed.
         self.links: dict[bytes, bytes] = {}
 
     def __getitem__(self, path: bytes) -> Opened:
         return self._opened[path]
 
     def open(self, path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
-        """What is at a path, looked at once; raises as ``open_path`` does."""
+        """Open a path, once; raises as ``open_path`` does."""
         known = self._opened.get(path)
         if known is not None:
             return known
@@ -108,7 +108,7 @@ class Places:
         return opened
 
     def take(self, opened: Opened) -> int:
-        """A descriptor of it, from now on the caller's."""
+        """An fd of it, from now on owned by the caller."""
         if opened.fd >= 0:
             return os.dup(opened.fd)
         try:
@@ -128,7 +128,7 @@ class Places:
 
 
 def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
-    """Open a normal absolute path.  ``trusted`` is asked about each symbolic link on the way.
+    """Open a normal absolute path.  ``trusted`` is called for each symbolic link on the way.
 
     Raises Missing, Crossed, or Refused for what can neither be opened nor is missing.
     """
@@ -145,7 +145,7 @@ def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> 
 def _step(
     path: bytes, links: dict[bytes, bytes], trusted: Callable[[bytes, os.stat_result], bool]
 ) -> tuple[int, os.stat_result, bytes | None]:
-    """Walk until the end, or until a link: then the third value is where to start again."""
+    """Walk to the end, or to a link: then the third value is where to start again."""
     fd = os.open(b"/", _FLAGS)
     at = b"/"
     status = os.fstat(fd)
@@ -170,16 +170,16 @@ def _step(
                 os.close(fd)
             links[here] = target
             rest = posixpath.join(at, target, *names[index + 1 :])
-            # `..` behind a link means the parent of what it leads to, so it is not for words.
+            # `..` behind a link means the parent of its target, so it cannot be resolved as text.
             return -1, status, _resolved(rest)
         at = here
     return fd, status, None
 
 
 def _below(above: Opened, name: bytes, path: bytes) -> Opened | None:
-    """The same for a name in a directory that is open: what was looked at is gone on from.
+    """Like `_step`, for a name in an open directory: continues from what was checked.
 
-    None for a symbolic link, which is walked over from the root.
+    None for a symbolic link, which is followed from the root.
     """
     if not _searchable(os.fstat(above.fd)):
         raise Unreachable(path)
@@ -206,7 +206,7 @@ def _open_name(name: bytes, directory: int, path: bytes) -> int:
 
 def _searchable(directory: os.stat_result) -> bool:
     if directory.st_mode & 0o001 or os.geteuid() != 0:
-        return True  # for everybody but root the kernel has the last word, in a moment
+        return True  # for all users but root the kernel decides, in a moment
     if directory.st_uid == 0:
         return bool(directory.st_mode & 0o100)
     groups = {os.getegid(), *os.getgroups()}
@@ -220,7 +220,7 @@ def _resolved(path: bytes) -> bytes:
 
 
 def alias_of_the_system(link: bytes, status: os.stat_result) -> bool:
-    """A link of the root directory, or one that only root could have made."""
+    """Whether a link is in the root directory, or only root could have made it."""
     if link.count(b"/") == 1:
         return True
     return os.geteuid() != 0 and status.st_uid == 0 and not _writable(posixpath.dirname(link))

@@ -1,12 +1,12 @@
-"""What of a shared ``/tmp`` programs of the host trust: sockets, and directories of known names.
+"""What programs of the host trust in a shared ``/tmp``: sockets, and directories of known names.
 
 A client of the wire may have the host's ``/tmp`` writable.  A command there could move a directory
 of this user away and listen in its place, and the next ``tmux attach`` or ``ssh`` would talk to it.
-So such directories, and sockets that lie in ``/tmp`` itself, are read-only mounts: they can be
-neither changed nor moved.
+So such directories, and sockets in ``/tmp`` itself, are read-only mounts: they can be neither
+changed nor moved.
 
-Live sockets are asked of the kernel, which costs the same however full ``/tmp`` is; directories are
-looked into as well, but only so many: a socket may belong to another network namespace.
+The kernel lists live sockets, which costs the same however full ``/tmp`` is; directories are read
+as well, but only so many: a socket may belong to another network namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Beginnings of names that programs look for, or that hold the sockets of one session each.
+#: Prefixes of names that programs look for, or that hold the sockets of one session each.
 TRUSTED = (
     b".ICE-unix",
     b".Test-unix",
@@ -49,24 +49,24 @@ TRUSTED = (
     b"xdg-",
     b"zellij-",
 )
-#: How many directories of this user are looked into.
+#: Limit of this user's directories that are read.
 MOST_DIRECTORIES = 512
-#: Live sockets of this network namespace and what they are bound to.
+#: Live sockets of this network namespace and their paths.
 _TABLE = "/proc/net/unix"
-#: What changed so shortly before it was read may have changed again within the same tick.
+#: A directory changed so shortly before it was read may have changed again in the same tick.
 _UNSETTLED_NS = 50_000_000
 
 
 class SocketIndex:
-    """Of one shared directory, looked at again and again."""
+    """The trusted names in one shared directory; refreshed again and again."""
 
     def __init__(self, root: bytes) -> None:
         self.root = root
-        self._listed: tuple[int, int] = (0, 0)  # its time of change, and when it was read
+        self._listed: tuple[int, int] = (0, 0)  # its ctime, and when it was read
         self._trusted: list[bytes] = []
         self._sockets: list[bytes] = []
         self._directories: list[bytes] = []
-        #: By directory: time of change, when it was read, whether it has a socket.
+        #: By directory: ctime, when it was read, whether it has a socket.
         self._seen: dict[bytes, tuple[int, int, bool]] = {}
 
     def refresh(self) -> tuple[bytes, ...]:
@@ -110,13 +110,13 @@ class SocketIndex:
                     ):
                         directories.append(entry.path)
         except OSError:
-            pass  # not to be listed: then not by the command either
+            pass  # unreadable: then for the command too
         self._trusted, self._sockets, self._directories = trusted, sockets, directories
         kept = set(directories)
         self._seen = {path: seen for path, seen in self._seen.items() if path in kept}
 
     def _live(self) -> Iterable[bytes]:
-        """Where the kernel says that a socket below is bound: its directory, or itself."""
+        """Paths where the kernel lists a bound socket below the root: its directory, or itself."""
         ours = os.geteuid()
         start = b" " + self.root + b"/"
         try:

@@ -1,1 +1,1 @@
-"""The seccomp filter, and the supervisor that answers the calls it announces."""
+"""The seccomp filter, and the supervisor that answers the syscalls it reports."""

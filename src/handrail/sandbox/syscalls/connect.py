@@ -1,21 +1,21 @@
-"""Connecting for a command that is not let out of its sandbox.
+"""Make the ``connect`` calls of a sandboxed command, after checking their targets.
 
-A mount cannot keep anybody from a Unix socket: ``connect`` asks for write permission of the
-socket's inode and nothing else, however read-only the mount is, and sockets of the host come and
-go while a command runs.  So no ``connect`` is made by the command itself.  Each one is announced
-(``notify.py``) and made here, on a copy of the caller's own socket:
+A mount cannot protect a Unix socket: ``connect`` needs write permission on the socket's inode and
+nothing else, however read-only the mount is, and sockets of the host come and go while a command
+runs.  So the command never makes a ``connect`` itself.  The kernel reports each one (``notify.py``)
+and the supervisor makes it here, on a copy of the caller's own socket:
 
-* a socket with a name in the file system only if somebody *inside* listens on that very inode.
-  The inode is asked of the listening socket, not of its name, and the connection is made to the
-  inode that was looked at: whatever is renamed, linked or replaced meanwhile changes nothing;
-* an abstract name only in a network namespace of its own, where all of them were made inside;
-* what this very process listens on not at all: it starts commands for its clients;
-* by a socket of another kind (netlink) not at all: the kernel would look at *our* capabilities;
-* every other address of IPv4 and IPv6 as it was asked for.  A socket belongs to the network
-  namespace it was made in, so it reaches nothing that the command's own would not.
+* a path: only if a process of the same sandbox listens on that inode.  The inode is read from the
+  listening socket, not from its path, and the connection goes to the inode that was checked, so a
+  rename, link or replacement meanwhile changes nothing;
+* an abstract name: only in a network namespace of its own, where the sandbox made all of them;
+* a listener of this process: never, since it starts commands for its clients;
+* a socket of another kind (netlink): never, the kernel would check *our* capabilities;
+* every other IPv4 and IPv6 address: as requested.  A socket belongs to the network namespace it was
+  made in, so it reaches nothing that the command itself could not.
 
-Datagrams could be sent elsewhere without a ``connect``; single Unix sockets of that kind cannot be
-made in a sandbox at all (``seccomp_filter.py``), and pairs are of another kind (``socketpair.py``).
+Datagrams could be sent elsewhere without a ``connect``; a sandbox cannot make single Unix sockets
+of that kind (``seccomp_filter.py``), and pairs are of another kind (``socketpair.py``).
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from handrail.sandbox.syscalls.server_ports import is_ours
 from handrail.sandbox.syscalls.unix_socket_inode import is_bound_to
 
 _UNIX = int(socket.AF_UNIX).to_bytes(2, sys.byteorder)
-#: Of sockets, and of the addresses that sockets other than Unix ones are given; without a family
-#: an address takes a connection back.
+#: Families of sockets, and of the addresses that non-Unix sockets accept; AF_UNSPEC disconnects.
 _FAMILIES = frozenset(map(int, (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)))
 _INTERNET = frozenset(map(int, (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)))
 _SO_DOMAIN = 39
 _SO_NETNS_COOKIE = 71  # since Linux 5.14
 _RESOLVE_IN_ROOT = 0x10
 _LONGEST_ADDRESS = 128
-#: Inodes that were found to be listened on inside, and are not looked for again.
+#: Inodes that are known to be listened on in the sandbox, and are not looked up again.
 _MOST_KNOWN = 64
 
 
 class ConnectCalls:
-    """What one sandbox may connect to."""
+    """Checks the ``connect`` calls of one sandbox."""
 
     def __init__(self) -> None:
-        #: Device and inode -> a descriptor, without which the number could become another's.
+        #: (device, inode) -> an open fd, without which the inode number could be reused.
         self._known: dict[tuple[int, int], int] = {}
 
     def close(self) -> None:
@@ -59,7 +58,7 @@ class ConnectCalls:
             os.close(self._known.popitem()[1])
 
     def prepare(self, notice: notify.Notification) -> ConnectCall:
-        """Everything up to the ``connect`` itself; raises OSError with what the caller is told."""
+        """Do everything up to the ``connect`` itself; raises OSError with the caller's errno."""
         number, address, length = notice.arguments[:3]
         length &= 0xFFFFFFFF
         if length > _LONGEST_ADDRESS:
@@ -75,7 +74,7 @@ class ConnectCalls:
                 raise PermissionError(errno.EPERM, "a socket that is never connected from here")
             raw = notify.memory(notice.pid, address, length)
             if family == socket.AF_UNIX:
-                # With another family the kernel takes no such address for such a socket.
+                # The kernel itself refuses an address of another family for a Unix socket.
                 if raw[:2] == _UNIX and len(raw) > 2:
                     path = raw[2:].partition(b"\0")[0]
                     if path:
@@ -93,7 +92,7 @@ class ConnectCalls:
             raise
 
     def _inode(self, pid: int, path: bytes) -> int:
-        """A descriptor of the socket at a path of the caller's, if it was made inside."""
+        """Open the socket at the caller's path, if a process of the sandbox listens on it."""
         target = _open(pid, path)
         try:
             status = os.fstat(target)
@@ -101,7 +100,7 @@ class ConnectCalls:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "no socket")
             key = status.st_dev, status.st_ino
             if key not in self._known:
-                if not _made_inside(pid, status):
+                if not _is_listened_on(pid, status):
                     raise PermissionError(errno.EACCES, "a socket of the host", path)
                 if len(self._known) >= _MOST_KNOWN:
                     os.close(self._known.pop(next(iter(self._known))))
@@ -113,7 +112,7 @@ class ConnectCalls:
 
 
 class ConnectCall:
-    """One connection that may be made."""
+    """One ``connect`` that is allowed."""
 
     def __init__(
         self, sock: socket.socket, address: bytes, inode: int = -1, *, pid: int = 0
@@ -122,18 +121,18 @@ class ConnectCall:
         self._inode = inode
         self._pid = pid
         self.address = address
-        #: Of the socket, as long as it is there.
+        #: The socket's inode number, valid while the socket is open.
         self.identity = os.fstat(sock.fileno()).st_ino
-        #: Whether it may take a while, because its caller has said that it can wait.
+        #: Whether it may block: the caller's socket is in blocking mode.
         self.waits = not fcntl.fcntl(sock, fcntl.F_GETFL) & os.O_NONBLOCK
 
     def make(self) -> int:
-        """Connect; the error for the caller, or 0."""
+        """Connect; return the errno for the caller, or 0."""
         try:
             if self._inode >= 0:
                 self._sock.connect(b"/proc/self/fd/%d" % self._inode)
                 return 0
-            # Again: it may have waited for its turn, and a listener been opened meanwhile.
+            # Checked again: a listener may have been opened while this call waited for its turn.
             if _leads_to_us(self._sock, self.address, self._pid):
                 return errno.EACCES
             return notify.connect(self._sock.fileno(), self.address)
@@ -150,9 +149,10 @@ class ConnectCall:
 
 
 def _open(pid: int, path: bytes) -> int:
-    """What is at a path as that process sees it; raises OSError as ``connect`` would."""
+    """Open a path as that process sees it; raises OSError as ``connect`` would."""
     if not path.startswith(b"/"):
-        # From its root as well: a link on the way may be absolute, and must not lead into ours.
+        # Resolved from its root too: a symlink on the way may be absolute, and must not lead to
+        # ours.
         path = os.readlink(b"/proc/%d/cwd" % pid) + b"/" + path
     root = os.open(b"/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -166,7 +166,7 @@ def _leads_to_us(sock: socket.socket, address: bytes, pid: int) -> bool:
 
 
 def _is_in_our_network(sock: socket.socket, pid: int) -> bool:
-    """Whether this socket of a process was made in our network; a process may be given others."""
+    """Whether this socket was made in our network namespace; a process may receive others."""
     try:
         with socket.socket(socket.AF_UNIX) as ours:
             cookies = [
@@ -178,7 +178,7 @@ def _is_in_our_network(sock: socket.socket, pid: int) -> bool:
 
 
 def shares_our_network(pid: int) -> bool:
-    """Whether this process has no network of its own; nobody knows of one that has ended."""
+    """Whether this process is in our network namespace; assumed if it has exited."""
     try:
         theirs, ours = (os.stat(f"/proc/{who}/ns/net") for who in (pid, "self"))
     except OSError:
@@ -186,15 +186,15 @@ def shares_our_network(pid: int) -> bool:
     return theirs.st_ino == ours.st_ino
 
 
-def _made_inside(pid: int, inode: os.stat_result) -> bool:
-    """Whether a process of the same sandbox listens there."""
+def _is_listened_on(pid: int, inode: os.stat_result) -> bool:
+    """Whether a process of the same sandbox listens on this inode."""
     seen: set[int] = set()
     for process in family_of(pid):
         try:
             if _listens(process, inode, seen):
                 return True
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
     return False
 
 
@@ -205,7 +205,7 @@ def _listens(pid: int, inode: os.stat_result, seen: set[int]) -> bool:
             try:
                 fd = notify.descriptor_of(pidfd, number)
             except OSError:
-                continue  # closed meanwhile, or none
+                continue  # closed meanwhile, or not open
             status = os.fstat(fd)
             if not stat.S_ISSOCK(status.st_mode) or status.st_ino in seen:
                 os.close(fd)
@@ -223,7 +223,7 @@ def _listens(pid: int, inode: os.stat_result, seen: set[int]) -> bool:
 
 
 def _sockets(pid: int) -> Iterable[int]:
-    """The numbers of a process's sockets; all it can have if it lets nobody look, as agents do."""
+    """List a process's socket fds; if /proc/PID/fd is unreadable, all fds it can have."""
     place = b"/proc/%d/fd" % pid
     try:
         names = os.listdir(place)
@@ -237,6 +237,6 @@ def _is_socket(place: bytes) -> bool:
     try:
         return os.readlink(place).startswith(b"socket:")
     except PermissionError:
-        return True  # perhaps: it has stopped letting us look
+        return True  # perhaps: /proc/PID/fd has become unreadable
     except OSError:
         return False  # closed meanwhile

@@ -1,8 +1,8 @@
-"""Seeing what a confined command tries to change.
+"""Record what a sandboxed command tries to change and may not.
 
-Evidence, never enforcement: each attempt is let through at once, and noted when the profile says
-that it cannot succeed.  What is read is the command's own memory, which it may change under us.
-It is asked for, never the default: each attempt costs two switches (``supervisor.py``).
+Evidence, never enforcement: each call goes ahead at once, and is recorded when the profile says
+that it cannot succeed.  The arguments are read from the command's own memory, which it may change
+meanwhile.  Off by default: each call costs two context switches (``supervisor.py``).
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from handrail.sandbox.syscalls import mutating_calls, notify
 
 _MOST_PIDS = 4096
 
-#: Places that hold no file of anybody.
+#: Paths that hold no user files.
 _PLUMBING = (b"/dev/", b"/proc/", b"/newroot/", b"/oldroot/")
 
 
 class _Attempt(NamedTuple):
     op: str
-    sort: str  # as in the table
+    sort: str  # as in the table of mutating_calls
     flags: int
     target: bytes
 
 
 class DenialRecorder:
-    """What the attempts of one command mean."""
+    """Turns the reported calls of one command into denials."""
 
     def __init__(self, may_write: Callable[[bytes], bool]) -> None:
-        """``may_write`` is the profile."""
+        """``may_write`` answers for the profile."""
         self._may_write = may_write
         self._calls = mutating_calls.calls_of(platform.machine())
-        self._commands: set[int] = set()  # processes that are seen to be past the building
+        self._commands: set[int] = set()  # pids that have left the set-up of the sandbox
 
     def see(self, listener: int, notice: notify.Notification) -> list[Denial]:
-        """Read what the command is about to do, let it, and then think about it.
+        """Read what the command is about to do, let it go on, then judge it.
 
-        Thinking comes last because the command waits meanwhile.  What will be refused changes
-        nothing, so the file system still looks as it did.
+        Judging comes last because the command waits meanwhile.  A call that will be refused changes
+        nothing, so the file system still looks the same.
         """
         known = self._calls.get(notice.call)
         tried: list[_Attempt] = []
         try:
-            if known is not None and self._inside(notice.pid):
+            if known is not None and self._is_command(notice.pid):
                 tried = _read(notice.pid, known, notice.arguments)
         except OSError:
-            pass  # it ended meanwhile, or cannot be looked at: no evidence then
+            pass  # the process exited or cannot be read: no evidence
         if not notify.go_on(listener, notice):
-            return []  # not the process that asked any more, so none of this is about it
+            return []  # the pid was reused: what was read is not the caller's
         return [denial for attempt in tried if (denial := self._judge(attempt)) is not None]
 
-    def _inside(self, pid: int) -> bool:
-        """Whether this is the command's doing: at first the sandbox itself is still being built."""
+    def _is_command(self, pid: int) -> bool:
+        """Whether this is the command: at first bwrap itself makes calls, to set the sandbox up."""
         if pid not in self._commands:
             program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
             if program in ("bwrap", "bwrap (deleted)"):
@@ -80,7 +80,7 @@ class DenialRecorder:
 
 
 def watch_plan(plan: Plan) -> DenialRecorder:
-    """For a command that this plan holds."""
+    """Make a recorder for a command that runs with this plan."""
     rules, masks = dict(plan.rules), plan.masks
 
     def may_write(path: bytes) -> bool:
@@ -114,9 +114,9 @@ def _read(
 
 
 def _host_path(name: bytes, *, follow: bool) -> bytes | None:
-    """With links resolved up to the last name, or that too; None when its directory is missing.
+    """Resolve links up to the last component, or that too; None if its directory is missing.
 
-    Paths inside a plan are the same as outside, so ours is the view that is looked at.
+    Paths in a sandbox are the same as on the host, so our own view is used.
     """
     parent, last = os.path.split(name.rstrip(b"/") or b"/")
     parent = os.path.realpath(parent)

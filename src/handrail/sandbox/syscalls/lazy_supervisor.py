@@ -1,8 +1,7 @@
-"""A listener, and whoever answers it once somebody calls.
+"""Start the syscall supervisor when the first seccomp notification arrives.
 
-Most commands never call, so the attendant and all it is made of are imported and started with the
-first call.  On an event loop that is noticed there; a program that waits for nothing but its one
-command leaves it to a thread.
+Most commands never cause one, so the supervisor and its imports are loaded with the first.  On an
+event loop a reader callback notices it; a program without a loop uses a thread.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
     from handrail.sandbox.syscalls.supervisor import Supervisor
 
-    #: Have the keeper hold a copy of a descriptor; raises OSError when it is too busy.
+    #: Give the keeper a copy of a fd; raises OSError when the keeper is too busy.
     Keep = Callable[[int], None]
 
-#: How long until a keeper is asked again that was too busy.
+#: Delay before a keeper that was too busy is asked again.
 _BUSY_SECONDS = 0.01
 
 
 class LazySupervisor:
-    """The calls of one sandbox; takes the descriptors."""
+    """The notifications of one sandbox; owns the fds it is given."""
 
-    __slots__ = ("_attendant", "_ledger", "_listener", "_lock", "_loop", "_watcher")
+    __slots__ = ("_ledger", "_listener", "_lock", "_loop", "_supervisor", "_watcher")
 
     def __init__(
         self, listener: int, watcher: DenialRecorder | None = None, ledger: int = -1
@@ -38,68 +37,68 @@ class LazySupervisor:
         self._watcher = watcher
         self._ledger = ledger
         self._loop: AbstractEventLoop | None = None
-        self._attendant: Supervisor | None = None
+        self._supervisor: Supervisor | None = None
         self._lock: LockType | None = None
 
     def begin(self, loop: AbstractEventLoop, keep: Keep | None) -> None:
-        """From now on calls are answered."""
+        """Answer notifications from now on."""
         self._loop = loop
-        if self._ledger >= 0:  # perhaps some have waited since a server before us died
+        if self._ledger >= 0:  # some may be pending since a previous server died
             self._called(None)
         else:
             loop.add_reader(self._listener, self._called, keep)
 
     def begin_alone(self) -> None:
-        """The same without an event loop."""
-        import _thread  # threading itself is for those who are called
+        """Version of `begin` without an event loop."""
+        import _thread  # cheaper to import than threading, which few commands need
 
         self._lock = _thread.allocate_lock()
-        # A copy of its own: everybody inside may be gone before it has begun.
+        # An fd of its own: the sandbox may end, and `close` close ours, before the thread runs.
         _thread.start_new_thread(self._wait, (os.dup(self._listener),))
 
     @property
     def holdings(self) -> tuple[int, int]:
-        """The listener and the ledger, for another keeper; -1: none."""
+        """The listener fd and the ledger fd, to pass to another keeper; -1: none."""
         if self._listener < 0:
             return -1, -1
-        ledger = self._ledger if self._attendant is None else self._attendant.ledger_fd
+        ledger = self._ledger if self._supervisor is None else self._supervisor.ledger_fd
         return self._listener, ledger
 
     @property
     def denials(self) -> list[Denial]:
         """What is known to have been refused."""
-        return [] if self._attendant is None else self._attendant.denials
+        return [] if self._supervisor is None else self._supervisor.denials
 
     def close(self) -> None:
-        """Everybody inside has ended, or somebody else goes on with it."""
+        """Stop answering: the sandbox has ended, or another server takes over."""
         self._quiet()
-        # Or else the thread might take up a number that is somebody else's by then.
+        # Otherwise the thread might use an fd number that has been reused.
         if self._lock is not None:
             self._lock.acquire()
         listener, self._listener = self._listener, -1
         if self._lock is not None:
             self._lock.release()
-        if self._attendant is not None:
-            self._attendant.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         elif listener >= 0:
             os.close(listener)
             if self._ledger >= 0:
                 os.close(self._ledger)
 
     def disown(self) -> None:
-        """In a child after a fork: somebody else answers, on a loop that is not ours."""
+        """Close our fd in a child after a fork; the parent goes on answering."""
         listener, self._listener = self._listener, -1
         if listener >= 0:
             os.close(listener)
 
     def _quiet(self) -> None:
         loop = self._loop
-        if loop is None or loop.is_closed() or self._attendant is not None or self._listener < 0:
+        if loop is None or loop.is_closed() or self._supervisor is not None or self._listener < 0:
             return
         loop.remove_reader(self._listener)
 
     def _called(self, keep: Keep | None) -> None:
-        """The first call, or the end of all who could make one."""
+        """Handle the first notification, or the end of all processes that could cause one."""
         from handrail.sandbox.syscalls.pending_calls import PendingCalls
         from handrail.sandbox.syscalls.supervisor import Supervisor
 
@@ -118,7 +117,7 @@ class LazySupervisor:
             self._loop.call_later(_BUSY_SECONDS, self._again, keep)
             return
         self._quiet()
-        self._attendant = Supervisor(self._listener, ledger, self._watcher)
+        self._supervisor = Supervisor(self._listener, ledger, self._watcher)
 
     def _again(self, keep: Keep | None) -> None:
         if self._listener >= 0 and self._loop is not None:

@@ -1,8 +1,8 @@
-"""Which system calls try to change something, and what they try it on.  Pure.
+"""The syscalls that try to change something, and the arguments that name it.  Pure.
 
-One table for the filter that announces such calls and for the reader of the announcements.
-(``openat2`` is not in it: the other filter lets no command have it.)
-Reads are never announced: they are too many, and what a profile hides is rarely what a command
+One table for the filter that reports such calls and for the reader of the reports.
+(``openat2`` is not in it: the other filter refuses it to every command.)
+Reads are never reported: they are too many, and what a profile hides is rarely what a command
 failed on.
 """
 
@@ -13,19 +13,19 @@ import struct
 from dataclasses import dataclass
 
 AT_FDCWD = -100
-#: Opening with one of these is meant to change something.
+#: Opening with one of these flags is meant to change something.
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass(frozen=True, slots=True)
 class MutatingCall:
-    """One system call: where its paths are, as (argument of the directory or None, of the path)."""
+    """One syscall; ``paths`` are (argument with the directory or None, argument with the path)."""
 
     name: str
     paths: tuple[tuple[int | None, int], ...] = ()
     #: The argument with the flags of an open.
     flags: int | None = None
-    #: ``make``: fails first when the name is taken.  ``change``: fails first when it is not there.
+    #: ``make``: fails first if the name exists.  ``change``: fails first if it does not.
     sort: str = "change"
 
 
@@ -53,7 +53,7 @@ _CALLS = (
     MutatingCall("chown", ((None, 0),)),
     MutatingCall("lchown", ((None, 0),)),
     MutatingCall("fchownat", ((0, 1),)),
-    MutatingCall("connect"),  # carried out, not watched
+    MutatingCall("connect"),  # made by the supervisor, not recorded
 )
 _BY_NAME = {call.name: call for call in _CALLS}
 
@@ -67,7 +67,7 @@ _AARCH64 = {
     "mknodat": 33, "mkdirat": 34, "unlinkat": 35, "symlinkat": 36, "linkat": 37, "renameat": 38,
     "truncate": 45, "fchmodat": 53, "fchownat": 54, "openat": 56, "connect": 203, "renameat2": 276,
 }  # fmt: skip
-#: machine -> (what the kernel calls it in a filter, numbers)
+#: Machine -> (AUDIT_ARCH value of the kernel, syscall numbers).
 MACHINES: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (0xC000003E, _X86_64),
     "aarch64": (0xC00000B7, _AARCH64),
@@ -79,15 +79,15 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
 
 def calls_of(machine: str) -> dict[int, MutatingCall]:
-    """The calls by number."""
+    """The calls by syscall number."""
     return {number: _BY_NAME[name] for name, number in MACHINES[machine][1].items()}
 
 
 def filter_code(machine: str, more: bytes = b"") -> bytes:
-    """A seccomp program that announces the calls of the table and allows everything.
+    """Build a seccomp program that reports the calls of the table and allows everything.
 
-    ``more``: steps that find the number of the call loaded, and answer or leave it so.
-    What another program of the same process refuses is refused without an announcement.
+    ``more``: instructions that find the syscall number loaded, and return or leave it loaded.
+    What another filter of the same process refuses is refused without a report.
     """
     arch, numbers = MACHINES[machine]
     code = [_step(_LOAD, _ARCH), _step(_JEQ, arch, 1, 0), _step(_RETURN, _ALLOW)]
@@ -112,7 +112,7 @@ def _step(code: int, value: int, hit: int = 0, miss: int = 0) -> bytes:
 
 
 def fails_first(sort: str, flags: int, exists: bool) -> bool:
-    """Whether the kernel has another reason to refuse, before it looks at any sandbox."""
+    """Whether the kernel has another reason to refuse, before any sandbox matters."""
     if sort == "make":
         return exists
     if sort == "open":
@@ -126,7 +126,7 @@ def fails_first(sort: str, flags: int, exists: bool) -> bool:
 
 def address_text(raw: bytes) -> str | None:
     """host:port of an Internet address that is not this machine's own; else None."""
-    import ipaddress  # only where somebody connects
+    import ipaddress  # only needed for a failed connect
 
     if len(raw) < 8:
         return None

@@ -1,8 +1,8 @@
-"""System calls that wait for an answer: reading them, looking at who asks, answering.
+"""Seccomp user notifications: receive them, inspect the caller, answer.
 
-The kernel's form of seccomp's user notification (``keeper/seccomp_spawn.py`` installs it).  What a
-notice points to is memory of the caller, who may change it at any time: whoever decides something
-by it has to do the thing itself, and must not let the caller go on with the call.
+``keeper/seccomp_spawn.py`` installs the filter.  A notification points into the caller's memory,
+which the caller may change at any time: code that decides by that memory has to make the call
+itself, and must not let the caller go on with it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _ID = struct.Struct("=Q")
 _ADDED = struct.Struct("=QIIII")
-_PIDFD_GETFD = 438  # on every machine
+_PIDFD_GETFD = 438  # on every architecture
 _PIDFD_THREAD = os.O_EXCL  # since Linux 6.9
 _LONGEST_PATH = 4096
-#: ERESTARTSYS: with a signal waiting, the kernel makes EINTR of it, or has the call begin again.
+#: ERESTARTSYS: with a pending signal, the kernel turns it into EINTR or restarts the syscall.
 INTERRUPTED = 512
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,20 +31,20 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class Notification(NamedTuple):
-    """One call that waits."""
+    """One syscall that waits for an answer."""
 
-    number: int  # of the notice
-    pid: int  # of the thread that calls, as we see it
+    number: int  # notification id
+    pid: int  # of the calling thread, in our PID namespace
     call: int
     arguments: tuple[int, ...]
 
     def raw(self) -> bytes:
-        """To be kept."""
+        """The bytes that `from_raw` reads."""
         return _NOTICE.pack(self.number, self.pid, 0, self.call, 0, 0, *self.arguments)
 
 
 def from_raw(raw: bytes | bytearray) -> Notification:
-    """A notice as the kernel, or ``raw``, has written it."""
+    """Parse a notification as written by the kernel or by ``raw``."""
     number, pid, _, call, _, _, *arguments = _NOTICE.unpack_from(raw)
     return Notification(number, pid, call, tuple(arguments))
 
@@ -53,7 +53,7 @@ SIZE = _NOTICE.size
 
 
 def receive(listener: int) -> Notification | None:
-    """The next one, when a poll says that there is one; None for a caller that has gone."""
+    """Receive the next one, after a poll has reported it; None if the caller has gone."""
     buffer = bytearray(SIZE)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
@@ -63,7 +63,7 @@ def receive(listener: int) -> Notification | None:
 
 
 def still_waits(listener: int, notice: Notification) -> bool:
-    """Whether its caller is still the one that asked: its number may be somebody else's by now."""
+    """Whether the caller still waits; if not, its pid may belong to another process."""
     try:
         fcntl.ioctl(listener, _ID_VALID, _ID.pack(notice.number))
     except OSError:
@@ -72,12 +72,12 @@ def still_waits(listener: int, notice: Notification) -> bool:
 
 
 def answer(listener: int, notice: Notification, error: int) -> bool:
-    """The call was done for its caller: ``error`` 0, or could not be; False when it has gone."""
+    """Finish the call with an errno, or 0 for success; False if the caller has gone."""
     return _send(listener, _ANSWER.pack(notice.number, 0, -error, 0))
 
 
 def go_on(listener: int, notice: Notification) -> bool:
-    """Let the caller do it itself; False when it has gone."""
+    """Let the caller make the call itself; False if the caller has gone."""
     return _send(listener, _ANSWER.pack(notice.number, 0, 0, _CONTINUE))
 
 
@@ -85,26 +85,26 @@ def _send(listener: int, text: bytes) -> bool:
     try:
         fcntl.ioctl(listener, _SEND, text)
     except OSError:
-        return False  # nobody waits for it any more
+        return False  # the caller has gone
     return True
 
 
 def give_descriptor(listener: int, notice: Notification, fd: int, *, close_on_exec: bool) -> int:
-    """Give the caller a copy of a descriptor of ours; its number there.  Raises OSError."""
+    """Copy one of our fds to the caller and return its number there; raises OSError."""
     asked = _ADDED.pack(notice.number, 0, fd, 0, os.O_CLOEXEC if close_on_exec else 0)
     while True:
         try:
             number: int = fcntl.ioctl(listener, _ADD, bytearray(asked))
         except InterruptedError:
-            continue  # by a signal of ours, before it was done
+            continue  # interrupted by a signal of ours before it was done
         return number
 
 
-# --- who asks -------------------------------------------------------------------------------------
+# --- the caller -----------------------------------------------------------------------------------
 
 
 def thread_group(pid: int) -> int:
-    """A descriptor of the process a thread belongs to, or of the thread alone where that goes."""
+    """Open a pidfd of the thread, or of its process on kernels before 6.9."""
     try:
         return os.pidfd_open(pid, _PIDFD_THREAD)
     except OSError:
@@ -117,9 +117,9 @@ def thread_group(pid: int) -> int:
 
 
 def has_signal(pid: int) -> bool:
-    """Whether a signal that this thread handles itself waits for it.
+    """Whether a signal is pending that this thread handles itself.
 
-    One that is meant for the process goes to its first thread, if that takes it.
+    A signal for the whole process counts for its main thread, unless that blocks it.
     """
     fields = {}
     try:
@@ -137,7 +137,7 @@ def has_signal(pid: int) -> bool:
 
 
 def descriptor_of(pidfd: int, number: int) -> int:
-    """A copy of a descriptor of another process; raises OSError."""
+    """Copy a fd of another process; raises OSError."""
     fd: int = _libc.syscall(
         ctypes.c_long(_PIDFD_GETFD), ctypes.c_long(pidfd), ctypes.c_long(number), ctypes.c_long(0)
     )
@@ -151,7 +151,7 @@ class _Vector(ctypes.Structure):
 
 
 def memory(pid: int, address: int, length: int) -> bytes:
-    """Some bytes of another process; raises OSError."""
+    """Read bytes of another process's memory; raises OSError."""
     buffer = ctypes.create_string_buffer(length)
     ours = _Vector(ctypes.cast(buffer, ctypes.c_void_p), length)
     theirs = _Vector(address, length)
@@ -165,7 +165,7 @@ def memory(pid: int, address: int, length: int) -> bytes:
 
 
 def text_at(pid: int, address: int) -> bytes:
-    """The C string there; never beyond a page that may be the last."""
+    """Read the C string there, page by page: the next page may not be mapped."""
     text = b""
     while len(text) < _LONGEST_PATH:
         at = address + len(text)
@@ -178,14 +178,14 @@ def text_at(pid: int, address: int) -> bytes:
 
 
 def connect(fd: int, address: bytes) -> int:
-    """``connect`` with an address as the caller had it; its error or 0."""
+    """``connect`` with the caller's raw address; return the errno or 0."""
     if _libc.connect(fd, address, len(address)) < 0:
         return ctypes.get_errno()
     return 0
 
 
 def bind(fd: int, address: bytes) -> int:
-    """The same for ``bind``."""
+    """``bind`` with a raw address; return the errno or 0."""
     if _libc.bind(fd, address, len(address)) < 0:
         return ctypes.get_errno()
     return 0

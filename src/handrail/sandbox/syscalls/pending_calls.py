@@ -1,11 +1,11 @@
-"""The calls that were taken from a listener and have not been answered yet.
+"""Ledger of the syscalls that were taken from a listener and not answered yet.
 
-The kernel gives a call out once.  A server that dies with one in its hands would leave its caller
-waiting for ever, so each is written into memory that the keeper holds as well, before anything is
-done about it, and struck out when it is answered.
+The kernel hands out each notification once.  If a server died with one, its caller would wait for
+ever, so each is first written into memory that the keeper holds too, and erased when it is
+answered.
 
-Memory: the number of the last call and how many there were, then slots; a slot is free while the
-field of its caller is 0, which is therefore written last.
+Layout: id of the last call and count of calls, then slots; a slot is free while its pid field is 0,
+so that field is written last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 from handrail import unnamed_file
 from handrail.sandbox.syscalls import notify
 
-#: Calls that are looked after at the same time; the next ones wait for them.
+#: Calls that are handled at the same time; further ones wait.
 MOST_CALLS = 32
 
 _HEAD = struct.Struct("=QQ")
@@ -27,7 +27,7 @@ _SIZE = _HEAD.size + (MOST_CALLS + 1) * notify.SIZE
 
 
 class PendingCalls:
-    """One sandbox's; takes the descriptor."""
+    """The ledger of one sandbox; owns the fd it is given."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -37,11 +37,11 @@ class PendingCalls:
 
     @classmethod
     def make(cls) -> PendingCalls:
-        """An empty one; raises OSError."""
+        """Make an empty ledger; raises OSError."""
         return cls(unnamed_file.create("handrail-calls"))
 
     def enter(self, notice: notify.Notification) -> int:
-        """Its slot, to be struck out."""
+        """Write a call into a free slot and return the slot, for `strike`."""
         slot = next(n for n in range(MOST_CALLS + 1) if not self._caller(n))
         at = _HEAD.size + slot * notify.SIZE
         raw = notice._replace(pid=0).raw()
@@ -52,7 +52,7 @@ class PendingCalls:
         return slot
 
     def strike(self, slot: int) -> None:
-        """It has been answered."""
+        """Free the slot of an answered call."""
         _CALLER.pack_into(self._memory, _HEAD.size + slot * notify.SIZE + _CALLER_AT, 0)
 
     def left(self) -> list[tuple[int, notify.Notification]]:
@@ -65,9 +65,10 @@ class PendingCalls:
         return found
 
     def lost(self) -> notify.Notification | None:
-        """The call after the last: taken and not entered, if there is one.
+        """The call after the last one entered: a server may have died between taking and entering
+        it.
 
-        Numbers are given in sequence, and one call is taken at a time.
+        Ids are sequential, and calls are taken one at a time.
         """
         last, count = _HEAD.unpack_from(self._memory)
         if not count:

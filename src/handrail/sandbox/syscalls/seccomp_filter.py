@@ -75,13 +75,13 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
-#: Opening, with the arguments that have the flags and the mode; the mode counts only if the call
-#: can create something.  These are asked about first, since no call is made more often.
+#: Calls that open, with the arguments for flags and mode; the mode counts only if the call can
+#: create a file.  Tested first: no call is more frequent.
 _OPENING: tuple[tuple[tuple[int | None, int | None], int, int], ...] = (
     ((257, 56), 2, 3),  # openat
     ((2, None), 1, 2),  # open
 )
-#: O_CREAT, and of O_TMPFILE the bit that is not O_DIRECTORY's.
+#: O_CREAT, and the bit of O_TMPFILE that is not O_DIRECTORY.
 _CREATES = 0o100 | 0o20000000
 #: Calls that always set a mode: name -> numbers, and the argument that has it.
 SETTING_MODES: dict[str, tuple[tuple[int | None, int | None], int]] = {
@@ -95,8 +95,8 @@ SETTING_MODES: dict[str, tuple[tuple[int | None, int | None], int]] = {
 }
 #: S_ISUID and S_ISGID.
 SET_ID = 0o6000
-#: Calls with flags or a mode behind a pointer, where no filter sees them: clone3 and openat2.
-#: To a library they are missing, as in an older kernel, and it goes on with the older call.
+#: clone3 and openat2 pass flags or a mode behind a pointer, where no filter can see them.
+#: They answer ENOSYS, as an older kernel would, and libraries fall back to the older call.
 _BEHIND_POINTERS = ((435, 435), (437, 437))
 _CLONE = (56, 220)
 _UNSHARE = (272, 97)
@@ -104,21 +104,21 @@ _IOCTL = (16, 29)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _CONNECT = (42, 203)
-#: Calls that can connect without a ``connect``, and which of their arguments has the flag for it.
+#: Calls that can connect without ``connect``, and their argument with the flag for it.
 _SENDING = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
 _FAST_OPEN = 0x20000000
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACE = 0x7E020000
-_NEW_TIME = 0x80  # of unshare alone; in clone these bits are the signal
+_NEW_TIME = 0x80  # for unshare only; in clone these bits are the signal
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-#: The kernel takes raw Unix sockets for datagrams.
+#: The kernel treats raw Unix sockets as datagram sockets.
 _STREAM, _DATAGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
 class Assembly:
-    """Instructions with jumps that are measured when their target is known."""
+    """Instructions with jumps that are computed once their target is known."""
 
     def __init__(self) -> None:
         self.code: list[tuple[int, int, int, int]] = []
@@ -127,11 +127,11 @@ class Assembly:
         self.code.append((_LD_W_ABS, 0, 0, offset))
 
     def number(self) -> None:
-        """Load the number of the call."""
+        """Load the syscall number."""
         self.load(_NR)
 
     def argument(self, index: int) -> None:
-        # Only the low half: the kernel takes an int, whatever the upper one holds.
+        # Only the low half: the kernel takes an int and ignores the upper half.
         self.load(_ARGS + 8 * index)
 
     def answer(self, action: int) -> None:
@@ -146,12 +146,12 @@ class Assembly:
         self.answer(action)
 
     def only_for(self, number: int, block: Assembly) -> None:
-        """The block sees this system call (or this argument) alone and has to answer it."""
+        """The block runs for this syscall (or argument) only, and has to return a verdict."""
         self.code.append((JEQ, 0, len(block.code), number))
         self.code += block.code
 
     def bytes(self) -> bytes:
-        order = sys.byteorder  # struct would be one more module to wait for
+        order = sys.byteorder  # importing struct would cost start-up time
         return b"".join(
             code.to_bytes(2, order) + bytes((hit, miss)) + value.to_bytes(4, order)
             for code, hit, miss, value in self.code
@@ -159,7 +159,7 @@ class Assembly:
 
 
 def _connected_types(otherwise: int, *more: int) -> Assembly:
-    """Streams and packets in sequence: without a ``connect`` these can reach nobody else."""
+    """Allow stream and seqpacket sockets: without ``connect`` they reach no other socket."""
     block = Assembly()
     block.argument(1)
     block.code.append((_AND, 0, 0, 0xF))  # without SOCK_NONBLOCK and SOCK_CLOEXEC
@@ -172,7 +172,7 @@ def _connected_types(otherwise: int, *more: int) -> Assembly:
 def _refuse_set_id(main: Assembly, column: int) -> None:
     """Refuse every mode with a set-user-id or set-group-id bit.
 
-    ``mkdir`` needs no answer: the kernel leaves these bits out of its mode.
+    ``mkdir`` needs no rule: the kernel drops these bits from its mode.
     """
     eperm = ERRNO | errno.EPERM
     for numbers, flags_at, mode_at in _OPENING:
@@ -196,11 +196,11 @@ def _refuse_set_id(main: Assembly, column: int) -> None:
 
 
 def program(arch: str, *, unix_sockets: bool) -> bytes:
-    """The program for one kind of machine; raises KeyError for one we have no numbers for.
+    """Build the filter for an architecture; raises KeyError if its syscall numbers are unknown.
 
-    ``unix_sockets``: whether such sockets may be made one by one, which takes somebody who answers
-    what ``announcing`` announces; pairs may in any case.  Either must be of a kind that cannot be
-    sent elsewhere: datagrams can.  A pair of those is announced, and another kind given instead.
+    ``unix_sockets``: whether single Unix sockets may be made, which needs a supervisor for the
+    calls that ``announcing`` reports; pairs always may.  Either must be of a kind that cannot send
+    elsewhere, as datagrams can.  A datagram pair is reported, and another kind given instead.
     """
     audit, column = ARCHES[arch]
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
@@ -257,28 +257,28 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
 
 
 def connect_number(arch: str) -> int:
-    """Which call ``connect`` is."""
+    """The syscall number of ``connect``."""
     return _CONNECT[ARCHES[arch][1]]
 
 
 def socketpair_number(arch: str) -> int:
-    """Which call ``socketpair`` is."""
+    """The syscall number of ``socketpair``."""
     return _SOCKETPAIR[ARCHES[arch][1]]
 
 
 def _announced_pairs(arch: str) -> Assembly:
-    """Every pair of a kind that ``program`` lets pass only because it is announced."""
+    """Match the pairs that ``program`` lets pass only because they are reported."""
     part = Assembly()
     part.only_for(socketpair_number(arch), _connected_types(NOTIFY))
     return part
 
 
 def announcing(arch: str, *, watch: bool) -> bytes:
-    """The program that has ``connect`` and pairs of datagrams announced.
+    """Build the filter that reports ``connect`` and datagram pairs to the supervisor.
 
-    Every attempt to change something as well, if that is watched.
+    ``watch``: also every attempt to change something.
 
-    What the other program refuses is refused without an announcement.
+    What the other filter refuses is refused without a report.
     """
     if watch:
         from handrail.sandbox.syscalls import mutating_calls  # only for those who ask

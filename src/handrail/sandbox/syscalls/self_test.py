@@ -1,8 +1,8 @@
-"""``python -I -S rehearsal.py BWRAP``: whether connections can be made for contained commands.
+"""``python -I -S self_test.py BWRAP``: check that connections can be made for sandboxed commands.
 
-It takes a kernel that announces calls, no other listener around us, and the right to look into
-processes of a namespace of ours.  Rather than ask for each, a command in a sandbox connects to
-itself once; the exit code says how that went.  A program of its own, for it has to fork.
+It takes a kernel with user notifications, no other listener around us, and the right to inspect
+processes of a namespace of ours.  Instead of testing each, a sandboxed command connects to itself
+once; the exit code tells the result.  A separate program, because it has to fork.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNDECIDED = 75
 
 
 def main(bwrap: str) -> int:
-    """0: they can; UNDECIDED: ask again."""
+    """0: it works; UNDECIDED: try again."""
     import platform
     import select
 
@@ -45,7 +45,7 @@ def main(bwrap: str) -> int:
 
 
 if __name__ == "__main__":
-    # Searched for the package alone, and last: nothing that lies beside it is ever imported.
+    # The package's directory comes last in sys.path: no file beside it shadows a module.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.append(os.path.dirname(package))
     __import__("handrail")

@@ -1,18 +1,15 @@
-"""Pairs of datagram sockets for a command, which could misuse real ones.
+"""Make socket pairs for a sandboxed command that asks for datagram pairs.
 
-Half of such a pair can send to any Unix socket of the host by its path, without a ``connect`` that
-could be looked at.  So ``socketpair`` is announced for datagrams, and its caller gets a pair that
-keeps the borders of messages as well but knows no address: SOCK_SEQPACKET, for which the kernel
-ignores the destination of whatever is sent.
+Half of a real datagram pair can send to any Unix socket of the host by its path, without a
+``connect`` that could be checked.  So ``socketpair`` is reported for datagrams, and the caller gets
+a SOCK_SEQPACKET pair: it keeps message borders too, but the kernel ignores any destination address.
 
-A socket belongs to the network namespace of whoever makes it, and tells its holder about the
-interfaces there.  So in a sandbox with a network of its own the pairs are made by a small program
-that has joined it (``socketpair_program.py``); it is started with the first one and lives as long
-as this.
+A socket belongs to the network namespace it was made in, and reveals the interfaces there.  So for
+a sandbox with its own network the pairs are made by a small program that has joined it
+(``socketpair_program.py``); it starts with the first pair and lives as long as this object.
 
-The descriptors are put into the caller's table by the kernel and their numbers written into its
-memory.  A server that dies between these leaves the caller with a spare descriptor or two; the
-next server begins anew.
+The kernel puts the fds into the caller's table, and their numbers are written into its memory.  If
+a server dies in between, the caller has one or two spare fds; the next server starts again.
 """
 
 from __future__ import annotations
@@ -32,19 +29,19 @@ _KIND = 0xF
 _NUMBERS = 8  # bytes: two int
 _SECONDS = 10.0
 _ENV = {"PATH": "/usr/bin:/bin"}
-#: As in ``socketpair_program.py``, which is a program of its own.
+#: As in ``socketpair_program.py``, which does not import this package.
 _BLOCKING, _NON_BLOCKING = b"b", b"n"
 
 
 class SocketPairs:
-    """What makes the pairs of one sandbox."""
+    """Makes the socket pairs of one sandbox."""
 
     def __init__(self) -> None:
         self._line: socket.socket | None = None
         self._maker = 0
 
     def make(self, listener: int, notice: notify.Notification) -> int:
-        """Give a caller its pair; the error it is told, or 0."""
+        """Give the caller its pair; return the errno for it, or 0."""
         family, kind, protocol = (argument & 0xFFFFFFFF for argument in notice.arguments[:3])
         if family != socket.AF_UNIX:
             return errno.EPERM
@@ -66,8 +63,8 @@ class SocketPairs:
         protocol: int,
     ) -> None:
         place = notice.arguments[3]
-        # Opened before it is asked whether the caller is still there: what is written later goes
-        # into its memory, whoever has its number by then.
+        # Opened before checking that the caller still waits: later writes then go to that process's
+        # memory, even if its pid is reused.
         memory = os.open(f"/proc/{notice.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         closing.callback(os.close, memory)
         network = os.open(f"/proc/{notice.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -76,7 +73,7 @@ class SocketPairs:
         apart = not shares_our_network(notice.pid)
         if not notify.still_waits(listener, notice):
             raise ProcessLookupError(errno.ESRCH, "it has gone")
-        _write(memory, place, _read(memory, place))  # before anything is given that it cannot find
+        _write(memory, place, _read(memory, place))  # fail before any fd is given away
         if protocol not in (0, socket.AF_UNIX):
             raise OSError(errno.EPROTONOSUPPORT, "no such protocol")
         blocking = not kind & socket.SOCK_NONBLOCK
@@ -91,7 +88,7 @@ class SocketPairs:
         _write(memory, place, b"".join(n.to_bytes(4, sys.byteorder) for n in numbers))
 
     def _fetch(self, network: int, blocking: bool) -> list[int]:
-        """A pair of the caller's network namespace."""
+        """Get a pair made in the caller's network namespace."""
         if self._line is None:
             self._start(network)
         line = self._line
@@ -115,7 +112,7 @@ class SocketPairs:
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
             ]
-            # High numbers first: 3 and 4 may be what is to be copied.
+            # Move both fds above 4 first: they may be 3 or 4, which dup2 would overwrite.
             with os.fdopen(_high(theirs.fileno()), "rb") as line, os.fdopen(_high(network)) as net:
                 actions += [
                     (os.POSIX_SPAWN_DUP2, line.fileno(), 3),
@@ -131,9 +128,9 @@ class SocketPairs:
         self._line = ours
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """End the program that makes the pairs."""
         if self._line is not None:
-            # Which ends the program, also when a forked child has a copy of the line.
+            # This ends the program even if a forked child has a copy of the socket.
             self._line.shutdown(socket.SHUT_RDWR)
             self._line.close()
             self._line = None
@@ -154,12 +151,12 @@ def _high(fd: int) -> int:
 
 
 def _check_room(pid: int) -> None:
-    """What was given cannot be taken back, so a second that does not fit must not be begun."""
+    """Raise EMFILE unless two fds fit: a first one could not be taken back."""
     try:
         most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
         used = sum(int(number) < most for number in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
-        return  # it lets nobody look; then the kernel says it
+        return  # /proc/PID/fd is unreadable; the kernel will report EMFILE
     if most != resource.RLIM_INFINITY and most - used < 2:
         raise OSError(errno.EMFILE, "too many open files")
 

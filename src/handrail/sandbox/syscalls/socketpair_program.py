@@ -1,8 +1,8 @@
-"""Make socket pairs in a network namespace: ``python -I -S -B pair_maker.py LINE NETWORK``.
+"""Make socket pairs in a network namespace: ``python -I -S -B socketpair_program.py FD NETWORK``.
 
-Joins the namespace that descriptor NETWORK is, and answers each byte that comes by the socket LINE
-with two halves of a new pair.  A program of its own, because only a process with a single thread
-may join the user namespace in which an ordinary user has the right to it.  Standard library only.
+Joins the namespace of fd NETWORK, and answers each byte from the socket FD with both halves of a
+new pair.  A separate program, because only a process with a single thread may join the user
+namespace in which an ordinary user has the right to it.  Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None)
 
 
 def _joined(network: int) -> bool:
-    # Nobody in there is to look into this process, whose number a socket's other end can ask for.
+    # SO_PEERCRED tells sandboxed processes our pid: they must not be able to ptrace us.
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if _libc.setns(network, _NEW_NETWORK) == 0:
         return True
@@ -32,7 +32,7 @@ def _joined(network: int) -> bool:
 
 
 def main(line: int, network: int) -> int:
-    """Answer until nobody asks any more."""
+    """Answer requests until the socket is closed."""
     if not _joined(network):
         return 1
     asking = _socket.socket(fileno=line)

@@ -1,18 +1,17 @@
-"""Who answers the calls that a contained command has announced.
+"""The supervisor thread: answers the seccomp notifications of one sandbox.
 
-One thread a sandbox, started when there is something to answer: most commands connect to nothing
-and never have one.  ``connect`` is carried out (``connect.py``), and so are pairs of datagram
-sockets (``socketpair.py``); where attempts are watched as well, the other calls are let go on at
-once and then thought about (``denial_recorder.py``).  A connection
-whose caller can wait has a thread of its own, so that it holds up nobody.
+It starts with the first notification; most commands connect to nothing and never have one.  It
+makes ``connect`` calls (``connect.py``) and datagram socket pairs (``socketpair.py``) itself.  If
+attempts are recorded, it lets other calls go on at once and judges them afterwards
+(``denial_recorder.py``).  A ``connect`` that may block runs in a thread of its own.
 
-A signal interrupts a caller that waits, as ever.  What was begun for it goes on; should it come
-back with the same socket, as the kernel has it do for most signals, it is told what became of
-that, and nothing is begun twice.
+A signal interrupts a waiting caller as usual, while the connection attempt goes on.  If the caller
+retries with the same socket, as the kernel makes it do for most signals, it gets the result of that
+attempt, and none is made twice.
 
-The listener is also held by the keeper: while no server is there a call waits, as output does in a
-full pipe.  What a server had taken and not answered when it died is in a ledger that the keeper
-holds too (``pending_calls.py``), and the next server takes it up.
+The keeper holds the listener too: without a server a call waits, like output in a full pipe.  Calls
+that a server had taken and not answered when it died are in a ledger that the keeper holds as well
+(``pending_calls.py``); the next server answers them.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 from handrail.sandbox.syscalls.pending_calls import MOST_CALLS, PendingCalls
 from handrail.sandbox.syscalls.socketpair import SocketPairs
 
-#: Different denials that are noted of one command.
+#: Limit of distinct denials recorded for one command.
 MOST_RECORDS = 256
-#: How often it is looked whether a signal waits for a caller that waits.
+#: Interval for checking whether a waiting caller has a pending signal.
 _SIGNAL_MS = 20
-#: How often somebody who waits for a turn looks whether it still has to.
+#: Interval at which a call that waits for its turn checks whether we are being stopped.
 _LOOK_SECONDS = 0.2
-#: How long the end of a sandbox waits for what was last seen in it.
+#: How long the end of a sandbox waits for its last notifications.
 _LAST_SECONDS = 1.0
-#: What a second try is told of the first.
+#: Result of a repeated ``connect`` -> the result of the first one.
 _DONE_BEFORE = {errno.EISCONN: 0, errno.EALREADY: errno.EINPROGRESS}
-#: What an address outside gets where there is no way out.
+#: What ``connect`` returns for outside addresses if there is no network.
 _NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
-class _Errand:
-    """One connection under way, and who waits for it."""
+class _Attempt:
+    """One ``connect`` in progress, and the notification that waits for it."""
 
     __slots__ = ("again", "call", "notice", "slot")
 
@@ -56,11 +55,11 @@ class _Errand:
         self.call = call
         self.notice = notice
         self.slot = slot
-        self.again = again  # it may have been done already, by somebody who could not say so
+        self.again = again  # a previous server may have done it without answering
 
 
 class Supervisor:
-    """Answers one listener until nobody is left who could call."""
+    """Answers one listener until no process is left that could make a call."""
 
     def __init__(
         self,
@@ -68,59 +67,59 @@ class Supervisor:
         ledger: PendingCalls | None = None,
         watcher: DenialRecorder | None = None,
     ) -> None:
-        """Takes the listener and the ledger."""
+        """Owns the listener and the ledger."""
         self._listener = listener
         self._ledger = ledger
         self._watcher = watcher
-        # Not the end of a pipe: a forked child would hold it open.
+        # Not a pipe: a forked child would keep its write end open.
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._stopped = False
         self._found: dict[Denial, None] = {}
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(MOST_CALLS)
-        #: Of the descriptors: our owner, our thread, and every errand with one.
+        #: Users of the fds: our owner, our thread, and each call with a thread of its own.
         self._users = 2
-        self._errands: dict[int, _Errand] = {}  # by socket
-        #: By socket: what a caller was to be told when a signal interrupted it.
+        self._attempts: dict[int, _Attempt] = {}  # by socket inode
+        #: By socket inode: the result for a caller that a signal has interrupted.
         self._undelivered: dict[int, int] = {}
         self._connect = seccomp_filter.connect_number(platform.machine())
         self._socketpair = seccomp_filter.socketpair_number(platform.machine())
         self._connections = ConnectCalls()
         self._pairs = SocketPairs()
-        self._thread = threading.Thread(target=self._run, name="handrail-attendant", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="handrail-supervisor", daemon=True)
         self._thread.start()
 
     @property
     def ledger_fd(self) -> int:
-        """Of what is being answered; -1: nobody keeps it."""
+        """The fd of the ledger; -1: none."""
         return -1 if self._ledger is None else self._ledger.fd
 
     @property
     def denials(self) -> list[Denial]:
-        """What was noted so far."""
+        """What was recorded so far."""
         return list(self._found)
 
     def close(self) -> None:
-        """Stop, and wait until that has happened; who calls then waits for the next attendant."""
+        """Stop the thread and wait for it; later calls wait for the next supervisor."""
         if not self._stopped:
             self._stopped = True
             os.eventfd_write(self._stop, 1)
             self._thread.join(_LAST_SECONDS)
-            self._let_go()
+            self._release()
 
     # --- taking calls -----------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             if self._ledger is not None:
-                self._take_up(self._ledger)
-            self._attend()
+                self._answer_pending(self._ledger)
+            self._serve()
         finally:
             self._connections.close()
             self._pairs.close()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self._users -= 1
             last = self._users == 0
@@ -130,21 +129,21 @@ class Supervisor:
             if self._ledger is not None:
                 self._ledger.close()
 
-    def _take_up(self, ledger: PendingCalls) -> None:
-        """What an attendant before us has left unanswered."""
+    def _answer_pending(self, ledger: PendingCalls) -> None:
+        """Answer what a previous supervisor has left unanswered."""
         for slot, notice in ledger.left():
-            self._carry_out(notice, slot, again=True)
+            self._execute(notice, slot, again=True)
         lost = ledger.lost()
         if lost is not None and notify.still_waits(self._listener, lost):
-            notify.answer(self._listener, lost, errno.ECONNABORTED)  # what it wanted is not known
+            notify.answer(self._listener, lost, errno.ECONNABORTED)  # its arguments are lost
 
-    def _attend(self) -> None:
+    def _serve(self) -> None:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
         while True:
-            events = dict(poll.poll(_SIGNAL_MS if self._errands else None))
-            self._heed_signals()
+            events = dict(poll.poll(_SIGNAL_MS if self._attempts else None))
+            self._interrupt_callers()
             if not events:
                 continue
             if self._stop in events or not events.get(self._listener, 0) & select.POLLIN:
@@ -156,7 +155,7 @@ class Supervisor:
                 fault_points.point("call.taken")
             if notice.call in (self._connect, self._socketpair):
                 slot = -1 if self._ledger is None else self._ledger.enter(notice)
-                self._carry_out(notice, slot)
+                self._execute(notice, slot)
             elif self._watcher is None:
                 notify.go_on(self._listener, notice)
             else:
@@ -164,7 +163,7 @@ class Supervisor:
 
     # --- carrying them out ------------------------------------------------------------------
 
-    def _carry_out(self, notice: notify.Notification, slot: int, *, again: bool = False) -> None:
+    def _execute(self, notice: notify.Notification, slot: int, *, again: bool = False) -> None:
         if fault_points.armed:
             fault_points.point("call.entered")
         if not notify.still_waits(self._listener, notice):
@@ -181,36 +180,36 @@ class Supervisor:
                 self._note(Denial("network", "connect", path, "notify", certain=True))
             self._answer(notice, slot, error.errno or errno.EINVAL)
             return
-        # Only now is it sure that all this was the caller's: its number may have become another's.
+        # Only now it is certain that the data was the caller's: its pid may have been reused.
         if not notify.still_waits(self._listener, notice):
             self._strike(slot)
             call.close()
             return
-        if self._comes_back(call, notice, slot):
+        if self._is_retry(call, notice, slot):
             call.close()
             return
-        errand = _Errand(call, notice, slot, again)
+        attempt = _Attempt(call, notice, slot, again)
         if not call.waits:
-            self._run_errand(errand)
+            self._run_attempt(attempt)
             return
         while not self._turns.acquire(timeout=_LOOK_SECONDS):
             if self._stopped:
                 call.close()
-                return  # whoever follows us finds it in the ledger
+                return  # the next supervisor finds it in the ledger
         with self._lock:
             self._users += 1
-            self._errands[call.identity] = errand
-        threading.Thread(target=self._run_alone, args=(errand,), daemon=True).start()
+            self._attempts[call.identity] = attempt
+        threading.Thread(target=self._run_alone, args=(attempt,), daemon=True).start()
 
-    def _comes_back(self, call: ConnectCall, notice: notify.Notification, slot: int) -> bool:
-        """Whether this is a caller that a signal has interrupted; it is told what became of it."""
+    def _is_retry(self, call: ConnectCall, notice: notify.Notification, slot: int) -> bool:
+        """Whether a caller retries after a signal; it gets the result of the first attempt."""
         with self._lock:
-            errand = self._errands.get(call.identity)
-            if errand is not None:
-                if notify.still_waits(self._listener, errand.notice):
-                    return False  # somebody else, with the same socket
-                self._strike(errand.slot)
-                errand.notice, errand.slot = notice, slot
+            attempt = self._attempts.get(call.identity)
+            if attempt is not None:
+                if notify.still_waits(self._listener, attempt.notice):
+                    return False  # another caller, with the same socket
+                self._strike(attempt.slot)
+                attempt.notice, attempt.slot = notice, slot
                 return True
             error = self._undelivered.pop(call.identity, None)
         if error is None:
@@ -218,41 +217,41 @@ class Supervisor:
         self._answer(notice, slot, error)
         return True
 
-    def _heed_signals(self) -> None:
+    def _interrupt_callers(self) -> None:
         with self._lock:
-            waiting = list(self._errands.values())
-            for errand in waiting:
-                if notify.has_signal(errand.notice.pid):
-                    notify.answer(self._listener, errand.notice, notify.INTERRUPTED)
+            waiting = list(self._attempts.values())
+            for attempt in waiting:
+                if notify.has_signal(attempt.notice.pid):
+                    notify.answer(self._listener, attempt.notice, notify.INTERRUPTED)
 
-    def _run_alone(self, errand: _Errand) -> None:
+    def _run_alone(self, attempt: _Attempt) -> None:
         try:
-            self._run_errand(errand)
+            self._run_attempt(attempt)
         finally:
             self._turns.release()
-            self._let_go()
+            self._release()
 
-    def _run_errand(self, errand: _Errand) -> None:
-        error = errand.call.make()
-        if errand.again:
+    def _run_attempt(self, attempt: _Attempt) -> None:
+        error = attempt.call.make()
+        if attempt.again:
             error = _DONE_BEFORE.get(error, error)
-        identity = errand.call.identity
+        identity = attempt.call.identity
         with self._lock:
-            if self._errands.get(identity) is errand:
-                del self._errands[identity]
-            if not self._answer(errand.notice, errand.slot, error):
+            if self._attempts.get(identity) is attempt:
+                del self._attempts[identity]
+            if not self._answer(attempt.notice, attempt.slot, error):
                 if error in (0, errno.EINPROGRESS):
                     self._undelivered[identity] = error
                     if len(self._undelivered) > MOST_CALLS:
                         del self._undelivered[next(iter(self._undelivered))]
                 return
-        if error in _NO_WAY and not shares_our_network(errand.notice.pid):
-            text = mutating_calls.address_text(errand.call.address)
+        if error in _NO_WAY and not shares_our_network(attempt.notice.pid):
+            text = mutating_calls.address_text(attempt.call.address)
             if text is not None:
                 self._note(Denial("network", "connect", text, "notify", certain=True))
 
     def _answer(self, notice: notify.Notification, slot: int, error: int) -> bool:
-        """Whether the caller was there to hear it."""
+        """Answer the caller; False if it has gone."""
         if fault_points.armed:
             fault_points.point("call.made")
         heard = notify.answer(self._listener, notice, error)

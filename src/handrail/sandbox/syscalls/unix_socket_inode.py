@@ -1,8 +1,8 @@
-"""Which inode of a file system a Unix socket is bound to: asked of the kernel, not of its name.
+"""Which inode a Unix socket is bound to, according to the kernel, not to its path.
 
-Where the socket's network namespace is one of ours (a sandbox without network), the kernel opens
-the inode for us.  In the host's that takes a privilege; there its socket statistics tell the
-numbers, which everybody may ask for.
+If the socket's network namespace is ours (a sandbox without network), the kernel opens the inode
+for us.  In the host's that takes a privilege; there the socket statistics, which need none, give
+the inode number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANY_STATE = _ANY_COOKIE = 0xFFFFFFFF
 
 
 def is_bound_to(sock: socket.socket, inode: os.stat_result) -> bool:
-    """Whether a socket that we have is bound there."""
+    """Whether this socket is bound to that inode."""
     try:
         fd = fcntl.ioctl(sock.fileno(), _SIOCUNIXFILE, 0)
     except PermissionError:
@@ -38,9 +38,9 @@ def is_bound_to(sock: socket.socket, inode: os.stat_result) -> bool:
 
 
 def _by_statistics(number: int, inode: os.stat_result) -> bool:
-    """The same for a socket of our own network namespace, by its number.
+    """Like `is_bound_to`, by the inode number of a socket in our own network namespace.
 
-    The kernel tells 32 bits of an inode: where there are more, nothing is known.
+    The kernel reports 32 bits of the inode; for larger numbers the answer is no.
     """
     if inode.st_ino >> 32:
         return False
