@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import uvloop
-from transport_kit import Run
+
+from tests.transport.transport_kit import Run
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from transport_kit import WAIT, Recorder, Run, client_frame, listening, ok, raw_peer
-
 from handrail.transport import unix_socket
 from handrail.transport.frames import PING, PONG, TEXT
 from handrail.transport.memory import memory_pair
 from handrail.transport.websocket import connect
+from tests.transport.transport_kit import WAIT, Recorder, Run, client_frame, listening, ok, raw_peer
 
 
 class Marks:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from transport_kit import WAIT, Run
 
 from handrail.transport.connection_limits import Admission, ListenLimits
+from tests.transport.transport_kit import WAIT, Run
 
 
 class Peer:

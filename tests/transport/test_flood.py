@@ -8,10 +8,9 @@ import itertools
 import socket
 import threading
 
-from transport_kit import WAIT, Recorder, Run, echo, listening
-
 from handrail.transport.http_head import HttpRequest
 from handrail.transport.websocket import connect
+from tests.transport.transport_kit import WAIT, Recorder, Run, echo, listening
 
 
 def half_route(request: HttpRequest) -> Recorder:

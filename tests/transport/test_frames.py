@@ -9,7 +9,6 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transport_kit import client_frame
 
 from handrail.transport.base import MESSAGE_LIMIT
 from handrail.transport.frames import (
@@ -30,6 +29,7 @@ from handrail.transport.frames import (
     masked_frame,
 )
 from handrail.transport.masking import apply_mask
+from tests.transport.transport_kit import client_frame
 
 
 def pull(decoder: FrameDecoder) -> list[Event]:

@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transport_kit import KEY, UPGRADE
 
 from handrail.transport.http_head import (
     HEAD_LIMIT,
@@ -26,6 +25,7 @@ from handrail.transport.websocket_upgrade import (
     request_head,
     response_problem,
 )
+from tests.transport.transport_kit import KEY, UPGRADE
 
 
 def read(data: bytes, cuts: tuple[int, ...] = ()) -> tuple[HttpRequest | int | None, bytes]:

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_client import STRANGER, LocalClient
-from transport_kit import WAIT, Recorder, Run
 
 from handrail import listeners
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import WebSocketListener, listen
+from tests.transport.local_client import STRANGER, LocalClient
+from tests.transport.transport_kit import WAIT, Recorder, Run
 
 READY = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -109,7 +109,7 @@ import asyncio, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 subprocess.run(["ip", "addr", "add", "192.0.2.7/32", "dev", "lo"], check=True)
-from local_client import STRANGER, LocalClient
+from tests.transport.local_client import STRANGER, LocalClient
 from handrail.transport.http_head import HttpResponse
 from handrail.transport.websocket import listen
 TEXT = "GET /readyz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"

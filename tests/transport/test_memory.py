@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from transport_kit import Recorder, Run, echo
 
 from handrail.transport.base import HIGH_WATER
 from handrail.transport.memory import memory_pair
+from tests.transport.transport_kit import Recorder, Run, echo
 
 
 def test_messages_arrive_in_order_and_not_at_once(run: Run) -> None:

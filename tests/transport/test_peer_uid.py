@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from local_client import STRANGER, LocalClient
 
 from handrail.transport import peer_uid
 from handrail.transport.peer_uid import PeerUids, UnknownOwner, is_loopback
+from tests.transport.local_client import STRANGER, LocalClient
 
 USERS = [0, STRANGER, 65_534] if os.getuid() == 0 else [os.getuid()]
 WAYS = [

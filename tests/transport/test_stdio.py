@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transport_kit import WAIT, Recorder, Run, echo
 
 from handrail.transport.base import HIGH_WATER
 from handrail.transport.stdio import open_stdio
+from tests.transport.transport_kit import WAIT, Recorder, Run, echo
 
 
 class Pipes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from transport_kit import Recorder, Run
 
 from handrail.transport.line_framing import LineConnection
+from tests.transport.transport_kit import Recorder, Run
 
 
 class HandTransport(asyncio.Transport):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transport_kit import UPGRADE, WAIT, RawPeer, Recorder, Run, client_frame, echo, ok
 from websockets.asyncio.client import unix_connect as their_unix_connect
 
 from handrail import private_places
@@ -25,6 +24,16 @@ from handrail.transport.base import MESSAGE_LIMIT
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.unix_socket import PeerCredentials, UnixListener, connect, listen
 from handrail.transport.websocket import ListenLimits
+from tests.transport.transport_kit import (
+    UPGRADE,
+    WAIT,
+    RawPeer,
+    Recorder,
+    Run,
+    client_frame,
+    echo,
+    ok,
+)
 
 
 @asynccontextmanager

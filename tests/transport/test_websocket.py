@@ -13,7 +13,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from transport_kit import (
+from websockets.asyncio.client import connect as their_connect
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as their_serve
+from websockets.exceptions import ConnectionClosed
+
+from handrail.errors import ConnectionLost, TransportError, UsageError
+from handrail.transport.base import MESSAGE_LIMIT
+from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.websocket import ConnectionLimits, HandshakeError, connect, listen
+from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,
     RawPeer,
@@ -26,15 +35,6 @@ from transport_kit import (
     raw_peer,
     scripted,
 )
-from websockets.asyncio.client import connect as their_connect
-from websockets.asyncio.server import ServerConnection
-from websockets.asyncio.server import serve as their_serve
-from websockets.exceptions import ConnectionClosed
-
-from handrail.errors import ConnectionLost, TransportError, UsageError
-from handrail.transport.base import MESSAGE_LIMIT
-from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.websocket import ConnectionLimits, HandshakeError, connect, listen
 
 
 def test_ours_with_ours(run: Run) -> None:

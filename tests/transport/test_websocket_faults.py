@@ -12,7 +12,14 @@ import time
 import tracemalloc
 
 import pytest
-from transport_kit import (
+from websockets.asyncio.client import connect as their_connect
+from websockets.exceptions import ConnectionClosed
+
+from handrail.transport.base import HIGH_WATER, MESSAGE_LIMIT
+from handrail.transport.frames import BINARY, CLOSE, PING, PONG, TEXT
+from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.websocket import ConnectionLimits, connect
+from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,
     RawPeer,
@@ -25,13 +32,6 @@ from transport_kit import (
     ok,
     raw_peer,
 )
-from websockets.asyncio.client import connect as their_connect
-from websockets.exceptions import ConnectionClosed
-
-from handrail.transport.base import HIGH_WATER, MESSAGE_LIMIT
-from handrail.transport.frames import BINARY, CLOSE, PING, PONG, TEXT
-from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.websocket import ConnectionLimits, connect
 
 
 async def expect_close(peer: RawPeer, code: int) -> str:

@@ -27,7 +27,7 @@ SCRIPT = """
 import os, subprocess, sys, tempfile
 from pathlib import Path
 from tests.sandbox.runs import holding, spawn
-from tests.sandbox.test_apart import profile
+from tests.sandbox.bwrap.test_private_mounts_stub import profile
 place, ws = Path(sys.argv[1]) / "later", Path(sys.argv[1]) / "ws"
 place.mkdir(); ws.mkdir(); os.mkfifo(ws / "go"); os.mkfifo(ws / "ready")
 script = "echo > ready; read x < go; echo x > ../later/made && echo wrote"

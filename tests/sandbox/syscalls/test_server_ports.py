@@ -76,7 +76,7 @@ def test_what_the_kernel_does_not_say_is_ours(port: int, monkeypatch: pytest.Mon
 _NETWORK = """
 import json, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from tests.sandbox.test_own_door import v4, v6
+from tests.sandbox.syscalls.test_server_ports import v4, v6
 from handrail import listeners
 from handrail.sandbox.syscalls.server_ports import is_ours
 ip = lambda *words: subprocess.run(["ip", *words], check=True)
