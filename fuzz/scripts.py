@@ -172,6 +172,46 @@ class Scripts:
             f"busybox {line}", f"setsid {line}",
             f"[[ a && {inner} ]]", f"(( 1 )) && {inner}", f"echo ${{#u}} ${{u%%a}}; {inner}",
             f"echo {{a,b}} | {inner}",
+            *self._with_values(inner, line, quoted),
+        )  # fmt: skip
+
+    def _with_values(self, inner: str, line: str, quoted: str) -> tuple[str, ...]:
+        """Values in program texts, lists that are read, arrays, and what is written and run."""
+        name, value = self._name(), self._pick("zap", "za", "z", "q", "e", "system", "")
+        lists = self._pick("grep zap f", "cat f", "ls | cat f", "head f", "ls | grep -e zap f")
+        stream = self._pick("//dev/stdin", "/dev/./stdin", "/dev/fd/0", "/usr/../dev/stdin")
+        place, base = self._pick("/dev stdin", "/dev/fd 0", "/proc/self/fd 0").split()
+        hidden = self._pick(". -exec zap ;", "-exec", "zap", "a b", "-x")
+        return (
+            f'Z={value}; bash -c "$Z x"', f'Z={value}; bash -c "${{Z}}p x"',
+            f'bash -c "{value}$u x"',
+            f"Z={value}; Y=ap; sh <<E\n$Z$Y x\nE", f"sh <<E\nza${{u}}p\n{line}\nE",
+            f'Z={value}; sed "s/one/zap/$Z" a.txt', f'Z="zap/{value}"; sed "s/one/$Z/" a.txt',
+            f'Z={value}; sed "1$Z zap" a.txt', f'sed "1${{u}}{value} zap" a.txt',
+            f'Z={value}; awk "BEGIN{{$Z(\\"zap\\")}}"', f'awk "BEGIN{{{value}${{u}}(\\"zap\\")}}"',
+            f"Z={value}; python3 -c \"import os; os.$Z('zap')\"",
+            f"python3 <<E\nimport os\nos.{value}${{u}}('zap')\nE",
+            f"true '{hidden}'; find $_", f"[[ '{hidden}' =~ .* ]]; find $BASH_REMATCH",
+            f"IFS=_; X='{hidden.replace(' ', '_')}'; find $X", f"X='{hidden}'; find . $X",
+            f"echo '{hidden}' > f; find $({lists})",
+            f"find $({self._pick('dirname', 'basename', 'realpath -m', 'echo')} '{hidden}')",
+            f"mkdir '{hidden}'; find $(ls)", f"touch '{hidden}'; ls | xargs find",
+            f"ls | while read a; do {line}; done",
+            f"echo '{hidden}' | while read a; do find $a; done",
+            f"echo '{hidden}' > f; ls | while read a; do read b < f; find $b; done",
+            f"declare -a m='($({line}))'", f"m=([0]=$({line}))", f"declare -A m=([a]=$({line}))",
+            f"x='a[$({line})]'; m=([x]=1)", f"x='a[$({line})]'; echo ${{m[$x]}}",
+            f"m=(a {name}); ${{m[1]}} x", f'm=(a b); for i in "${{!m[@]}}"; do {line}; done',
+            f"echo $(( $({line}) ))", f"echo $(( $(wc -l < a.txt) + $({line}) ))",
+            f"echo {quoted} > h.sh; echo . ./h.sh > m.sh; sh m.sh", f"echo {quoted} > s; sh s",
+            f"printf {quoted} > s; sh s", f"gzip -c <<< {quoted} > s.gz; gunzip s.gz; sh s",
+            "echo 'import os; os.system(\"zap\")' > re.py; python3 -c 'import json'",
+            f"sh {stream} <<< {quoted}", f"cd {place}; sh {base} <<< {quoted}",
+            f"f=/tmp/zap/bin/{self._pick('zap', 'z*', 'zap.x', 'ZAP')}; sh ${{f%.x}}",
+            f"sh $({self._pick('which', 'command -v', 'type -P', 'realpath')} zap)",
+            f"for f in /tmp/zap/bin/*; do {self._pick('sh', '.', 'bash')} $f; done",
+            f"make -j$({line})", "Z='-wrapper zap'; CFLAGS=$Z make b.o",
+            f"bash -n {quoted}; {inner}",
         )  # fmt: skip
 
     def plain(self) -> str:
@@ -205,4 +245,7 @@ class Scripts:
             "export A=1", "echo a#b # c",
             "mkdir -p d/{a,b}", "case $x in a) echo a;; *) echo b;; esac",
             'f() { echo "$1"; }', "bash -c 'ls | wc -l'",
+            'bash -c "ls $HOME"', f'v=1.2; sed -i "s/a/$v/" {file}', 'n=3; awk "NR==$n" a.txt',
+            'm=(a b); for i in "${!m[@]}"; do echo "${m[$i]}"; done', "make -j$(nproc)",
+            'ls *.c | while read -r g; do gcc -c "$g"; done', "echo 'print(1)' > t.py",
         )  # fmt: skip

@@ -65,6 +65,36 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield work
 
 
+def test_a_patch_cannot_move_it_nor_a_link_uncover_it(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where commands can write, its name is theirs to change; the file stays covered."""
+    place, real = work / "tools", work / "real"
+    place.mkdir()
+    real.write_text((work.parent / "bin" / "zap").read_text())
+    real.chmod(0o755)
+    (place / "zap").symlink_to(real)
+    (work / "t").write_text("./real; sh real; sh moved\n")
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+    move = (
+        "*** Begin Patch\n*** Update File: real\n*** Move to: moved\n@@\n-#!/bin/sh\n+#! /bin/sh\n"
+    )
+
+    async def main() -> None:
+        sandbox = "workspace-write"
+        async with AgentShell(str(work), approver=No(), rules=RULES, sandbox=sandbox) as shell:
+            await shell.exec_command("rm tools/zap; ln -s /bin/true tools/zap")
+            with contextlib.suppress(HandrailError):
+                await shell.call("apply_patch", {"patch": move + "*** End Patch"})
+            await shell.exec_command("sh t")
+            assert not (work / "ran").exists()
+            written = "*** Begin Patch\n*** Add File: new\n+x\n*** End Patch"
+            await shell.call("apply_patch", {"patch": written})
+            assert (work / "new").exists()
+
+    asyncio.run(asyncio.wait_for(main(), 50))
+
+
 def test_no_script_of_an_agent_runs_it(work: Path) -> None:
     async def main() -> None:
         async with AgentShell(str(work), approver=No(), rules=RULES) as shell:

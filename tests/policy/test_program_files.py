@@ -65,6 +65,34 @@ def test_a_link_is_covered_where_it_leads(places: tuple[Path, Path], tmp_path: P
     assert covered(bin_) == {real}
 
 
+def test_a_link_is_covered_where_its_target_is_a_program_beside_it(
+    places: tuple[Path, Path],
+) -> None:
+    bin_, _ = places
+    real = program(bin_ / "zap.real")
+    (bin_ / "zap").symlink_to("zap.real")
+    assert covered(bin_) == {real}
+    (bin_ / "zop").symlink_to("zap.real")
+    assert covered(bin_) == set(), "zop is not forbidden"
+    assert covered(bin_, names=("zap", "zop")) == {real}
+    program(bin_ / "busybox")
+    (bin_ / "vi").symlink_to("busybox")
+    assert covered(bin_, names=("vi",)) == set()
+
+
+def test_hard_links_are_found_beside_its_directory_and_in_the_home(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    bin_, _ = places
+    real = program(bin_ / "zap")
+    links = [tmp_path / "opt" / "q", tmp_path / "home" / "deep" / "q"]
+    for link in links:
+        link.parent.mkdir(parents=True)
+        os.link(real, link)
+    found = covered(bin_, home=str(tmp_path / "home"))
+    assert found == {real, *(str(link) for link in links)}
+
+
 def test_hard_links_and_aliases_are_covered_with_it(places: tuple[Path, Path]) -> None:
     bin_, work = places
     real = program(bin_ / "zap")

@@ -85,3 +85,10 @@ def test_repetition_does_not_explode(word: str) -> None:
 @given(st.lists(st.sampled_from(["sudo", "env", "-c", "bash", "A=1", "--", "x", None, "-u"])))
 def test_any_argv_is_survived(words: list[str | None]) -> None:
     sightings(tuple(words))
+
+
+def test_a_short_script_with_many_readings_is_cut_and_not_followed_for_ever() -> None:
+    script = 'X=z; X="$X"ap; bash -c "$X x"<<<"$X"ap; `ash -c "$X x"<<<'
+    begin = time.process_time()
+    assert sightings(("bash", "-c", script)).cut
+    assert time.process_time() - begin < 5

@@ -66,7 +66,9 @@ class DenyReadFiles:
             if known is intent or known == intent:
                 return helper
         name = f"patch-{secrets.token_hex(4)}"
-        helper = SandboxedFiles(self._executor, name, self._orchestrator.settings.cwd, intent)
+        settings = self._orchestrator.settings
+        cover = self._orchestrator.wall.cover(settings, self._executor)
+        helper = SandboxedFiles(self._executor, name, settings.cwd, intent, cover)
         self._helpers.append((intent, helper))
         if len(self._helpers) > _MOST_HELPERS:
             self._helpers.popleft()  # it ends by itself when it is idle

@@ -17,6 +17,7 @@ from typing import Any
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Executor, SpawnRequest
+from handrail.orchestrator.sandboxed_files import Cover
 from handrail.orchestrator.settings import Settings, denied_entry, writable_roots
 from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_directories
 from handrail.process import env_policy
@@ -35,6 +36,8 @@ class ForbiddenPrograms:
     #: The last intent that was given and what was made of it: executors like to see it again.
     _made: tuple[Mapping[str, object], tuple[str, ...], Mapping[str, object]] | None = None
     _far: tuple[tuple[str, ...], float, tuple[str, ...]] | None = None
+    #: Files covered before, by path: a command that replaces the link to one does not uncover it.
+    _before: tuple[tuple[str, ...], dict[str, tuple[int, int]]] = ((), {})
 
     async def around(
         self, request: SpawnRequest, settings: Settings, executor: Executor, *, local: bool
@@ -54,17 +57,32 @@ class ForbiddenPrograms:
             self._made = given, covered, _denying(given, covered)
         return replace(request, sandbox=self._made[2])
 
+    def cover(self, settings: Settings, executor: Executor) -> Cover:
+        """What does the same for the processes of this machine that read and write files."""
+        return lambda request: self.around(request, settings, executor, local=True)
+
     def _here(
         self, names: tuple[str, ...], request: SpawnRequest, settings: Settings
     ) -> tuple[str, ...]:
         env = env_policy.build(request.env_policy, request.env, os.environ)
-        places = search_directories(env.get("PATH"), env.get("HOME"), request.cwd)
+        # What reads and writes files is started without variables: its PATH is that of commands.
+        path, home = (env.get(name) or os.environ.get(name) for name in ("PATH", "HOME"))
+        places = search_directories(path, home, request.cwd)
         begins = os.fsdecode(request.argv[0])
         # What starts the run is no program that the command has chosen: its shell.
         needed = [begins] if "/" in begins else [os.path.join(place, begins) for place in places]
         needed += [f"{place}/setsid" for place in places] if request.tty else []  # of the sandbox
         roots = writable_roots(settings, os.environ.get("TMPDIR"))
-        return self._files.find(names, places, writable=roots, needed=needed).covered
+        find = self._files.find(names, places, writable=roots, needed=needed, home=home)
+        return self._and_before(names, find.covered)
+
+    def _and_before(self, names: tuple[str, ...], found: tuple[str, ...]) -> tuple[str, ...]:
+        """These files, and those that earlier runs under the same rules covered, if still there."""
+        before = self._before[1] if self._before[0] == names else {}
+        kept = {path: inode for path, inode in before.items() if _inode(path) == inode}
+        now = {path: inode for path in found if (inode := _inode(path)) is not None}
+        self._before = names, {**kept, **now}
+        return tuple(dict.fromkeys((*found, *kept)))
 
     async def _there(
         self, names: tuple[str, ...], request: SpawnRequest, executor: Executor
@@ -92,6 +110,14 @@ class ForbiddenPrograms:
         )
         self._far = names, now, tuple(dict.fromkeys(same))
         return self._far[2]
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 async def _real(executor: Executor, path: str, turn: asyncio.Semaphore) -> str | None:

@@ -22,7 +22,7 @@ from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
-from handrail.orchestrator.sandboxed_files import SandboxedFiles
+from handrail.orchestrator.sandboxed_files import Cover, SandboxedFiles
 from handrail.patch.io_steps import AsyncFiles
 from handrail.patch.plan import Change
 
@@ -69,7 +69,10 @@ async def admit_patch(
     if local and settings.sandbox.restricted:
         free_files = AwaitedNoLinkFiles()
     outside = OutsidePaths(requirement.outside_paths)
-    return PatchWriter(course, attempt, executor, free_files, confine=confine, outside=outside)
+    cover = orchestrator.wall.cover(settings, executor) if local else None
+    return PatchWriter(
+        course, attempt, executor, free_files, confine=confine, outside=outside, cover=cover
+    )
 
 
 class OutsidePaths:
@@ -95,8 +98,10 @@ class PatchWriter:
         *,
         confine: Confine | None = None,
         outside: OutsidePaths | None = None,
+        cover: Cover | None = None,
     ) -> None:
         self._course = course
+        self._cover = cover
         self._executor = executor
         self._free_files = free_files
         self._confine = confine
@@ -176,7 +181,7 @@ class PatchWriter:
             return
         call = self._course.call
         name = f"{call.call_id}-{attempt.number}"
-        self._inside = SandboxedFiles(self._executor, name, call.cwd, sandbox)
+        self._inside = SandboxedFiles(self._executor, name, call.cwd, sandbox, self._cover)
 
     def _files(self, path: str) -> AsyncFiles:
         """The files to reach this path through."""

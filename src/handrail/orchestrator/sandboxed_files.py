@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from handrail import version
@@ -29,14 +29,23 @@ _PROGRAM = (
     " from handrail.patch.file_helper import main; main()"
 )
 
+Cover = Callable[[SpawnRequest], Awaitable[SpawnRequest]]
+
 
 class SandboxedFiles:
     """``AsyncFiles`` of the patch tool, inside a sandbox."""
 
     def __init__(
-        self, executor: Executor, process_id: str, cwd: str, sandbox: Mapping[str, object]
+        self,
+        executor: Executor,
+        process_id: str,
+        cwd: str,
+        sandbox: Mapping[str, object],
+        cover: Cover | None = None,
     ) -> None:
+        """``cover`` adds what the rules hide to the request that starts the helper."""
         self._executor = executor
+        self._cover = cover
         self._process_id = process_id
         self._cwd = cwd
         self._sandbox = sandbox
@@ -108,15 +117,16 @@ class SandboxedFiles:
 
     async def _start(self) -> ExecSession:
         self._started += 1
-        session = await self._executor.spawn(
-            SpawnRequest(
-                f"{self._process_id}-files-{self._started}",
-                (sys.executable, "-I", "-S", "-c", _PROGRAM),
-                self._cwd,
-                {},
-                sandbox=self._sandbox,
-            )
+        request = SpawnRequest(
+            f"{self._process_id}-files-{self._started}",
+            (sys.executable, "-I", "-S", "-c", _PROGRAM),
+            self._cwd,
+            {},
+            sandbox=self._sandbox,
         )
+        if self._cover is not None:
+            request = await self._cover(request)
+        session = await self._executor.spawn(request)
         self._session = session
         self._events = aiter(session.subscribe_output())
         self._unread = self._said = b""

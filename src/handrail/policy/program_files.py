@@ -3,15 +3,17 @@
 A rule like ``prefix_rule(["zap"], decision="forbidden")`` is about a name; a sandbox can cover the
 file that the name leads to, and then no script, however it is written, runs or copies it.  Other
 names of that file (``sudoedit`` of ``sudo``) are covered with it.  A file that is many programs
-(busybox), or for which the name is only a link to another program (``python`` to ``python3.12``),
-is not covered: that would remove programs that are not forbidden.  Names in directories that a
-command can write do not count, else it could uncover a program by giving it more names.
+(busybox), or that a name leads to which is not forbidden (``python3`` beside ``python``, both links
+to ``python3.12``), is left alone: covering it would take programs away that are not forbidden.
+Names in directories that a command can write do not count, else it could uncover a program by
+giving it more names.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +25,8 @@ _MOST_ENTRIES = 20_000
 
 #: A file with this many other names is many programs, and so is one that is ``sh`` as well.
 _MANY_NAMES = 16
+#: Files that are many programs even if only one link to them is installed.
+_MULTI_CALL = frozenset({"busybox", "toybox", "coreutils", "toolbox"})
 
 _Inode = tuple[int, int]
 
@@ -62,11 +66,13 @@ class ProgramFiles:
         writable: Sequence[str] = (),
         needed: Iterable[str] = (),
         also: Sequence[str] = (),
+        home: str | None = None,
     ) -> Found:
         """The files these names lead to.  ``needed`` are programs that the run itself starts with.
 
         ``writable``: directories that commands may write in, with everything below.  ``also``:
-        further names that are forbidden as a whole.
+        further names that are forbidden as a whole.  ``home``: where hard links are looked for as
+        well.
         """
         roots = tuple(os.path.realpath(root) for root in writable)
         spared = {status[1] for path in needed if (status := _look(path)) is not None}
@@ -83,9 +89,12 @@ class ProgramFiles:
             if _is_many_programs(path, others, forbidden):
                 shared.append((path, min(others)))
                 continue
-            covered[os.path.realpath(path)] = None
+            real = os.path.realpath(path)
+            covered[real] = None
             if links > 1:
-                covered.update(dict.fromkeys(_hard_links(inode, (*directories, *roots))))
+                above = os.path.dirname(os.path.dirname(real))
+                around = (*directories, *roots, above, *((home,) if home else ()))
+                covered.update(dict.fromkeys(_hard_links(inode, links, around)))
         return Found(tuple(covered), tuple(shared))
 
     def _other_names(self, inode: _Inode, directories: Sequence[str]) -> set[str]:
@@ -119,10 +128,13 @@ class ProgramFiles:
 
 
 def _is_many_programs(path: str, others: set[str], forbidden: set[str]) -> bool:
-    """Whether covering a file would remove programs with other names."""
-    if os.path.basename(os.path.realpath(path)) in forbidden:
+    """Whether covering a file would take programs away that have names of their own."""
+    real = os.path.basename(os.path.realpath(path))
+    if real in forbidden:
         return len(others) >= _MANY_NAMES or "sh" in others
-    return bool(others)
+    # The name of the file itself is where the forbidden link leads, and no further program.
+    alias = real not in _MULTI_CALL and os.path.basename(path) != "sh"
+    return bool(others - {real} if alias else others)
 
 
 def _candidates(names: Sequence[str], directories: Sequence[str]) -> Iterator[str]:
@@ -144,19 +156,20 @@ def _look(path: str) -> tuple[int, _Inode] | None:
     return status.st_nlink, (status.st_dev, status.st_ino)
 
 
-def _hard_links(inode: _Inode, places: Iterable[str]) -> Iterator[str]:
-    """Further names of a file in these directories and below them, within a bound."""
-    todo = [os.path.realpath(place) for place in dict.fromkeys(places)]
+def _hard_links(inode: _Inode, count: int, places: Iterable[str]) -> Iterator[str]:
+    """The names of a file: in these directories and below them, as far as that is bounded."""
+    todo = deque(os.path.realpath(place) for place in dict.fromkeys(places))
     seen: set[str] = set()
     left = _MOST_ENTRIES
-    while todo and left > 0:
-        place = todo.pop(0)
+    while todo and left > 0 and count > 0:
+        place = todo.popleft()
         if place in seen:
             continue
         seen.add(place)
         for entry in _entries(place):
             left -= 1
             if entry.inode() == inode[1] and _is(entry.path, inode):
+                count -= 1
                 yield entry.path
             elif entry.is_dir(follow_symlinks=False):
                 todo.append(entry.path)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from handrail.policy.expansions import Variables, positional
-from handrail.policy.lenient_reader import Glimpse, glimpses
+from handrail.policy.lenient_reader import Glimpse, Glimpses, glimpses
 from handrail.policy.programs import (
     ASSIGNMENT,
     CODE_OPTIONS,
@@ -43,7 +43,10 @@ from handrail.policy.rules import Words
 DEPTH_LIMIT = 32
 #: Limit of different commands recorded for one argv.
 SIGHTING_LIMIT = 5000
-#: Limit of words of a program with unknown options that may be its command.
+#: So many texts of scripts are read for one argv: each may have several readings, which are read
+#: again where something is fed to them.
+TEXT_LIMIT = 500
+#: So many words of a program with unknown options may be its command.
 FLAGS_LIMIT = 200
 
 
@@ -64,6 +67,15 @@ class _Search:
 
     seen: dict[Words, bool] = field(default_factory=dict)
     cut: bool = False
+    texts: int = 0
+
+    def read(self, script: str, given: Variables) -> Glimpses:
+        """The commands of a script, as long as the limit is not reached."""
+        self.texts += 1
+        if self.texts > TEXT_LIMIT:
+            self.cut = True
+            return Glimpses((), clear=False)
+        return glimpses(script, given)
 
 
 def sightings(argv: Words) -> Sightings:
@@ -98,14 +110,14 @@ def _look(
         below = replace(command, words=inner)
         clear &= _look(below, variables, depth + 1, search, certain=certain)
     for script, arguments in _scripts(command):
-        found = glimpses(script, {**variables, **positional(arguments)})
+        found = search.read(script, {**variables, **positional(arguments)})
         clear &= found.clear
         search.cut |= found.cut
         for glimpse in found.commands:
             clear &= _look(glimpse, found.variables, depth + 1, search, certain=certain)
     for text in _strings_of_code(command):
-        # A program in another language may pass any of its strings to a shell, or none.
-        for glimpse in glimpses(text).commands:
+        # A program in another language may hand any of its strings to a shell, or none.
+        for glimpse in search.read(text, {}).commands:
             _look(glimpse, {}, depth + 1, search, certain=False)
     return clear
 

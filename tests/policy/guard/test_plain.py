@@ -161,9 +161,61 @@ PLAIN = [
     "ls -d */",
     "sqlite3 db.sqlite 'select 1'",
 ]
+#: Variables in program texts, arrays with keys, loops over lists, texts that are written and run.
+PLAIN_VALUES = [
+    'git log --format=%H -n 3 | while read -r h; do git show --stat "$h"; done',
+    'find . -name "*.c" | while read -r f; do gcc -c "$f"; done',
+    (
+        'find . -name "*.js" -not -path "./node_modules/*" | while read f; do n'
+        'ode --check "$f"; done'
+    ),
+    'VERSION=1.2.3; sed -i "s/^version = .*/version = \\"$VERSION\\"/" pyproject.toml',
+    'old=foo; new=bar; grep -rl "$old" src | xargs sed -i "s/$old/$new/g"',
+    'sed -i "s|@PREFIX@|$PWD|g" Makefile.in',
+    'n=3; awk "NR==$n" file.txt',
+    'col=2; awk "{print \\$$col}" f',
+    "python3 -c \"print('$HOME')\"",
+    "NAME=world; python3 -c \"print('hello $NAME')\"",
+    'python3 - <<EOF\nimport os\nprint("$PWD", os.getcwd())\nEOF',
+    'bash -c "echo $HOME"',
+    'DIR=/tmp/x; bash -c "cd $DIR && ls"',
+    'sh -c "ls -la $HOME | head -3"',
+    'echo "print(1+1)" > t.py && python3 t.py',
+    "echo 'echo hi' > s.sh && bash s.sh",
+    "printf 'print(1)\\nprint(2)\\n' > t.py; python3 t.py",
+    'declare -A count=([x]=0); for k in "${!count[@]}"; do echo "$k: ${count[$k]}"; done',
+    'a=(1 2 3); for i in "${!a[@]}"; do echo "$i=${a[$i]}"; done',
+    'a=(x y z); echo "${a[1]}" "${a[@]:1}" "${a[-1]}"',
+    'make -j"$(nproc)"',
+    "make -j$(nproc) all",
+    'find . -name "*.sh" -exec bash -n {} \\;',
+    "ls *.sh | xargs -n1 bash -n",
+    "echo $(( $(date +%s) - 100 ))",
+    "gdb --version | head -1",
+    "vim --version | head -1",
+    'declare -A m=([a]=1 [b]=2); for k in "${!m[@]}"; do echo "$k=${m[$k]}"; done',
+    "echo \"${PATH//:/$'\\n'}\" | head -2",
+    'python3 <<EOF\nprint("$HOME")\nEOF',
+    'sed -i "s|/old/path|$PWD|g" config.ini',
+    'find src -name \'*.c\' | while read -r f; do gcc -c "$f" -o "${f%.c}.o"; done',
+    "gdb --version",
+    "cat > src/hooks/useAuth.ts <<'E'\nexport const a = 1\nE",
+    'mkdir -p "app/(auth)/[id]"',
+    "npm --prefix web run build",
+    "uv --quiet run pytest",
+    'test -x "$(command -v node)" && node --version',
+    'mv "a - b.txt" c.txt',
+    "git apply fix.patch && make test",
+    "cmake -B build -DCMAKE_C_COMPILER=clang && cmake --build build -- -j4",
+    'export CFLAGS="$CFLAGS -O3"; make',
+    "service nginx status",
+    "curl -s -H 'A: b; c' -d '{\"a\": 1}' 'http://localhost/?a=1&b=2' -o out.json",
+    "sed -i s/a/b/ a.txt && awk '{print $1}' a.txt",
+    'make PREFIX="$HOME/x" install',
+]
 
 
-@pytest.mark.parametrize("script", PLAIN)
+@pytest.mark.parametrize("script", [*PLAIN, *PLAIN_VALUES])
 def test_it_runs_without_a_question(script: str) -> None:
     verdict = decide(["/bin/bash", "-lc", script], FORBIDDEN, Situation(cwd="/w"))
     assert verdict.action is Action.ALLOW, verdict.reason

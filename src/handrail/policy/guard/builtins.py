@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from handrail.policy.guard.words import NAME, Unclear, Word, unknown
+from handrail.policy.guard.values import UNUSUAL_NAME
+from handrail.policy.guard.words import LISTING, MADE, NAME, Unclear, Word, unknown
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
@@ -76,22 +77,23 @@ def _setopt(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     raise Unclear(f"{words[0].value} changes how the script is read")
 
 
-def _name(guard: Guard, word: Word) -> None:
+def _name(guard: Guard, word: Word, source: str = MADE) -> None:
     if word.value is None or not NAME.fullmatch(word.value):
         raise Unclear("a variable has a name that the shell evaluates")
-    guard.assign(word.value, unknown())
+    guard.assign(word.value, unknown(source))
 
 
 def _read(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     """``read`` and ``mapfile``: words behind the options are names of variables."""
     rest = list(words[1:])
+    source = LISTING if command.listed else MADE
     takes = "acCnOsuk" if words[0].value in ("mapfile", "readarray") else "adinNptu"
     while rest:
         word = rest.pop(0)
         if word.value is None:
             raise Unclear(f"{words[0].value} has words that only the run can tell")
         if not word.value.startswith("-") or word.value == "-":
-            _name(guard, word)
+            _name(guard, word, source)
             continue
         letters = word.value[1:]
         if words[0].value != "read" and set(letters) & set("cC"):
@@ -99,9 +101,9 @@ def _read(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         if letters[-1:] and letters[-1] in takes and rest and not set(letters[:-1]) & set(takes):
             value = rest.pop(0)
             if letters[-1] == "a" and words[0].value == "read":
-                _name(guard, value)
+                _name(guard, value, source)
     if words[0].value == "read":
-        guard.assign("REPLY", unknown())
+        guard.assign("REPLY", unknown(source))
     else:
         guard.assign("MAPFILE", unknown())
 
@@ -143,6 +145,13 @@ def _test(guard: Guard, words: Sequence[Word], command: Simple) -> None:
 
 
 def _declare(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    letters = "".join(word.value or "" for word in words[1:] if (word.value or "").startswith("-"))
+    guard.values.changes_case |= bool(set(letters) & set("lu"))
+    for word in command.declared:
+        # bash evaluates a value in parentheses as an array, also if it is quoted.
+        made = word.value is None and not word.prefix and set(letters) & set("aA")
+        if made or word.prefix.startswith("("):
+            raise Unclear(f"{words[0].value} makes the shell evaluate values")
     for word in words[1:]:
         value = word.value
         if value is None:
@@ -156,6 +165,14 @@ def _declare(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         for _, value_word in command.assignments:
             if not value_word.one:
                 guard.require_operand(value_word, str(words[0].value))
+
+
+def _cd(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    for word in words[1:]:
+        guard.files.enter(word)
+        if word.value is None or UNUSUAL_NAME.search(word.value):
+            guard.assign("PWD", word)
+            guard.assign("OLDPWD", word)
 
 
 def _unset(guard: Guard, words: Sequence[Word], command: Simple) -> None:
@@ -212,6 +229,7 @@ BUILTINS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {
     "integer": _setopt,
     "float": _setopt,
     "unset": _unset,
+    **dict.fromkeys(("cd", "pushd"), _cd),
     "let": _let,
     "getopts": _getopts,
     "wait": _wait,

@@ -27,7 +27,8 @@ _MODULES = frozenset({
 })  # fmt: skip
 _FOREIGN_MODULES = frozenset({
     "sh", "plumbum", "pexpect", "ptyprocess", "fabric", "invoke", "paramiko", "dill", "cloudpickle",
-    "joblib", "psutil", "pkg_resources", "setuptools", "IPython", "cffi", "pyperclip", "numexpr",
+    "jinja2", "mako", "joblib", "psutil", "pkg_resources", "setuptools", "IPython", "cffi",
+    "pyperclip", "numexpr",
 })  # fmt: skip
 _NAMES = frozenset({
     "eval", "exec", "compile", "getattr", "setattr", "delattr", "globals", "locals", "vars",
@@ -40,6 +41,7 @@ _NAMES = frozenset({
     "fileConfig", "listen",
     "unpack_archive", "register_unpack_format",
     "register_archive_format", "make_archive", "eval_str", "addaudithook", "set_wakeup_fd",
+    "unsafe_load", "unsafe_load_all", "UnsafeLoader", "Loader", "CLoader", "full_load",
     "putenv", "add_dll_directory", "CDLL", "dlopen", "loads_pickle",
     "read_pickle", "pickle", "marshal", "codecs", "operator", "importlib", "subprocess", "pty",
     "posix", "nt", "ctypes", "runpy", "gc", "inspect", "load_module", "exec_module", "_os",
@@ -53,6 +55,11 @@ _WRITES = frozenset({
 
 def python_writes(text: str) -> bool:
     """Check a Python program; True if it may write files."""
+    return read_python(text)[0]
+
+
+def read_python(text: str) -> tuple[bool, set[str]]:
+    """Check a Python program; whether it may write files, and the modules that it imports."""
     import ast
 
     if len(text) > 100_000:
@@ -62,14 +69,17 @@ def python_writes(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Unclear("a Python text that cannot be parsed") from None
     writes = False
+    modules: set[str] = set()
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+            modules.update(names)
             _check_modules(names)
         elif isinstance(node, ast.ImportFrom):
             _check_modules([node.module or ""])
             names = [alias.name for alias in node.names]
+            modules.update(names, (node.module or "",))
         elif isinstance(node, ast.Attribute):
             names = [node.attr]
         elif isinstance(node, ast.Name):
@@ -79,7 +89,7 @@ def python_writes(text: str) -> bool:
         for name in names:
             _check_name(name)
             writes |= name in _WRITES
-    return writes
+    return writes, {part for name in modules for part in name.split(".")}
 
 
 def _check_modules(names: list[str]) -> None:
@@ -180,7 +190,7 @@ def _sed_substitution(text: str, at: int) -> int:
 
 
 _PERL_DENIED = re.compile(
-    r"system|exec|qx|eval|open|\bdo\b|require|\buse\b|\bno\b|fork|syscall|\bsub\b|pipe|socket|kill"
+    r"system|exec|qx|eval|open|rename|link|\bdo\b|require|\buse\b|\bno\b|fork|syscall|\bsub\b|pipe|socket|kill"
     r"|local|bless|tie|glob|CORE|main|BEGIN|END|INIT|CHECK|format|write|sprintf|pack|__|dump|\bgoto"
     r"|&|`|->|::|[@$%*]\{|\(\?\??\{|<|[A-Z]{4}|\\[xNocu0-9]|ENV|INC|ARGV|\$\^|\$\{"
 )
@@ -199,12 +209,16 @@ _NODE_DENIED = re.compile(
     r"|worker|cluster|\bvm\b|repl\b|\[(?!\d+\]|\]|'[\w-]+'\]|\"[\w-]+\"\])|`|spawn|exec|fork|dlopen|load"
     r"|Reflect|Proxy|apply|call\b|bind|async|Symbol|inspector"
 )
+_NODE_WRITES = re.compile(
+    r"[wW]rite|[aA]ppend|rename|[lL]ink|[cC]opy|cp\b|cpSync|open|mkdir|rm\b|rmSync"
+)
 _NODE_REQUIRE = re.compile(
     r"require\((?!['\"](?:\.{1,2}/[\w./-]+|fs|path|os|util|url|crypto)['\"]\))"
 )
 
 
-def check_node(text: str) -> None:
-    """Check a JavaScript one-liner."""
+def node_writes(text: str) -> bool:
+    """Check a JavaScript one-liner; True if it may write files."""
     if _NODE_DENIED.search(text) or _NODE_REQUIRE.search(text):
         raise Unclear("a JavaScript text that may run something")
+    return bool(_NODE_WRITES.search(text))

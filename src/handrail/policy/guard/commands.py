@@ -9,6 +9,7 @@ from handrail.policy.guard.programs import DECLARATIONS
 from handrail.policy.guard.words import Parts, Word, WordReader, known, unknown
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[(\d+|[A-Za-z_]\w*)\])?\+?=", re.ASCII)
+_KEY = re.compile(r"\[(['\"]?)(\d+|[A-Za-z_]\w*)\1\]=", re.ASCII)
 _REDIRECT = re.compile(r"(\d*)(&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\())", re.ASCII)
 _DELIMITER = re.compile(
     r"[ \t]*(?:'([\w.-]+)'|\"([\w.-]+)\"|\\?([\w.-]+))(?=[ \t\n;&|<>()]|\Z)", re.ASCII
@@ -29,13 +30,19 @@ class Simple:
     assignments: list[tuple[str, Word]] = field(default_factory=list)
     #: The text of a here-document or here-string for it; None: none, or not certain.
     text: str | None = None
-    #: Its piped input comes from commands that list existing things.
+    #: The same as a word, where variables stand in it.
+    body: Word | None = None
+    #: Its stdin comes from other commands, or from a redirection around it.
+    fed: bool = False
+    #: What is piped into it comes from commands that list what is there.
     listed: bool = False
     #: How often its stdin is redirected.
     inputs: int = 0
     #: Files that it reads and writes by redirections.
     reads: list[Word] = field(default_factory=list)
     writes: list[Word] = field(default_factory=list)
+    #: Values of a declaration that are no arrays.
+    declared: list[Word] = field(default_factory=list)
 
     @property
     def name(self) -> str | None:
@@ -102,7 +109,7 @@ class CommandReader(WordReader):
             begin = self.at
             if command.words and command.name in DECLARATIONS:
                 declared: list[tuple[str, Word]] = []
-                if self._assignment(declared):
+                if self._assignment(declared, command.declared):
                     command.words.append(known(declared[0][0]))
                     command.assignments += declared
                     continue
@@ -125,7 +132,7 @@ class CommandReader(WordReader):
         if word.bare and (word.value in CLOSING or word.value in NOT_READ):
             raise self.refuse("a word of the shell in an unusual place", begin)
 
-    def _assignment(self, into: list[tuple[str, Word]]) -> bool:
+    def _assignment(self, into: list[tuple[str, Word]], declared: list[Word] | None = None) -> bool:
         found = _ASSIGNMENT.match(self.text, self.at)
         if not found:
             return False
@@ -139,6 +146,8 @@ class CommandReader(WordReader):
             values = self._array()
         else:
             values = [self.word() or known("")]
+            if declared is not None:
+                declared += values
         for value in values:
             whole = unknown() if found[0].endswith("+=") else value
             self.assign(found[1], whole)
@@ -155,11 +164,22 @@ class CommandReader(WordReader):
                 self.at += 1
                 return values or [known("")]
             if self.peek() == "[":
-                raise self.refuse("an array with keys")
+                values.append(self._keyed())
+                continue
             word = self.word()
             if word is None:
                 raise self.refuse("an array that is not followed")
             values.append(word)
+
+    def _keyed(self) -> Word:
+        """``[key]=value`` in an array; in one with numbers bash evaluates the key."""
+        found = _KEY.match(self.text, self.at)
+        if not found:
+            raise self.refuse("an array with keys")
+        if not found[2].isdigit():
+            self.found.numbers.append(found[2])
+        self.at = found.end()
+        return self.word() or known("")
 
     def no_pending(self) -> None:
         if self.pending:
@@ -170,11 +190,15 @@ class CommandReader(WordReader):
 
     # Redirections and here-documents.
 
-    def _redirects_behind(self) -> None:
+    def _redirects_behind(self, first: int) -> None:
+        """Redirections of a compound command, whose commands begin at ``first``."""
         command = Simple([])
         self.blanks()
         while self.redirect(command):
             self.blanks()
+        if command.inputs:
+            for inner in self.found.commands[first:]:
+                inner.fed = True
         if command.writes:
             self.found.commands.append(command)
 
@@ -201,7 +225,7 @@ class CommandReader(WordReader):
         if found[1] == "0" or (not found[1] and operator.startswith("<")):
             command.inputs += 1
             if operator == "<<<":
-                command.text = target.value
+                command.text, command.body = target.value, target
             elif operator == "<":
                 command.reads.append(target)
         if operator in _WRITES or (operator == ">&" and not descriptor):
@@ -218,7 +242,8 @@ class CommandReader(WordReader):
         command.inputs += stdin
 
         def use(body: Word) -> None:
-            command.text = body.value if stdin else command.text
+            if stdin:
+                command.text, command.body = body.value, body
 
         self.pending.append((found[1] or found[2] or found[3], strip, literal, use))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from handrail.policy.guard import tools
-from handrail.policy.guard.code import check_node, check_perl, python_writes
+from handrail.policy.guard.code import check_perl, node_writes, read_python
 from handrail.policy.guard.programs import INTERPRETERS, Launcher
 from handrail.policy.guard.words import LISTING, MADE, Unclear, Word, known, unknown
 
@@ -147,6 +147,7 @@ def _shell(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     """``bash -c TEXT``, ``bash FILE`` or a text on stdin."""
     name = posixpath.basename(words[0].value or "")
     at, has_text, from_stdin = 1, False, False
+    only_checks = False
     while at < len(words):
         value = words[at].value
         if value is None or not value.startswith(("-", "+")):
@@ -162,21 +163,28 @@ def _shell(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         if not _SHELL_LETTERS.fullmatch(value):
             raise Unclear(f"{name} has an option that is not known: {value}")
         has_text |= "c" in value
+        only_checks = "n" in value if value[0] == "-" else False
         if value.endswith("o"):
             if at >= len(words) or words[at].value not in _SET_NAMES:
                 raise Unclear(f"{name} has an option that is not known: {value}")
             at += 1
     operands = words[at:]
     if has_text:
-        guard.script(_text(operands[:1], name), name)
+        _script(guard, operands[0] if operands else unknown(), name)
     elif operands and not from_stdin:
-        guard.run_file(operands[0], name)
-    elif command.text is not None and command.inputs == 1:
-        guard.script(command.text, name)
+        if not only_checks:
+            guard.run_file(operands[0], name)
+    elif command.body is not None and command.inputs == 1:
+        _script(guard, command.body, name)
     elif command.reads and command.inputs == 1:
         guard.run_file(command.reads[0], name)
     else:
         raise Unclear(f"{name} reads a text that is fed at the run")
+
+
+def _script(guard: Guard, text: Word, shell: str) -> None:
+    """Read the text that a shell is given, at once or when the values in it are known."""
+    guard.require_text(text, shell, lambda one: guard.script(one, shell))
 
 
 def _python(guard: Guard, words: Sequence[Word], command: Simple) -> None:
@@ -196,10 +204,10 @@ def _python(guard: Guard, words: Sequence[Word], command: Simple) -> None:
                 break
             if letter in "cm":
                 given = known(rest) if rest else (words[at] if at < len(words) else unknown())
-                text = _text([given], "python")
                 if letter == "c":
-                    _python_text(guard, text)
+                    _python_text(guard, given)
                     return
+                text = _text([given], "python")
                 _python_module(guard, text, words[at + (not rest) :], command)
                 return
             if letter not in _PYTHON_FLAGS:
@@ -207,8 +215,8 @@ def _python(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     if at < len(words) and words[at].value != "-":
         guard.run_file(words[at], "python")
         return
-    if command.text is not None and command.inputs == 1:
-        _python_text(guard, command.text)
+    if command.body is not None and command.inputs == 1:
+        _python_text(guard, command.body)
         return
     if command.reads and command.inputs == 1 and at >= len(words):
         guard.run_file(command.reads[0], "python")
@@ -216,9 +224,14 @@ def _python(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     raise Unclear("python reads a text that is fed at the run")
 
 
-def _python_text(guard: Guard, text: str) -> None:
-    if python_writes(text):
-        guard.files.writes_anything()
+def _python_text(guard: Guard, text: Word) -> None:
+    def check(text: str) -> None:
+        writes, modules = read_python(text)
+        guard.files.load_modules(modules)
+        if writes:
+            guard.files.writes_anything()
+
+    guard.require_text(text, "python", check)
 
 
 def _python_module(guard: Guard, module: str, rest: Sequence[Word], command: Simple) -> None:
@@ -227,6 +240,7 @@ def _python_module(guard: Guard, module: str, rest: Sequence[Word], command: Sim
     if module in ("pytest", "pip", "tox", "mypy", "coverage"):
         guard.run([known(module), *rest], replace(command, writes=[], assignments=[]))
         return
+    guard.files.load("python")
     guard.files.run_project()
 
 
@@ -238,14 +252,14 @@ def _node(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             guard.run_file(words[at], "node")
             return
         at += 1
-        if value in ("--version", "-v", "--help", "-h"):
-            return
+        if value in ("--version", "-v", "--help", "-h", "--check", "-c"):
+            return  # the last two only parse a file
         if value in ("-e", "-p", "-pe", "--eval", "--print"):
-            check_node(_text(words[at : at + 1], "node"))
+            guard.files.load("node")
+            if node_writes(_text(words[at : at + 1], "node")):
+                guard.files.writes_anything()
             return
-        if not re.fullmatch(
-            r"--(?:check|test|no-warnings|max[-_]old[-_]space[-_]size=\d+)|-c", value
-        ):
+        if not re.fullmatch(r"--(?:test|no-warnings|max[-_]old[-_]space[-_]size=\d+)", value):
             raise Unclear(f"node has an option that is not known: {value}")
         if value == "--test":
             guard.files.run_project()

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Set as AbstractSet
 
+from handrail.policy.guard.programs import LAUNCHERS, VERB_LAUNCHERS
 from handrail.policy.rules import Words
 
 _ORDINARY = frozenset({
@@ -41,12 +42,16 @@ _ORDINARY = frozenset({
     "go",
     "gem", "git", "gh", "make", "pytest", "ruff", "mypy", "black", "eslint", "tsc", "gcc", "g++",
     "cc",
-    "clang", "cmake", "systemctl", "journalctl", "service", "docker", "podman", "kubectl",
+    "clang", "cmake", "systemctl", "journalctl", "docker", "podman", "kubectl",
     "sqlite3",
     # interpreters, whose texts and files are read by other rules
     "bash", "sh", "dash", "zsh", "python", "python3", "node", "perl", "ruby", "awk", "gawk", "mawk",
     "ssh", "eval", "trap", "env", "xargs", "exec", "builtin",
 })  # fmt: skip
+
+_READ = frozenset({*LAUNCHERS, *(name for name, _ in VERB_LAUNCHERS)})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "eval", "xargs"})
+_SPELLED = re.compile(r"[\\'\"`$(){}\[\]@*!]+")
 
 
 def may_launch(words: Words, names: AbstractSet[str]) -> str | None:
@@ -54,8 +59,17 @@ def may_launch(words: Words, names: AbstractSet[str]) -> str | None:
     first = words[0] if words else None
     if not first or posixpath.basename(first) in _ORDINARY:
         return None
+    known = posixpath.basename(first) in _READ
     for word in words[1:]:
         for part in re.split(r"[\s=:;|&,'\"`(){}]+", word or ""):
             if posixpath.basename(part) in names:
                 return posixpath.basename(part)
+        if known:
+            continue  # what it runs is read on its own
+        if word in _SHELLS:
+            return word
+        # What it takes for a script of a shell may spell a name in other ways: ``z\ap``.
+        for part in re.split(r"[\s=;|&,]+", word or ""):
+            if _SPELLED.search(part) and _SPELLED.sub("", posixpath.basename(part)) in names:
+                return _SPELLED.sub("", posixpath.basename(part))
     return None

@@ -52,7 +52,10 @@ OPAQUE = frozenset({
     "toolbox", "distrobox", "xinit", "startx", "visudo", "sudoedit", "anacron", "procmail",
     "formail",
     "mosh", "pssh", "pdsh", "clush", "stunnel", "openvpn", "tcpserver", "xinetd", "nsjail",
-    "minijail0", "landrun", "pgbench", "groff", "troff", "xmllint", "jexec",
+    "minijail0", "landrun", "pgbench", "groff", "troff", "xmllint", "jexec", "editor", "rvim",
+    "rview", "sensible-editor", "select-editor", "scriptlive", "nroff", "pic", "gpic", "json_pp",
+    "prove", "pdb", "ipython", "bpython", "ptpython", "jrunscript", "ssh-copy-id", "scalar",
+    "nodemon", "concurrently", "watchexec", "xelatex", "lualatex", "latexmk", "gs",
 })  # fmt: skip
 
 Check = Callable[[Sequence[Word]], bool]
@@ -71,32 +74,66 @@ def _without(*prefixes: str) -> Check:
 
 
 def _git_lists(words: Sequence[Word]) -> bool:
-    verb = words[1].value if len(words) > 1 else None
-    return verb in ("ls-files", "diff", "rev-parse", "status", "branch") and _without(
-        "--format", "-c", "--src", "--dst", "--line-p"
-    )(words)
+    verb, rest = words[1].value if len(words) > 1 else None, words[2:]
+    if verb == "rev-parse":
+        return all(re.fullmatch(r"--[\w-]+|HEAD|@", word.value or "") for word in rest)
+    if verb in ("diff", "log"):
+        lists = (
+            ("--name-only", "--name-status") if verb == "diff" else ("--format=%H", "--format=%h")
+        )
+        return any(word.value in lists for word in rest) and len(rest) <= 3
+    return verb in ("ls-files", "status", "branch") and _without("--format", "-c")(words)
 
 
-def _names_a_program(words: Sequence[Word]) -> bool:
-    return len(words) == 3 and words[1].value in ("-v", "-p", "-P") and words[2].value is not None
+def _names_files(words: Sequence[Word]) -> bool:
+    """``grep -rl``, ``rg --files``: names of files, and not what is in them."""
+    options = [word.value or "" for word in words[1:]]
+    return any(
+        re.fullmatch(r"-[A-Za-z]*[lL][A-Za-z]*|--files(?:-with(?:out)?-match(?:es)?)?", option)
+        for option in options
+    ) and not any(option.startswith("--label") for option in options)
+
+
+def names_a_program(words: Sequence[Word]) -> bool:
+    """``which X``, ``command -v X``: prints the path of a program."""
+    options = [word.value for word in words[1:-1]]
+    return {
+        "which": not options,
+        "command": options == ["-v"],
+        "type": options in (["-p"], ["-P"]),
+    }.get(words[0].value or "", False) and words[-1].value is not None
 
 
 #: Commands that print existing things: paths, mostly.
 LISTERS: dict[str, Check] = {
     **dict.fromkeys(
-        ("ls", "pwd", "nproc", "whoami", "id", "hostname", "uname", "realpath", "readlink",
-        "mktemp",
-         "which", "dirname", "wc", "rg"), _any,
+        ("ls", "pwd", "nproc", "whoami", "id", "hostname", "uname", "mktemp", "wc"), _any,
     ),
     "find": _without("-printf", "-exec", "-ok", "-fprint"),
     "fd": _without("-x", "-X", "--exec", "--format"),
-    "grep": _without("--label"),
+    "grep": _names_files,
+    "rg": _names_files,
     "git": _git_lists,
-    "command": _names_a_program,
-    "type": _names_a_program,
     "seq": _without("-f", "-s", "--f", "--s"),
 }  # fmt: skip
+#: Programs that print a path which they make of their words.
+PATH_PRINTERS = frozenset({"dirname", "realpath", "basename"})
 FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "wc", "cat", "tac"})
+
+
+def filters(words: Sequence[Word]) -> bool:
+    """True if this passes on what it is fed, and prints nothing of files or of its own words."""
+    name = words[0].value if words else None
+    operands = [
+        word
+        for word, before in zip(words[1:], words, strict=False)
+        if not (word.value or "").startswith("-")
+        and before.value not in ("-n", "-c", "-k", "-t", "-e", "-A", "-B", "-C", "-m")
+    ]
+    has_pattern = any(
+        re.match(r"-[a-zA-Z]*[ef]|--(?:regexp|file)", w.value or "") for w in words[1:]
+    )
+    return name in FILTERS and len(operands) <= (name == "grep" and not has_pattern)
 
 
 def _counts(words: Sequence[Word]) -> bool:
@@ -200,7 +237,10 @@ VERB_LAUNCHERS: dict[tuple[str, str], Launcher] = {
     ),
     ("poetry", "run"): _RUNNER, ("pipenv", "run"): _RUNNER, ("hatch", "run"): _RUNNER,
     ("pdm", "run"): _RUNNER, ("rye", "run"): _RUNNER, ("bundle", "exec"): _RUNNER,
-    ("npm", "exec"): Launcher("y", ("--yes", "--package=", "--no")), ("pnpm", "exec"): _RUNNER,
+    **dict.fromkeys(
+        (("npm", "exec"), ("npm", "x")), Launcher("y", ("--yes", "--package=", "--no"))
+    ),
+    ("pnpm", "exec"): _RUNNER,
     ("yarn", "exec"): _RUNNER, ("pipx", "run"): Launcher("", ("--spec=", "--python=")),
     ("uv", "tool"): Launcher(skip=99),
 }  # fmt: skip
@@ -209,17 +249,31 @@ OPAQUE_VERBS = frozenset({
     ("docker", "run"), ("docker", "exec"), ("docker", "compose"), ("podman", "run"),
     ("podman", "exec"), ("kubectl", "exec"), ("kubectl", "run"), ("kubectl", "debug"), ("conda",
     "run"), ("mamba", "run"), ("npm", "config"), ("npm", "set"),
-    ("npm", "pkg"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"), ("cargo", "config"), ("gh",
-    "alias"),
+    ("npm", "c"), ("npm", "explore"), ("npm", "edit"), ("npm", "pkg"), ("ip", "netns"),
+    ("ip", "vrf"), ("cargo", "watch"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"),
+    ("cargo", "config"), ("gh", "alias"),
     ("gh", "extension"), ("gh", "codespace"),
 })  # fmt: skip
+
+#: Options by which compilers run something, also in variables like CFLAGS.
+COMPILER_OPTIONS = (
+    "-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld", "-Xclang", "--ld-path", "@", "--specs",
+)  # fmt: skip
+COMPILERS = ("gcc", "g++", "cc", "c++", "clang", "clang++", "cpp", "c89", "c99", "gfortran", "gnat")
+FLAG_VARIABLES = re.compile(r"\w*(?:FLAGS|LIBS|LDLIBS)")
+RUNNING_FLAGS = re.compile(
+    r"(?:^|[\s=])(?:-B|-wrapper|-fplugin|-?-specs|-fuse-ld|-Xclang|@|--ld-path)|linker"
+)
 
 #: Options that run something; a long one counts from its shortest abbreviation on.
 RUNNING_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tar": ("IF", ("--use-compress-program", "--to-command", "--checkpoint-action", "--rsh-command",
                    "--info-script", "--new-volume-script")),
     "split": ("", ("--filter",)),
-    **dict.fromkeys(("apt", "apt-get"), ("oc", ("--option", "--config-file"))),
+    **dict.fromkeys(
+        ("apt", "apt-get", "apt-cache", "apt-config", "apt-mark"),
+        ("oc", ("--option", "--config-file")),
+    ),
     "dpkg": ("", ("--pre-invoke", "--post-invoke", "--admindir", "--instdir", "--root")),
     "rpm": ("E", ("--eval", "--define", "--pipe", "--macros", "--rcfile", "--load")),
     "zip": ("T", ("--unzip-command", "-TT", "--test")),
@@ -238,20 +292,18 @@ RUNNING_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bat": ("", ("--pager", "--config-file")),
     "go": ("", ("-exec", "-toolexec", "-vettool", "-overlay")),
     "cargo": ("", ("--config",)),
-    "gcc": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "g++": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "cc": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "c++": ("", ("-B", "-wrapper", "-fplugin", "-specs", "-fuse-ld")),
-    "clang": ("", ("-B", "-fplugin", "-fuse-ld", "-Xclang", "--ld-path")),
+    **dict.fromkeys(COMPILERS, ("", COMPILER_OPTIONS)),
     "ld": ("", ("-plugin", "--plugin")),
     "npm": ("c", ("--script-shell", "--call", "--node-options", "--globalconfig", "--userconfig",
                   "--shell", "--editor", "--viewer", "--git")),
     "pnpm": ("c", ("--script-shell", "--shell-mode")),
-    "pip": ("", ("--config-settings", "--global-option", "--build-option")),
+    "pip": ("", ("--config-settings", "--global-option", "--build-option", "--python",
+                 "--editor")),
     "patch": ("", ("--get",)),
     "ctags": ("", ("--options", "--optlib-dir")),
     "gpg": ("", ("--agent-program", "--dirmngr-program", "--photo-viewer", "--exec-path")),
-    "cmake": ("", ("-P", "-E")),
+    "ctest": ("S", ("--build-and-test", "--test-command", "--script", "--build-")),
+    "pandoc": ("FL", ("--filter", "--lua-filter", "--pdf-engine", "--defaults")),
     "ninja": ("", ("-f",)),
     "xdotool": ("", ("exec",)),
     "vitest": ("", ("--shell",)),
@@ -305,6 +357,10 @@ PROJECT_RUNNERS = frozenset({
     "swift", "zig", "coverage",
 })  # fmt: skip
 PROJECT_FILES = frozenset({
+    "taskfile.yml", "taskfile.yaml", ".babelrc", ".eslintrc", ".yarnrc", ".yarnrc.yml",
+    "meson.build", "vagrantfile", "sconstruct", "wscript", ".pre-commit-config.yaml",
+    "cmakepresets.json", ".mocharc.json", ".mocharc.yml", ".pylintrc", ".coveragerc",
+    "tsconfig.json",
     "makefile", "gnumakefile", "package.json", "justfile", "rakefile", "gemfile", "dockerfile",
     "cmakelists.txt", "pyproject.toml", "setup.cfg", "tox.ini", "pytest.ini", "cargo.toml",
     ".npmrc",
@@ -314,12 +370,17 @@ PROGRAM_FILE = re.compile(
     r"\.(?:py|pth|js|mjs|cjs|ts|tsx|jsx|sh|bash|zsh|mk|go|rs|c|h|cc|cpp|hpp|java|kt|rb|pl|pm|php|lua"
     r"|ninja|cmake|gradle|awk|sed|so|node|ini|toml|cfg)$"
 )
-#: Any word of these may become a file of that name.
+#: These make a file whose name is that of another without its end.
+DECOMPRESSORS = frozenset({
+    "gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "uncompress", "lz4",
+    "lzma", "unlzma", "lzip", "brotli",
+})  # fmt: skip
+#: Whatever these are given may become a file of that name.
 WRITERS = frozenset({
     "cp", "mv", "ln", "link", "install", "tee", "dd", "rsync", "scp", "curl", "wget", "split",
     "sponge", "xxd", "uudecode", "openssl", "truncate", "mknod", "mkfifo", "shuf", "sort",
     "objcopy",
-    "symlink", "aria2c", "base64", "uniq", "gzip", "gunzip", "bunzip2", "unxz", "zstd", "ed",
+    "symlink", "aria2c", "base64", "uniq", "cpp", *DECOMPRESSORS, "ed",
     "patch",
 })  # fmt: skip
 #: Writing to these has no effect on files.
@@ -339,6 +400,8 @@ LIVE_VARIABLES = re.compile(
     r"|CC|CXX|LD|AR|CPP|FC|LEX|YACC|STRIP|CMAKE_\w+|MANOPT|MANROFFOPT|GROFF_\w+|ACK_\w+"
     r"|RIPGREP_CONFIG_PATH|OPENSSL_CONF|OPENSSL_\w+|SSL_\w*ENGINE\w*|PHPRC|LUA_INIT\w*|GCC_\w+"
     r"|SECONDS|RANDOM|SRANDOM|OPTIND|LINENO|HISTCMD|DIRSTACK|GROUPS|FUNCNAME|EPOCH\w+|COMP_\w+"
+    r"|WGETRC|ZIPOPT|UNZIP(?:OPT)?|APT_CONFIG|PIP_(?:PYTHON|CONFIG_FILE)|GH_BROWSER|GOENV|HARNESS_\w+"
+    r"|CURL_HOME|PERLDOC|BAT_\w+|SVN_\w+|HGRCPATH|UV_PYTHON"
     r"|COMPILER_PATH|TCL\w*|EMACS\w*|VIMINIT|EXINIT|GVIMINIT|MYVIMRC|DOCKER_\w+|KUBE\w+)",
     re.ASCII,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from handrail.policy.guard.builtins import BUILTINS
@@ -12,6 +12,8 @@ from handrail.policy.guard.commands import Script, Simple
 from handrail.policy.guard.files import Files
 from handrail.policy.guard.launchers import HANDLERS, launch
 from handrail.policy.guard.programs import (
+    COMPILERS,
+    FLAG_VARIABLES,
     LAUNCHERS,
     LIVE_VARIABLES,
     OPAQUE,
@@ -19,12 +21,13 @@ from handrail.policy.guard.programs import (
     PROJECT_RUNNERS,
     QUIET_VALUES,
     QUIET_VARIABLES,
+    RUNNING_FLAGS,
     RUNNING_OPTIONS,
     VERB_LAUNCHERS,
 )
 from handrail.policy.guard.script import read_into
-from handrail.policy.guard.values import Values
-from handrail.policy.guard.words import Unclear, Word, WordReader, known
+from handrail.policy.guard.values import Values, variables
+from handrail.policy.guard.words import MADE, Unclear, Word, WordReader, known
 from handrail.policy.rules import Words
 
 #: Limit of commands read in one argv.
@@ -32,6 +35,12 @@ COMMAND_LIMIT = 3000
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_./+:@,\[-]+")
 #: Base names of versioned programs: ``python3.12``, ``gcc-13``.
 _VERSION = re.compile(r"(?<=[a-z+])-?\d[\d.]*$")
+#: Further parts of names that say which build of a program it is: ``x86_64-linux-gnu-gcc-12``,
+#: ``perl5.36-x86_64-linux-gnu``, ``vim.basic``.
+_BUILD = re.compile(
+    r"^\w+-(?:\w+-)?linux-(?:gnu|musl)\w*-|-\w+-linux-(?:gnu|musl)\w*$|^c[89]9-(?=gcc)"
+    r"|(?:\.|-)(?:basic|tiny|nox|huge|gtk\d?|athena|static|real|distrib|openbsd|traditional)$"
+)
 _WITH_VERBS = frozenset(name for name, _ in (*VERB_LAUNCHERS, *OPAQUE_VERBS))
 #: Limit of nested launchers and shells.
 _NESTING_LIMIT = 24
@@ -74,6 +83,8 @@ class Guard:
         self._operands: list[tuple[Word, str]] = []
         self._without_index: list[tuple[Word, str]] = []
         self._outside: list[Word] = []
+        self._flags: list[tuple[Word, str]] = []
+        self._later: list[tuple[Word, str, Callable[[str], None]]] = []
         self._nesting = 0
 
     def script(self, text: str, shell: str) -> None:
@@ -112,6 +123,8 @@ class Guard:
             self.run(command.words, command)
 
     def _check_variable(self, name: str, value: Word) -> None:
+        if FLAG_VARIABLES.fullmatch(name):
+            self._flags.append((value, name))
         if not LIVE_VARIABLES.fullmatch(name) or QUIET_VARIABLES.fullmatch(name):
             return
         if value.value not in QUIET_VALUES:
@@ -164,8 +177,13 @@ class Guard:
         return word
 
     def _dispatch(self, base: str, by_path: bool, words: Sequence[Word], command: Simple) -> None:
-        general = _VERSION.sub("", base)
-        verb = words[1].value if len(words) > 1 else None
+        general = _VERSION.sub("", _BUILD.sub("", base))
+        if base in ("npm", "pnpm") and any(word.value == "env" for word in words[1:]):
+            raise Unclear(f"{base} may run a command by its script `env`")
+        at = _verb(base, words)
+        verb = words[at].value if at < len(words) else None
+        if len(words) == 2 and verb in ("--version", "--help") and not by_path:
+            return
         if base in OPAQUE or general in OPAQUE or (base in ("", ".", "..") and by_path):
             raise Unclear(f"what {base} runs is not read")
         if base in BUILTINS and (not by_path or base in ("test", "[", "printf")):
@@ -175,19 +193,19 @@ class Guard:
         elif base in LAUNCHERS:
             launch(self, LAUNCHERS[base], words, 1, command)
         elif verb is not None and (base, verb) in VERB_LAUNCHERS:
-            launch(self, VERB_LAUNCHERS[base, verb], words, 2, command)
-        elif verb is None and len(words) > 1 and base in _WITH_VERBS:
+            launch(self, VERB_LAUNCHERS[base, verb], words, at + 1, command)
+        elif verb is None and at < len(words) and base in _WITH_VERBS:
             raise Unclear(f"the verb of {base} is known only at the run")
         elif (base, verb) in OPAQUE_VERBS:
             raise Unclear(f"what {base} {verb} runs is not read")
         elif general in RUNNING_OPTIONS:
-            self._check_options(general, words)
+            self.check_options(general, words)
         if base.startswith(("ld-linux", "ld-musl", "ld.so")):
             raise Unclear(f"what {base} runs is not read")
         if general in PROJECT_RUNNERS:
             self.files.run_project()
 
-    def _check_options(self, base: str, words: Sequence[Word]) -> None:
+    def check_options(self, base: str, words: Sequence[Word]) -> None:
         letters, long = RUNNING_OPTIONS[base]
         for at, word in enumerate(words[1:], 1):
             value = word.value
@@ -197,7 +215,9 @@ class Guard:
                 self.require_operand(word, base)
             elif value == "--":
                 return
-            elif base in ("less", "more", "man") and value.startswith("+"):
+            elif base in COMPILERS and value.startswith("@"):
+                raise Unclear(f"{base} reads options from a file")
+            elif base in ("less", "more", "man", "pager") and value.startswith("+"):
                 raise Unclear(f"{base} {value} may run something")
             elif (value.startswith("-") and len(value) > 1) or (base == "tar" and at == 1):
                 option = value.partition("=")[0]
@@ -208,11 +228,30 @@ class Guard:
                 ):
                     raise Unclear(f"{base} {option} may run something")
 
-    # Checked at the end, when all values are known.
+    def check_flags(self, word: Word, name: str, seen: frozenset[str] = frozenset()) -> None:
+        """Refuse options of compilers in a variable that run something."""
+        if RUNNING_FLAGS.search(word.literal) or MADE in word.sources:
+            raise Unclear(f"the variable {name} may say what compilers run")
+        for source in {name for one in word.sources for name in variables(one)} - seen:
+            for value in self.values.assigned.get(source, ()):
+                self.check_flags(value, name, seen | {source})
+
+    # What is checked at the end, when all values are known.
 
     def require_operand(self, word: Word, program: str) -> None:
         if word.value is None:
             self._operands.append((word, program))
+
+    def require_text(self, word: Word, program: str, check: Callable[[str], None]) -> None:
+        """Check a program text; at the end if it has values, which are known only then."""
+        if word.value is not None:
+            check(word.value)
+        else:
+            self._later.append((word, program, check))
+
+    def require_flags(self, word: Word, name: str) -> None:
+        """Check at the end that a variable has no options of compilers that run something."""
+        self._flags.append((word, name))
 
     def require_number(self, source: str) -> None:
         self._numbers.append(source)
@@ -233,9 +272,26 @@ class Guard:
     def run_file(self, word: Word, language: str) -> None:
         self.files.run_file(word, language)
 
+    def _read_texts(self) -> None:
+        """Read the program texts whose values had to be known first."""
+        self.files.read_texts()
+        while self._later:
+            word, program, check = self._later.pop(0)
+            texts = self.values.renderings(word)
+            if texts is None:
+                raise Unclear(f"{program} is given a text that only the run can tell")
+            for text in texts:
+                check(text)
+            self.files.read_texts()
+
     def finish(self) -> None:
         """Check what depends on all values and files."""
+        self._read_texts()
+        while self.files.read_loaded():
+            self._read_texts()
         self.files.finish()
+        for word, name in self._flags:
+            self.check_flags(word, name)
         for name in self._numbers:
             if not self.values.is_number(name):
                 raise Unclear(f"arithmetic evaluates a value that is no certain number: {name}")
@@ -248,3 +304,23 @@ class Guard:
         for word in self._outside:
             if not self.values.is_outside(word):
                 raise Unclear("the name of a command is known only at the run")
+
+
+def _verb(base: str, words: Sequence[Word]) -> int:
+    """Where the verb stands: behind options, some of which have a word of their own as a value."""
+    at = 1
+    while base in _WITH_VERBS and at < len(words):
+        value = words[at].value or ""
+        before = words[at - 1].value or ""
+        following = (words[at + 1].value or "") if at + 1 < len(words) else ""
+        if not value.startswith("-"):
+            has_value = before.startswith("-") and "=" not in before
+            behind = following.startswith("-") or _is_verb(base, following)
+            if _is_verb(base, value) or not has_value or not behind:
+                break
+        at += 1
+    return at
+
+
+def _is_verb(base: str, word: str) -> bool:
+    return (base, word) in VERB_LAUNCHERS or (base, word) in OPAQUE_VERBS

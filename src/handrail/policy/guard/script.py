@@ -11,12 +11,23 @@ import re
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.guard.commands import CLOSING, NOT_READ, CommandReader, Script, Simple
-from handrail.policy.guard.programs import FILTERS, LISTERS, NUMBER_PRINTERS, RELIED_ON
+from handrail.policy.guard.programs import (
+    LISTERS,
+    NUMBER_PRINTERS,
+    PATH_PRINTERS,
+    RELIED_ON,
+    filters,
+    names_a_program,
+)
+from handrail.policy.guard.values import variables
 from handrail.policy.guard.words import (
+    ELEMENTS,
     LISTING,
     MADE,
     NAME,
     NUMBER,
+    PATH_OF,
+    PROGRAM,
     Unclear,
     Word,
     check_bytes,
@@ -121,25 +132,38 @@ class ScriptReader(CommandReader):
                 self.blanks()
         elements = [self._command()]
         while True:
+            first = len(self.found.commands)
             self.blanks()
             if self.peek() != "|" or self.peek(2) == "||":
                 break
             self.at += 2 if self.peek(2) == "|&" else 1
             self.separators()
+            before = list(elements)
             elements.append(self._command())
-            last = elements[-1]
-            if last is not None:
-                last.listed = _lists(elements[:-1])
+            self._feed(elements[-1], self.found.commands[first:], listed=_lists(before))
         return elements
+
+    @staticmethod
+    def _feed(last: Simple | None, inside: list[Simple], *, listed: bool) -> None:
+        """Note what a part of a pipeline gets; of a compound one, its ``read`` gets it."""
+        if last is not None:
+            last.fed, last.listed = True, listed
+            return
+        own = any(one.name == "exec" and one.inputs for one in inside)
+        for one in inside:
+            if not one.fed and not one.inputs:
+                one.listed = listed and one.name == "read" and not own
+            one.fed = True
 
     def _command(self) -> Simple | None:
         """One command; None for a compound one."""
         self.depth += 1
         if self.depth > 60:
             raise Unclear("it is nested too deeply")
+        first = len(self.found.commands)
         try:
             if self._compound():
-                self._redirects_behind()
+                self._redirects_behind(first)
                 return None
             return self.simple()
         finally:
@@ -323,7 +347,7 @@ def _lists(elements: list[Simple | None]) -> bool:
     first, *others = elements
     if first is None or first.name not in LISTERS or not LISTERS[first.name](first.words):
         return False
-    return all(one is not None and one.name in FILTERS for one in others)
+    return all(one is not None and filters(one.words) for one in others)
 
 
 def _output_of(pipelines: list[list[Simple | None]]) -> str:
@@ -332,4 +356,23 @@ def _output_of(pipelines: list[list[Simple | None]]) -> str:
     last = pipelines[0][-1]
     if last is not None and last.name in NUMBER_PRINTERS and NUMBER_PRINTERS[last.name](last.words):
         return NUMBER
+    if len(pipelines[0]) == 1 and last is not None:
+        if last.name in PATH_PRINTERS:
+            return _path_of(last.words)
+        if last.words and names_a_program(last.words):
+            return PROGRAM
     return LISTING if _lists(pipelines[0]) else MADE
+
+
+def _path_of(words: list[Word]) -> str:
+    """What a program prints that makes a path of another."""
+    sources = [source for word in words[1:] for source in word.sources]
+    if any(re.search(r"\s", word.literal) for word in words[1:]) or MADE in sources:
+        return MADE
+    known = [source for source in sources if source not in (LISTING, NUMBER)]
+    if any(
+        source.startswith("#") and not source.startswith((ELEMENTS, PATH_OF)) for source in known
+    ):
+        return MADE
+    names = {name for source in known for name in variables(source)}
+    return PATH_OF + " ".join(sorted(names)) if names else PROGRAM

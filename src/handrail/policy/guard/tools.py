@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from handrail.policy.guard.code import awk_writes, check_sed
+from handrail.policy.guard.code import awk_writes, check_perl, check_sed
 from handrail.policy.guard.programs import (
     FIND_ACTIONS,
+    FLAG_VARIABLES,
     GIT_CONFIG_KEYS,
     GIT_OPAQUE,
     GIT_OPTIONS,
     SSH_SETTINGS,
 )
-from handrail.policy.guard.words import LISTING, Unclear, Word, known
+from handrail.policy.guard.values import CALLERS
+from handrail.policy.guard.words import GAP, LISTING, NUMBER, Unclear, Word, known
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
@@ -76,11 +78,12 @@ def _awk(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             raise Unclear(f"awk has an option that is not known: {value}")
     if at >= len(words):
         return
-    text = words[at].value
-    if text is None:
-        raise Unclear("awk is given a program that only the run can tell")
-    if awk_writes(text):
-        guard.files.writes_anything()
+
+    def check(text: str) -> None:
+        if awk_writes(text):
+            guard.files.writes_anything()
+
+    guard.require_text(words[at], "awk", check)
 
 
 def _sed(guard: Guard, words: Sequence[Word], command: Simple) -> None:
@@ -122,9 +125,10 @@ def _sed(guard: Guard, words: Sequence[Word], command: Simple) -> None:
 
 
 def _sed_with_values(guard: Guard, text: Word) -> None:
-    """``sed -n "${first},${last}p"``: numbers in an address."""
+    """``sed -n "${first},${last}p"``: numbers in an address; else all values must be certain."""
     if not text.literal or not re.fullmatch(r"[\d,$+~pd; ]*", text.literal):
-        raise Unclear("sed is given a program that only the run can tell")
+        guard.require_text(text, "sed", check_sed)
+        return
     for source in text.sources:
         guard.require_number(source)
 
@@ -135,7 +139,14 @@ def _make(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         value = words[at].value
         at += 1
         if value is None:
-            guard.require_operand(words[at - 1], "make")
+            word = words[at - 1]
+            name, equals, _ = word.prefix.partition("=")
+            if word.template == "-j" + GAP:
+                guard.require_number(word.sources[0])
+            elif equals and not name.startswith("-") and word.one:
+                _make_variable_at_end(guard, name, word)
+            else:
+                guard.require_operand(word, "make")
             continue
         name, equals, setting = value.partition("=")
         if equals and not value.startswith("-"):
@@ -155,6 +166,15 @@ def _make(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             raise Unclear(f"make has an option that is not known: {value}")
 
 
+def _make_variable_at_end(guard: Guard, name: str, word: Word) -> None:
+    if FLAG_VARIABLES.fullmatch(name):
+        guard.require_flags(word, name)
+    if not set(word.sources) <= {LISTING, NUMBER}:
+        guard.require_text(
+            word, "make", lambda text: _make_variable(guard, name, text.partition("=")[2])
+        )
+
+
 def _make_variable(guard: Guard, name: str, setting: str) -> None:
     name = name.rstrip(":+?!")
     if name in ("SHELL", ".SHELLFLAGS", "MAKEFLAGS", "MAKE") or re.search(
@@ -162,7 +182,10 @@ def _make_variable(guard: Guard, name: str, setting: str) -> None:
     ):
         raise Unclear(f"make is told what to run by {name}")
     parts = setting.split()
-    if parts and not parts[0].startswith("-"):
+    guard.check_flags(known(setting), name)
+    if parts and CALLERS in parts[0]:
+        guard.note([known("./" + parts[0].rpartition("/")[2])])
+    elif parts and not parts[0].startswith("-"):
         guard.run([known(part) for part in parts], guard.nothing())
 
 
@@ -199,7 +222,9 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     if verb == "config":
         _git_config(rest)
         return
-    if verb in ("apply", "am") and (command.text is not None or not rest):
+    if verb in ("apply", "am"):
+        guard.files.apply([*rest, *command.reads], fed=command.fed or command.body is not None)
+    if verb in ("mv", "update-index", "checkout-index", "read-tree", "unpack-file"):
         guard.files.writes_anything()
     _git_words(guard, verb, rest)
 
@@ -243,13 +268,18 @@ def _git_setting(setting: str | None) -> None:
 
 def _git_config(rest: Sequence[Word]) -> None:
     names = _values(rest, "git config")
-    keys = [
-        name for name in names if not name.startswith("-") and name not in ("get", "list", "set")
-    ]
-    reads = {"--get", "--get-all", "--list", "-l", "--get-regexp", "get", "list"} & set(names)
-    if not reads and len(keys) > 1:
+    # Behind the first word that is no option there are no options any more.
+    count = next((at for at, name in enumerate(names) if not name.startswith("-")), len(names))
+    options, keys = set(names[:count]), names[count:]
+    if keys[:1] in (["get"], ["list"]) or {
+        "--get", "--get-all", "--list", "-l", "--get-regexp", "--get-urlmatch",
+    } & options:  # fmt: skip
+        return
+    if keys[:1] == ["set"]:
+        keys = [name for name in keys[1:] if not name.startswith("-")]
+    if len(keys) > 1:
         _git_setting(f"{keys[0]}={keys[1]}")
-    if {"-e", "--edit", "-f", "--file", "edit", "--blob"} & set(names) and not reads:
+    if {"-e", "--edit", "-f", "--file", "--blob"} & options or keys[:1] == ["edit"]:
         raise Unclear("git config changes what git runs")
 
 
@@ -280,7 +310,7 @@ def _ssh(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         guard.script(" ".join(_values(words[at + 1 :], "ssh")), "sh")
     elif command.text is not None and command.inputs == 1:
         guard.script(command.text, "sh")
-    elif command.inputs:
+    elif command.inputs or command.fed:
         raise Unclear("ssh is fed a text that only the run can tell")
 
 
@@ -324,6 +354,41 @@ def _containers(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             guard.require_operand(word, str(words[0].value))
 
 
+def _cmake(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    """``cmake -DCMAKE_C_COMPILER=clang ..``, ``cmake --build . -- -j4``"""
+    for at, word in enumerate(words[1:], 1):
+        value = word.value
+        if value == "--":
+            _make(guard, [known("make"), *words[at + 1 :]], command)
+            return
+        if value is None:
+            guard.require_operand(word, "cmake")
+        elif value.startswith(("-P", "-E", "-C", "--script")):
+            raise Unclear(f"cmake {value} may run something")
+        elif found := re.fullmatch(r"-D(CMAKE_\w+)(?::\w+)?=(.*)", value, re.DOTALL):
+            if FLAG_VARIABLES.fullmatch(found[1]):
+                guard.check_flags(known(found[2]), found[1])
+            elif re.search(r"COMPILER|LAUNCHER|PROGRAM|COMMAND|LINKER|RULE|EMULATOR", found[1]):
+                _make_variable(guard, found[1], found[2].replace(";", " "))
+
+
+def _service(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    """``service NAME`` runs a file of that name, by its path if it has one."""
+    for word in words[1:]:
+        if not re.fullmatch(r"[\w.@-]+", word.value or ""):
+            raise Unclear("service is given a path")
+
+
+def _rename(guard: Guard, words: Sequence[Word], command: Simple) -> None:
+    """Perl's ``rename`` is given a program; the other one, plain texts."""
+    guard.files.writes_anything()
+    for word in words[1:]:
+        if word.value is None:
+            guard.require_operand(word, "rename")
+        else:
+            check_perl(word.value)
+
+
 HANDLERS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {
     "find": _find,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
@@ -333,5 +398,8 @@ HANDLERS: dict[str, Callable[[Guard, Sequence[Word], Simple], None]] = {
     "ssh": _ssh,
     "rsync": _rsync,
     "sqlite": _sqlite,
+    "cmake": _cmake,
+    "service": _service,
+    **dict.fromkeys(("rename", "prename", "file-rename", "rename.ul"), _rename),
     **dict.fromkeys(("docker", "podman", "kubectl"), _containers),
 }

@@ -16,8 +16,21 @@ DEPTH_LIMIT = 40
 #: Sources of an unknown part, besides variables, which stand for themselves: a list of existing
 #: things (files, mostly), a number, or a text that the script makes.
 LISTING, NUMBER, MADE = "#listing", "#number", "#made"
-#: Prefix of a variable of which only a part is taken.
+#: The path of a program that the script names.
+PROGRAM = "#program"
+#: In front of a variable of whose value only a part is taken.
 PART_OF = "#part of "
+#: In front of an array of which elements are taken.
+ELEMENTS = "#elements of "
+#: In front of variables of whose values a path is made.
+PATH_OF = "#path of "
+#: Stands for an unknown part in the template of a word; no script has it.
+GAP = "\0"
+#: Variables that the shell sets to texts of the script.
+_SET_BY_SHELL = frozenset({
+    "_", "BASH_REMATCH", "BASH_COMMAND", "BASH_EXECUTION_STRING", "BASH_ARGV", "FUNCNAME", "argv",
+    "MATCH", "match", "ARGC", "BASH_ARGV0", "COMP_LINE", "COMP_WORDS",
+})  # fmt: skip
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLANK = " \t"
@@ -27,8 +40,11 @@ _QUOTED = re.compile(r'[^"\\$`]+')
 _ANSI = re.compile(r"\$'((?:[^'\\]|\\[^'])*)'")
 _BRACES = re.compile(
     r"\$\{(?:(?P<length>#)(?:[A-Za-z_]\w*|[@*]|\d+)(?:\[[@*]\])?"
-    r"|(?P<name>[A-Za-z_]\w*|[@*#?$!-]|\d+)(?P<index>\[(?:[@*]|\d+|[A-Za-z_]\w*)\])?"
-    r"(?P<op>:?[-+?]|%%?|##?|//?|\^\^?|,,?|:(?=\d))?(?P<rest>[^'\"`\\${}]*))\}",
+    r"|(?P<keys>!)[A-Za-z_]\w*\[[@*]\]"
+    r"|(?P<name>[A-Za-z_]\w*|[@*#?$!-]|\d+)"
+    r"(?P<index>\[(?:[@*]|-?\d+|\$?[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})\])?"
+    r"(?P<op>:?[-+?]|%%?|##?|//?|\^\^?|,,?|:(?=\d))?"
+    r"(?P<rest>(?:[^'\"`\\${}]|\$'(?:[^'\\\"`${}]|\\[ntr])*')*))\}",
     re.ASCII,
 )
 _ARITHMETIC = re.compile(r"[\w\s+\-*/%<>=!&|^~?:,;()$]*", re.ASCII)
@@ -56,6 +72,8 @@ class Word:
     #: All literal text in it, and the part of that behind the last unknown part.
     literal: str = ""
     suffix: str = ""
+    #: The literal text with a gap for each source.
+    template: str = ""
 
 
 def known(value: str) -> Word:
@@ -82,8 +100,8 @@ class Parts:
     one: bool = True
     sources: list[str] = field(default_factory=list)
     bare: bool = True
-    #: Where the text behind the last unknown part begins.
-    mark: int = 0
+    #: Where in the text the unknown parts are.
+    marks: list[int] = field(default_factory=list)
 
     def unknown(self, source: str, *, one: bool) -> None:
         if self.prefix is None:
@@ -91,14 +109,16 @@ class Parts:
         self.one &= one
         self.sources.append(source)
         self.bare = False
-        self.mark = len(self.text)
+        self.marks.append(len(self.text))
 
     def word(self) -> Word:
         text = "".join(self.text)
         if self.prefix is None:
             return Word(text, text, True, (), self.bare, text)
-        suffix = "".join(self.text[self.mark :])
-        return Word(None, self.prefix, self.one, tuple(self.sources), literal=text, suffix=suffix)
+        between = zip([0, *self.marks], [*self.marks, len(self.text)], strict=True)
+        pieces = ["".join(self.text[begin:end]) for begin, end in between]
+        sources = tuple(self.sources)
+        return Word(None, self.prefix, self.one, sources, False, text, pieces[-1], GAP.join(pieces))
 
 
 class WordReader:
@@ -296,7 +316,7 @@ class WordReader:
             self.at = name.end()
             if self.peek() == "[":
                 raise self.refuse("an index behind a variable", name.start() - 1)
-            parts.unknown(name[0], one=quoted)
+            parts.unknown(MADE if name[0] in _SET_BY_SHELL else name[0], one=quoted)
         elif following and following in "0123456789@*_-":
             parts.unknown(MADE, one=quoted and following != "@")
             self.at += 2
@@ -341,16 +361,24 @@ class WordReader:
         if found["length"]:
             parts.unknown(NUMBER, one=True)
             return
+        if found["keys"]:
+            # Keys that are read are numbers, or names whose values have to be numbers.
+            parts.unknown(NUMBER, one=False)
+            return
         name, index, operator, rest = found.group("name", "index", "op", "rest")
         digits = re.fullmatch(r"\d+(:\d+)?", rest, re.ASCII)
         if (rest and not operator) or (operator == ":" and not digits):
             raise self.refuse("an expansion that is not followed", found.start())
-        if index and not index[1:-1].isdigit() and index[1:-1] not in "@*":
-            self.numbers.append(index[1:-1])
+        if index and not re.fullmatch(r"-?\d+|[@*]", index[1:-1]):
+            self.numbers.append(index[1:-1].strip("${}"))
         several = name == "@" or index == "[@]"
         source = name if NAME.fullmatch(name) else NUMBER if name in "#?$!" else MADE
-        if operator and operator[-1] in "#%/:" and source == name:
+        if name in _SET_BY_SHELL:
+            source = MADE
+        elif operator and operator[-1] in "#%/:^," and source == name:
             source = PART_OF + name
+        elif (operator or index) and source == name:
+            source = ELEMENTS + name
         parts.unknown(source, one=quoted and not several)
         if operator and operator[-1] not in "#%:^,":
             # The text in the braces may become the value, or its beginning.
@@ -360,13 +388,20 @@ class WordReader:
     def arithmetic_text(self) -> None:
         """Read an arithmetic expression and the two parentheses that close it."""
         begin, level = self.at, 0
+        inside = ""
         while level or self.peek(2) != "))":
             char = self.peek()
+            if self.peek(2) == "$(" and self.peek(3) != "$((":
+                self.at += 2
+                if self.substitution() != NUMBER:
+                    raise self.refuse("arithmetic evaluates what a command prints", begin)
+                inside += " 0 "
+                continue
             level += (char == "(") - (char == ")")
             if not char or char == "\n" or level < 0:
                 raise self.refuse("arithmetic that is not followed", begin)
+            inside += char
             self.at += 1
-        inside = self.text[begin : self.at]
         self.at += 2
         self.arithmetic(inside)
 
