@@ -13,7 +13,7 @@ import os
 _SCARCE = (23, 24, 12)
 _DIRECTORIES = ("/dev/shm", "/run/shm", "/tmp", "/var/tmp")  # noqa: S108 (it gets no name there)
 #: Input of a process has its records beyond this position (``process/stdin/log.py``).
-_LARGEST = (1 << 44) + (1 << 20)
+LARGEST = (1 << 44) + (1 << 20)
 
 
 def create(name: str, *, inheritable: bool = False) -> int:
@@ -31,7 +31,7 @@ def create(name: str, *, inheritable: bool = False) -> int:
         except OSError:
             continue
         try:
-            os.ftruncate(fd, _LARGEST)  # a file system that holds no such file is of no use
+            os.ftruncate(fd, LARGEST)  # a file system that holds no such file is of no use
             os.ftruncate(fd, 0)
             os.set_inheritable(fd, inheritable)
         except OSError:
