@@ -12,8 +12,8 @@ import os
 #: Errors that say nothing about the call itself: ENFILE, EMFILE, ENOMEM.
 _SCARCE = (23, 24, 12)
 _DIRECTORIES = ("/dev/shm", "/run/shm", "/tmp", "/var/tmp")  # noqa: S108 (it gets no name there)
-#: Size that must be possible: records of input start at 1 << 44 (``process/stdin/log.py``).
-_LARGEST = (1 << 44) + (1 << 20)
+#: Input of a process has its records beyond this position (``process/stdin/log.py``).
+LARGEST = (1 << 44) + (1 << 20)
 
 
 def create(name: str, *, inheritable: bool = False) -> int:
@@ -31,7 +31,7 @@ def create(name: str, *, inheritable: bool = False) -> int:
         except OSError:
             continue
         try:
-            os.ftruncate(fd, _LARGEST)  # fails where sparse files cannot be this large
+            os.ftruncate(fd, LARGEST)  # a file system that holds no such file is of no use
             os.ftruncate(fd, 0)
             os.set_inheritable(fd, inheritable)
         except OSError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,11 +49,21 @@ def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return str(request.param)
 
 
-@pytest.fixture(params=["nameless", "named"])
+@pytest.fixture(params=["nameless", "named", "unlinkable"])
 def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both kinds of stage for a replacement."""
+    """All kinds of stage for a replacement; the last is nameless and cannot be given a name."""
     if request.param == "named":
         monkeypatch.setattr(replacement, "_can_name_descriptors", lambda: False)
+    elif request.param == "unlinkable":
+        link: Callable[..., None] = os.link
+
+        def refuse(source: Any, *args: Any, **options: Any) -> None:
+            if str(source).startswith("/proc/self/fd/"):
+                raise PermissionError(errno.EPERM, "refused")
+            link(source, *args, **options)
+
+        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(replacement, "_can_link", True)  # and as it was afterwards
     return str(request.param)
 
 

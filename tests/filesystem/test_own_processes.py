@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +45,17 @@ def thread() -> Iterator[int]:
     yield one.native_id
     end.set()
     one.join()
+
+
+@pytest.fixture
+def other() -> Iterator[int]:
+    """The pid of a process of the same user that is no child; our parent may be another's."""
+    script = "sleep 1000 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        yield pid
+        os.kill(pid, signal.SIGKILL)
 
 
 def refused(work: Callable[[], object]) -> None:
@@ -104,24 +117,22 @@ def test_changes(way: None, thread: int, secret: int) -> None:
     assert os.pread(secret, 100, 0) == b"secret"
 
 
-def test_a_registered_process(way: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = os.getppid()
+def test_a_registered_process(way: None, other: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_processes, "_registered", [lambda: 0])
-    assert local.read_file(f"/proc/{parent}/stat").startswith(b"%d" % parent)
-    own_processes.register(lambda: parent)
-    refused(lambda: local.read_file(f"/proc/{parent}/stat"))
-    refused(lambda: local.read_directory(f"/proc/{parent}/task"))
+    assert local.read_file(f"/proc/{other}/stat").startswith(b"%d" % other)
+    own_processes.register(lambda: other)
+    refused(lambda: local.read_file(f"/proc/{other}/stat"))
+    refused(lambda: local.read_directory(f"/proc/{other}/task"))
 
 
-def test_other_processes_and_the_rest_of_proc_stay_open(way: None) -> None:
-    parent = os.getppid()
+def test_other_processes_and_the_rest_of_proc_stay_open(way: None, other: int) -> None:
     assert local.read_file("/proc/cpuinfo")
     assert local.read_file("/proc/sys/kernel/pid_max").strip().isdigit()
-    assert local.canonicalize(f"/proc/{parent}/cwd") == os.fsencode(
-        os.path.realpath(f"/proc/{parent}/cwd")
+    assert local.canonicalize(f"/proc/{other}/cwd") == os.fsencode(
+        os.path.realpath(f"/proc/{other}/cwd")
     )
-    assert local.get_metadata(f"/proc/{parent}/cwd").is_directory
-    assert local.read_directory(f"/proc/{parent}/task")
+    assert local.get_metadata(f"/proc/{other}/cwd").is_directory
+    assert local.read_directory(f"/proc/{other}/task")
 
 
 def test_links_that_loop(way: None, tmp_path: Path) -> None:

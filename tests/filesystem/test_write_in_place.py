@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -81,3 +83,24 @@ def test_what_the_program_meets_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     one, _ = linked(tmp_path, b"o" * MIB)
     with pytest.raises(FilesError, match="Input/output error"):
         local.write_file(str(one), b"n" * MIB)
+
+
+def test_without_a_descriptor_for_the_program_the_writer_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = linked(tmp_path, b"o" * 10_000)
+    before = set(os.listdir("/proc/self/fd"))
+    duplicate, left = fcntl.fcntl, 1
+
+    def scarce(fd: int, command: int, number: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EMFILE, "too many")
+        return duplicate(fd, command, number)
+
+    monkeypatch.setattr(write_in_place.fcntl, "fcntl", scarce)
+    local.write_file(str(one), b"n" * 8000)
+    assert two.read_bytes() == b"n" * 8000
+    assert left < 0
+    assert set(os.listdir("/proc/self/fd")) == before

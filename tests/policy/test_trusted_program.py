@@ -161,16 +161,16 @@ def test_a_program_that_runs_what_it_finds_is_asked_where_commands_write(
     place.program(place.own / "bin" / name)
     (place.own / "link").symlink_to(place.work)
     verdict = place.verdict
-    assert verdict(f"{name} x", path, rules=name).sandbox is Sandbox.OFF
+    assert verdict(f"{name} y", path, rules=name).sandbox is Sandbox.OFF
     for script, cwd, env in (
-        (f"{name} x", str(place.work), {}),
-        (f"{name} x", f"{place.own}/link", {}),
+        (f"{name} y", str(place.work), {}),
+        (f"{name} y", f"{place.own}/link", {}),
         (f"{name} -C {place.work}", None, {}),
         (f"{name} -C../work/n x", None, {}),
         (f"{name} --directory={place.work} x", None, {}),
         (f"{name} link/x", None, {}),
-        (f"{name} x", None, {"HOME": str(place.work)}),
-        (f"{name} x", None, {"XDG_CONFIG_HOME": f"{place.work}/c"}),
+        (f"{name} y", None, {"HOME": str(place.work)}),
+        (f"{name} y", None, {"XDG_CONFIG_HOME": f"{place.work}/c"}),
     ):
         found = verdict(script, path, rules=name, cwd=cwd, env=env)
         assert found.sandbox is Sandbox.KEEP, (script, cwd, env)

@@ -32,6 +32,7 @@ CALLS = {
     "faccessat2": (439, 439),
     "statx": (332, 291),
     "renameat2": (316, 276),
+    "linkat": (265, 37),
     "prctl": (157, 167),
     "prlimit64": (302, 261),
     "epoll_pwait2": (441, 441),

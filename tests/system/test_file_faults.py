@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.server.client_kit import b64, dialled
+from tests.server.client_kit import SocketClient, b64, dialled
 from tests.server.process_kit import nothing_left
 from tests.server.server_kit import ServerProcess, server_process
 
@@ -18,31 +18,42 @@ def uri(path: str | Path) -> str:
 
 async def test_files_of_server_and_keeper_are_refused(tmp_path: Path) -> None:
     with server_process(tmp_path / "state") as server:
-        keeper = server.keeper()
         async with dialled(server.url) as client:
-            for pid in (keeper, server.pid):
-                for name in ("environ", "mem", f"task/{pid}/environ", "fd/3", "maps"):
-                    path = uri(f"/proc/{pid}/{name}")
-                    for method, params in (
-                        ("fs/readFile", {"path": path}),
-                        ("fs/writeFile", {"path": path, "dataBase64": b64(b"x")}),
-                        ("fs/getMetadata", {"path": path}),
-                        (
-                            "fs/copy",
-                            {
-                                "sourcePath": path,
-                                "destinationPath": uri(tmp_path / "copy"),
-                                "recursive": True,
-                            },
-                        ),
-                    ):
-                        _, text = await client.refused(method, params)
-                        assert "Permission denied" in text, (method, path)
-                _, text = await client.refused("fs/readDirectory", {"path": uri(f"/proc/{pid}/fd")})
-                assert "Permission denied" in text
+            for pid in (server.keeper(), server.pid):
+                await all_refused(client, pid, tmp_path / "copy")
             assert not (tmp_path / "copy").exists()
             other = await client.call("fs/readFile", {"path": uri(f"/proc/{os.getpid()}/stat")})
             assert base64.b64decode(other["dataBase64"]).startswith(b"%d " % os.getpid())
+
+
+async def test_files_of_a_keeper_that_was_found_are_refused(tmp_path: Path) -> None:
+    """It is no child of the server that goes on with it."""
+    with nothing_left():
+        first = ServerProcess(tmp_path / "state")
+        keeper = first.keeper()
+        first.process.kill()
+        first.wait()
+        first.close()
+        with server_process(tmp_path / "state") as server:
+            async with dialled(server.url) as client:
+                await all_refused(client, keeper, tmp_path / "copy")
+            assert not (tmp_path / "copy").exists()
+
+
+async def all_refused(client: SocketClient, pid: int, copy: Path) -> None:
+    for name in ("environ", "mem", f"task/{pid}/environ", "fd/3", "maps"):
+        path = uri(f"/proc/{pid}/{name}")
+        to = {"sourcePath": path, "destinationPath": uri(copy), "recursive": True}
+        for method, params in (
+            ("fs/readFile", {"path": path}),
+            ("fs/writeFile", {"path": path, "dataBase64": b64(b"x")}),
+            ("fs/getMetadata", {"path": path}),
+            ("fs/copy", to),
+        ):
+            _, text = await client.refused(method, params)
+            assert "Permission denied" in text, (method, path)
+    _, text = await client.refused("fs/readDirectory", {"path": uri(f"/proc/{pid}/fd")})
+    assert "Permission denied" in text
 
 
 async def test_a_kill_between_link_and_rename_leaves_no_file(tmp_path: Path) -> None:

@@ -431,6 +431,40 @@ def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> 
     assert is_gone(keeper)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(tmp_path / "state")]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+        with connect(server.stdout.readline().strip(), proxy=None, ping_interval=None) as ws:
+            client = Client(ws)
+            client.start("p", "sh", "-c", "echo $$; exec sleep 600")
+            pid, keeper = client.said(), keeper_of(server)
+            os.kill(keeper, signal.SIGSTOP)
+            server.kill()
+    try:
+        for _ in range(4):  # more often than a server may crash
+            with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
+                try:
+                    assert f"process {keeper}" in server.stderr.readline()
+                    server.send_signal(number)
+                    assert server.wait(LIMIT) == 0
+                    assert server.stderr.read() == ""
+                finally:
+                    server.kill()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    with (
+        serving(tmp_path / "state") as (_, url),
+        connect(url, proxy=None, ping_interval=None) as ws,
+    ):
+        assert listed(Client(ws, client.session), "p")["state"] == "running"
+    assert is_gone(pid)
+    assert is_gone(keeper)
+
+
 def test_a_stopped_keeper_that_is_then_killed_costs_what_it_had_and_no_more(
     tmp_path: Path,
 ) -> None:

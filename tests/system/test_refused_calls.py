@@ -38,6 +38,8 @@ REPLACED = (
     "faccessat2",
     "openat2",
     "close_range",
+    "linkat",
+    "statx,renameat2,inotify_init1,name_to_handle_at",
     "splice,sendfile,memfd_create,fallocate,copy_file_range",
 )
 #: Without these nothing can be promised.
@@ -88,6 +90,7 @@ def test_a_command_does_not_notice(tmp_path: Path, call: str, error: str, user: 
                 _streams(client)
                 _terminal(client)
                 _tree(client)
+                _files(client, home)
             assert "the keeper is gone" not in server.words()
         finally:
             code, _ = server.stop()
@@ -126,6 +129,26 @@ def _tree(client: Client) -> None:
     eventually(lambda: len(bearing(sleeper)) == 3, "the tree is there")
     client.call("process/terminate", processId="tree", tree=True)
     eventually(lambda: not bearing(sleeper), "the tree is gone")
+
+
+def _files(client: Client, folder: Path) -> None:
+    """A new file, one that is replaced, one that has to keep its inode, and a copy."""
+    new, linked, copy = folder / "new", folder / "linked", folder / "copy"
+    for data in (b"one", b"two"):
+        store(client, new, data)
+        assert new.read_bytes() == data
+    store(client, linked, b"o" * 9000)
+    (folder / "second").hardlink_to(linked)
+    store(client, linked, b"n" * 8000)
+    assert (folder / "second").read_bytes() == b"n" * 8000
+    paths = {"sourcePath": new.as_uri(), "destinationPath": copy.as_uri()}
+    client.call("fs/copy", recursive=False, **paths)
+    assert copy.read_bytes() == b"two"
+    assert not [name for name in os.listdir(folder) if name.startswith(".handrail")]
+
+
+def store(client: Client, path: Path, data: bytes) -> None:
+    client.call("fs/writeFile", path=path.as_uri(), dataBase64=base64.b64encode(data).decode())
 
 
 def test_what_splice_does_better_is_said_to_be_off(tmp_path: Path) -> None:

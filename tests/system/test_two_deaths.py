@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.keeper.watching import bearing, eventually
+from tests.keeper.watching import bearing, eventually, status
 from tests.server.process_kit import children, ended, nothing_left
 from tests.server.server_kit import ServerProcess
 from tests.system.test_keeper_faults import Client
@@ -142,7 +142,11 @@ def test_a_directory_that_two_deaths_left_is_cleared_by_the_next_server_anywhere
         server = ServerProcess(base / "7", env=env)
         with connect(server.url, proxy=None, ping_interval=None) as ws:
             start_families(Client(ws), word)
-            os.kill(server.keeper(), signal.SIGKILL)
+            keeper = server.keeper()
+            # Stopped, so that it cannot give them to the next keeper in between.
+            server.process.send_signal(signal.SIGSTOP)
+            eventually(lambda: status(server.pid)["State"].startswith("T"), "it is stopped")
+            os.kill(keeper, signal.SIGKILL)
             server.process.kill()
             server.process.wait()
         server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import socket
@@ -126,3 +127,19 @@ def test_without_a_reader_nothing_is_raised(make: Callable[[], int]) -> None:
         flood(stream, 10)
     if make is _closed_pipe:
         os.close(fd)
+
+
+def test_lines_that_a_full_disk_refuses_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with (tmp_path / "log").open("wb") as file, closing(LogStream(file.fileno())) as stream:
+        stream.write("before")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            flood(stream, 7)
+        stream.write("after")
+    wanted = "before\n(7 log lines before this one were dropped)\nafter\n"
+    assert (tmp_path / "log").read_text() == wanted

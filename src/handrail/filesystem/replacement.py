@@ -3,10 +3,11 @@
 How it works
 ------------
 The content goes to a *stage*: a file without a name in the same directory (O_TMPFILE), so that
-listings stay clean; where the file system lacks that, a hidden name opened O_EXCL.  ``commit``
-gives it the target's name by rename, for which it needs a name of its own for a moment; what a kill
-leaves then is removed later (``stage_names``).  Mode, owner and extended attributes of an existing
-target are put on the stage first.
+listings stay clean; where the file system has no such thing, a hidden name opened O_EXCL.
+``commit`` gives it the target's name by rename, for which it must have a name of its own for a
+moment; what a kill leaves then is removed later (``stage_names``).  Where links are refused, the
+content is copied to a stage with a name first.  Mode, owner and extended attributes of an existing
+target are put on the stage before that.
 
 Rename is wrong, or impossible, for some targets: a file with several hard links (they would part),
 one whose owner or attributes we may not set, one that is a mount point, one in a directory that we
@@ -30,14 +31,16 @@ from handrail.filesystem import own_processes, stage_names, syscalls, write_in_p
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular_file import CAREFUL
-from handrail.filesystem.transfer import NOT_SUPPORTED
+from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 
 #: The kernel's limit of links in one path (MAXSYMLINKS).
 _MAX_LINKS = 40
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 #: The directory does not take a stage; an existing target can still be written in place.
 _NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP}
-#: Rename cannot replace this target (a mount point, a sticky directory).
+#: A file without a name cannot get one: a filter or the file system refuses to link it.
+_NO_LINK = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+#: Rename will not replace this target (a mount point, a sticky directory).
 _NOT_BY_RENAME = {errno.EBUSY, errno.EACCES, errno.EPERM, errno.EXDEV}
 
 
@@ -161,16 +164,14 @@ class Replacement:
         """Name the stage; False when the target has to be written in place instead."""
         here = self._directory
         if self._temporary is None:
-            source = f"/proc/self/fd/{self.fd}"
-            if self.old is None:
-                try:
-                    os.link(source, self._name, dst_dir_fd=here)
-                except FileExistsError:
-                    pass  # it appeared meanwhile: replace it like any other
-                else:
+            try:
+                if self._link_stage():
                     return True
-            self._give_name(source)
-        assert self._temporary is not None  # noqa: S101 (just set)
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                self._copy_stage()
+        assert self._temporary is not None  # noqa: S101 (it has just got one)
         if fault_points.armed:
             fault_points.point("stage.named")
         try:
@@ -182,8 +183,34 @@ class Replacement:
         self._nameless()
         return True
 
+    def _link_stage(self) -> bool:
+        """Give the stage its target's name if that is free, which is all; else one of its own."""
+        source = f"/proc/self/fd/{self.fd}"
+        if self.old is None:
+            try:
+                os.link(source, self._name, dst_dir_fd=self._directory)
+            except FileExistsError:
+                pass  # it appeared meanwhile: replace it like any other
+            else:
+                return True
+        self._give_name(source)
+        return False
+
+    def _copy_stage(self) -> None:
+        """Go on with a stage that has had a name from the beginning, as all will from now on."""
+        global _can_link
+        _can_link = False
+        nameless, status = self.fd, os.fstat(self.fd)
+        self.fd, self._temporary = _make_named_stage(self._directory, 0o600)
+        try:
+            transfer(nameless, self.fd)
+            if not _adopt(self.fd, nameless, status, stat.S_IMODE(status.st_mode)):
+                raise os_error(errno.EPERM)
+        finally:
+            os.close(nameless)
+
     def _give_name(self, source: str) -> None:
-        """Link the stage under a name of its own: the target's, unless that is in use."""
+        """Link the stage under a name of its own: one for the target, unless that is in use."""
         stage_names.lock(self.fd)
         name = stage_names.for_target(self._name)
         try:
@@ -265,6 +292,10 @@ def _refuse_special(status: os.stat_result, raw: bytes, follow: bool) -> None:
     raise not_a_file(raw, follow=follow)
 
 
+#: False once a link to a nameless file was refused: another copy of each content costs room.
+_can_link = True
+
+
 @cache
 def _can_name_descriptors() -> bool:
     return os.path.isdir("/proc/self/fd")  # linking a nameless file goes through it
@@ -274,13 +305,17 @@ def _make_stage(directory: int, *, private: bool) -> tuple[int, bytes | None]:
     """A new file in ``directory`` and its temporary name, None for none."""
     # A stage for an existing file must not be readable before it has that file's mode.
     mode = 0o600 if private else 0o666
-    if _can_name_descriptors():
+    if _can_link and _can_name_descriptors():
         try:
             return os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory), None
         except OSError as error:
             # EISDIR: a kernel or file system that does not know the flag.
             if error.errno not in (errno.EISDIR, *_NO_STAGE_HERE):
                 raise
+    return _make_named_stage(directory, mode)
+
+
+def _make_named_stage(directory: int, mode: int) -> tuple[int, bytes]:
     name = stage_names.fresh()
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     stage_names.journal.note(directory, name)

@@ -68,17 +68,21 @@ def pour(source: int, target: int) -> None:
 
 
 def _by_program(source: int, target: int, size: int) -> int | None:
-    """Let the program do it; return its errno, 0 for none, None when it did not finish."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    # Above the numbers under which the program finds them.
-    above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in (source, target, writer)]
-    os.close(writer)
+    """Have the program do it; the error number it met, 0 for none, None when it did not finish."""
     try:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        return None
+    above: list[int] = []
+    try:
+        # Out of the way of the numbers under which the program finds them.
+        for fd in (source, target, writer):
+            above.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16))
         pid = _start(above, size)
     except OSError:
         pid = 0
     finally:
-        for fd in above:
+        for fd in (writer, *above):
             os.close(fd)
     if fault_points.armed:
         fault_points.point("pour.started")

@@ -94,8 +94,13 @@ class Keeper:
             self.prove(fd, serial, fields)
             return
         if not self.links[fd].proven:
-            unproven = b"this keeper serves only servers that prove to know its secret"
-            self.links.say(fd, messages.REFUSED, serial, [unproven])
+            pid = os.getpid()
+            unproven = (
+                "this keeper serves only servers that prove to know its secret: put the file"
+                " `secret` back beside its socket, or end it and everything it runs with"
+                f" `kill -KILL {pid}`"
+            )
+            self.links.say(fd, messages.REFUSED, serial, [unproven.encode()])
             return
         if op == messages.HELLO:
             self.succession.greet(fd, serial, fields)

@@ -403,13 +403,15 @@ class Child:
             raise
         return log
 
-    def _publish(self, chunk: Chunk) -> None:
+    def _publish(self, stream: int, start: int, size: int) -> None:
+        """Give these bytes of a spool a number, and tell it; raises OSError and does neither when
+        there is no room for the record."""
         if fault_points.armed:
             fault_points.point("output.taken")
         if self._index is not None:
-            self._index.chunk(
-                chunk.seq, chunk.stream, chunk.start, chunk.size, self.log.bytes_total
-            )
+            total = self.log.bytes_total + size
+            self._index.chunk(self.log.next_seq, stream, start, size, total)
+        chunk = self.log.append(stream, start, size)
         if fault_points.armed:
             fault_points.point("output.numbered")
         sink = self.sink

@@ -117,7 +117,8 @@ def _drained(child: Child) -> None:
                 break
     if child.closed:
         return
-    if waits or child.blocked:
+    # What there is no room for is output all the same, and nobody holds its stream open.
+    if waits or child.blocked or any(stream.lacks_room for stream in child.streams):
         child._timer = child._loop.call_later(DRAIN_SECONDS, _drained, child)
         return
     child.held_open = not all(stream.ended for stream in child.streams)

@@ -2,7 +2,8 @@
 
 A kernel that is too old or the filter of a container may refuse them.  What can be done without
 is done without (docs/decisions/0019); for these there is no other way that never signals a wrong
-process, knows every descendant, or has an event loop.
+process, knows every descendant, or has an event loop.  The same holds for a limit on the size of
+files, which the kernel applies to files in memory too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,19 @@ def check() -> None:
         except OSError as error:
             if error.errno not in _SCARCE:
                 raise UsageError(_sentence(name, error.strerror or "")) from None
+    _check_file_size()
+
+
+def _check_file_size() -> None:
+    """Output and input of processes are in files that reach far, most of them with holes."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if 0 <= most < unnamed_file.LARGEST:
+        raise UsageError(
+            f"files are limited to {most} bytes here (ulimit -f), and handrail keeps the output and"
+            " input of its processes in such files in memory: start it with `ulimit -f unlimited`,"
+            " and give the limit to the commands that need it (`limits` of process/start); nothing"
+            " was started"
+        )
 
 
 def _sentence(name: str, reason: str) -> str:

@@ -242,7 +242,12 @@ async def serve(
     try:
         given = None if heir is None else heir.listener
         door = _Door(settings.listen, given)
-        keeper = await _greet(server, keeper, state, door)
+        greeted = await _unless_stopped(server, _greet(server, keeper, state, door))
+        if greeted is None:
+            if state is not None:
+                state.ready()  # to be told to stop is no crash
+            return server.exit_code
+        keeper = greeted
         launcher.on_lost = loss.happened
         at_work(launcher.mark)
         if not launcher.alive:
@@ -333,6 +338,23 @@ async def _greet(
             launcher.relink(keeper)
             launcher.restored()
     return keeper
+
+
+async def _unless_stopped(
+    server: Server, work: Coroutine[Any, Any, KeeperHandle]
+) -> KeeperHandle | None:
+    """Do this, which may wait for a keeper that does not answer; None if we are to stop first."""
+    task = server.loop.create_task(work)
+    stopped = server.loop.create_task(server.stopping.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait((task,))
+        return None
+    finally:
+        stopped.cancel()
 
 
 async def _hand_over(server: Server, offer: upgrade_server.Upgrade) -> None:

@@ -68,15 +68,13 @@ class LogStream:
         self.dropped = 0
 
     def _put(self, data: bytes) -> bytes:
-        """Write what fits and return the rest; nothing if there is no reader."""
+        """Write what there is room for and return the rest."""
         view = memoryview(data)
         try:
             while view and self._has_room():
                 view = view[self._put_some(view) :]
-        except (BlockingIOError, InterruptedError):
-            pass
         except OSError:
-            return b""  # no reader any more, or a full disk: waiting would not help
+            pass  # no room now, no reader any more, or a full disk
         return bytes(view)
 
     def _has_room(self) -> bool:

@@ -274,3 +274,75 @@ def test_no_more_than_was_wanted(terminal: Pipe, staging: Staging, kernel: str) 
             got += os.read(staging.read_end, 100)
             staging.held -= size
     assert got == b"0123456789"
+
+
+def full(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Have ``os.write`` find room for so many bytes, and none after that."""
+    write: Callable[..., int] = os.write
+    left = room
+
+    def limited(fd: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, "no room")
+        written = write(fd, data[:left])
+        left -= written
+        return written
+
+    monkeypatch.setattr(os, "write", limited)
+
+
+def test_what_was_read_is_kept_until_there_is_room(
+    pipe: Pipe, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EPERM, "refused")
+
+    monkeypatch.setattr(os, "splice", refuse)
+    read, write = pipe
+    os.write(write, b"0123456789")
+    os.close(write)
+    with monkeypatch.context() as patch:
+        full(patch, 4)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no room"):
+                spool.fill(read)
+            assert spool.position == 4
+    assert spool.fill(read) == 6
+    assert spool.position == 10
+    assert spool.read(0, 10) == b"0123456789"
+    assert spool.fill(read) == 0
+
+
+def test_a_staging_pipe_counts_what_was_stored_of_it(
+    terminal: Pipe, staging: Staging, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EPERM, "refused")
+
+    monkeypatch.setattr(os, "splice", refuse)
+    master, slave = terminal
+    os.write(slave, b"0123456789")
+    assert staging.fill(master, STEP) == (10, False)
+    with monkeypatch.context() as patch:
+        full(patch, 4)
+        with pytest.raises(OSError, match="no room"):
+            staging.drain(spool)
+    assert staging.held == 6
+    assert _drain(staging, spool, 6) == b"456789"
+
+
+def test_a_terminal_has_not_ended_where_there_is_no_memory(
+    terminal: Pipe, staging: Staging, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scarce(*_: object) -> int:
+        raise OSError(errno.ENOMEM, "no room")
+
+    master, slave = terminal
+    os.write(slave, b"last words")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", scarce)
+        with pytest.raises(OSError, match="no room"):
+            staging.fill(master, STEP)
+    assert staging.fill(master, STEP) == (10, False)
+    assert _drain(staging, spool, 10) == b"last words"

@@ -358,3 +358,25 @@ def test_what_was_left_for_a_closed_stdin_is_let_go(bench: Run) -> None:
             os.fstat(log.fd)
 
     bench(main)
+
+
+def test_input_waits_where_there_is_no_memory(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sendfile: Callable[..., int] = os.sendfile
+    left = 3
+
+    def scarce(*args: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise OSError(errno.ENOMEM, "no memory")
+        return sendfile(*args)
+
+    async def main(b: Bench) -> None:
+        monkeypatch.setattr(os, "sendfile", scarce)
+        assert b.put(b"one") is None
+        assert b.put(b"two") is None
+        b.pump.finish()
+        assert await b.take_to_the_end() == b"onetwo"
+        assert not b.pump.broken
+
+    bench(main)

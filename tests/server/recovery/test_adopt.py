@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
+import pytest
+
+from handrail.errors import KeeperLost
 from handrail.process.keeper_client.launcher import Found, Launcher
+from handrail.process.keeper_client.start import KeeperHandle
 from handrail.process.recovery import start_note
 from handrail.process.spec import ProcessSpec
+from handrail.server import app
 from handrail.server.recovery import adopt
+from tests.server.server_kit import serving
 
 
 class Ending:
@@ -52,3 +59,22 @@ def test_what_has_no_note_of_ours_is_ended() -> None:
     stranger = Found(7, 1, None, b"what?", {})
     assert newest(ending, stranger, found(1, "p", 5.0, running=True)) == {"p": 1}
     assert ending.ended == [7]
+
+
+async def test_a_wait_for_the_keeper_ends_when_the_server_is_to_stop() -> None:
+    async def endless() -> KeeperHandle:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    async def failing() -> KeeperHandle:
+        raise KeeperLost("gone")
+
+    cancelled = asyncio.Event()
+    async with serving() as served:
+        with pytest.raises(KeeperLost, match="gone"):
+            await app._unless_stopped(served.server, failing())
+        served.server.stopping.set()
+        assert await app._unless_stopped(served.server, endless()) is None
+        assert cancelled.is_set()

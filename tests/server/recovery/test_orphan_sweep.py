@@ -75,3 +75,18 @@ def test_what_other_keepers_left_is_ended_but_for_what_was_given_on(tmp_path: Pa
             process.kill()
             process.wait()
         os.close(directory)
+
+
+def test_a_mark_that_was_cut_short_ends_nobody(tmp_path: Path) -> None:
+    """It would be a small number, and other processes may have that as their limit."""
+    directory = os.open(tmp_path, os.O_RDONLY)
+    process = marked(4096)
+    try:
+        for text in ("12", "0", "9" * 5000, f"7\n{MARK}\n"):
+            (tmp_path / "marks").write_text(text)
+            orphan_sweep.end(directory)
+            assert alive(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(directory)

@@ -170,3 +170,56 @@ def test_a_full_disk_and_a_spoilt_record_stop_no_start(
         (tmp_path / "state" / "starts").write_text("rubbish 1.5 nan ?\n")
         monkeypatch.setattr(os, "write", full)
         taken.begin()
+
+
+def make_odd(path: Path, kind: str) -> None:
+    """Put something in the place of a file of ours."""
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link"])
+@pytest.mark.parametrize("name", ["marks", "marks.next", "temporary", "starts", "secret.new"])
+def test_what_is_odd_there_stops_no_start_and_no_end(tmp_path: Path, name: str, kind: str) -> None:
+    with nothing_left(), claimed(tmp_path / "state") as taken:
+        make_odd(tmp_path / "state" / name, kind)
+        taken.begin()
+        with keeper_of(taken) as handle:
+            assert not handle.found
+        taken.at_work(1 << 30)
+        taken.end_others(2 << 30, ())
+        taken.ready()
+        taken.done()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("secret", "directory"), ("secret", "pipe"), ("secret", "link"), ("keeper.sock", "directory")],
+)
+def test_what_cannot_be_done_without_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "state" / name
+    with nothing_left(), claimed(tmp_path / "state") as taken:
+        make_odd(path, kind)
+        for _ in range(2 * state_dir.BUDGET):  # and that is no crash
+            taken.begin()
+            with pytest.raises(UsageError, match=f"{path} cannot be used .*; move it away"):
+                taken.keeper(600.0)
+
+
+def test_an_odd_directory_of_another_server_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_dir, "_base", lambda: str(tmp_path))
+    for number, name in enumerate(("lock", "secret")):
+        (tmp_path / str(number)).mkdir(mode=0o700)
+        (tmp_path / str(number) / "keeper.sock").touch()
+        make_odd(tmp_path / str(number) / name, "directory")
+    with claimed(None) as taken:
+        assert Path(taken.path).name == "1"  # which says so itself when its keeper is looked for
+    monkeypatch.setattr(state_dir, "_MOST_SERVERS", 1)
+    with pytest.raises(UsageError, match="cannot be locked"):
+        claim(None)

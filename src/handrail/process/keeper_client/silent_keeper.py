@@ -77,12 +77,34 @@ def reported_by_thread(sock: socket.socket) -> Iterator[None]:
     waiting = _Waiting(sock, 0)
     timer = threading.Timer(PATIENCE_SECONDS, waiting.tell)
     timer.daemon = True
-    timer.start()
+    timer.start()  # with our mask: a signal must not come to a thread that does not wait
     try:
-        yield
+        with _interruptible():
+            yield
         waiting.over()
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have a stop signal that a starting server blocks end this wait by KeyboardInterrupt."""
+    import signal
+
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if signal.SIGTERM not in mask:  # then it is handled by an event loop
+        yield
+        return
+    stops = (signal.SIGINT, signal.SIGTERM)
+    # Also SIGINT: a server that was started with it ignored hears it later, too.
+    before = [signal.signal(number, signal.default_int_handler) for number in stops]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in zip(stops, before, strict=True):
+            signal.signal(number, handler)
 
 
 class _Waiting:

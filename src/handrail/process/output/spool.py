@@ -41,20 +41,23 @@ _TERMINAL_STEP = 8192
 _TERMINAL_STEPS = 16
 
 
+#: Errors that say that there is no room, for now: of memory, of a disk, or by ``ulimit -f``.
+_NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Errors of a call that is there and may be made: there is nothing to read, or no room.
-_NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+_NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, *_NO_ROOM}
 
 
 class Spool:
     """Where the bytes of one stream are."""
 
-    __slots__ = ("_laps", "_offset", "_plain", "fd")
+    __slots__ = ("_laps", "_offset", "_plain", "_rest", "fd")
 
     def __init__(self) -> None:
         self.fd = fd_reserve.outside(unnamed_file.create("handrail-spool"))
         self._offset = 0
         self._laps = 0
         self._plain = False
+        self._rest = memoryview(b"")  # was read, and there was no room to write it
         self._write_head(pending=False)
 
     @classmethod
@@ -63,6 +66,7 @@ class Spool:
         spool = object.__new__(cls)
         spool.fd = fd
         spool._plain = False
+        spool._rest = memoryview(b"")
         magic, spool._laps, pending = _HEAD.unpack(os.pread(fd, _HEAD.size, RING))
         if magic != _MAGIC:
             raise ValueError("no spool of ours")
@@ -80,26 +84,27 @@ class Spool:
         return self._laps * RING + self._offset
 
     def fill(self, source: int) -> int:
-        """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty."""
+        """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty.
+
+        Raises another OSError when there is no room for it.  Even then ``position`` says how much
+        was taken, and the next call goes on with the rest.
+        """
         room = RING - self._offset
         want = min(room, STEP)
         if fault_points.armed:
             want = fault_points.at_most("spool.fill", want)
             fault_points.point("spool.fill")
-        if self._plain:
-            moved = self._copy(source, want)
-        else:
+        if not self._plain:
             try:
                 moved = os.splice(source, self.fd, want)
             except OSError as error:
                 if error.errno in _NOT_REFUSED:
                     raise
                 self._plain = True
-                moved = self._copy(source, want)
-        self._offset += moved
-        if self._offset == RING:
-            self._wrap()
-        return moved
+            else:
+                self._moved(moved)
+                return moved
+        return self._copy(source, want)
 
     def read(self, start: int, size: int) -> bytes:
         """The bytes of one chunk."""
@@ -111,11 +116,19 @@ class Spool:
             self.fd = -1
 
     def _copy(self, source: int, want: int) -> int:
-        data = os.read(source, want)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.fd, view) :]
-        return len(data)
+        if not self._rest:
+            self._rest = memoryview(os.read(source, want))
+        size = len(self._rest)
+        while self._rest:
+            written = os.write(self.fd, self._rest)
+            self._rest = self._rest[written:]
+            self._moved(written)
+        return size
+
+    def _moved(self, size: int) -> None:
+        self._offset += size
+        if self._offset == RING:
+            self._wrap()
 
     def _wrap(self) -> None:
         self._write_head(pending=True)
@@ -193,6 +206,10 @@ class Staging:
                 if error.errno not in _NOT_REFUSED and not self._plain:
                     self._plain = True
                     continue
+                if error.errno in _NO_ROOM:
+                    if got:
+                        break
+                    raise
                 # EIO: nobody has the terminal open any more.
                 return got, True
             if moved == 0:
@@ -203,9 +220,11 @@ class Staging:
 
     def drain(self, spool: Spool) -> int:
         """Move what is held on to the spool; twice only at the ring's end."""
-        moved = spool.fill(self.read_end)
-        self.held -= moved
-        return moved
+        before = spool.position
+        try:
+            return spool.fill(self.read_end)
+        finally:
+            self.held -= spool.position - before  # some of it, where there is no room for all
 
     def _copy(self, terminal: int, want: int) -> int:
         """One page at most, into a pipe that is empty: what was read always has room."""

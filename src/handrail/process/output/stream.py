@@ -7,6 +7,7 @@ tells.  The keeper has a spool before the first byte is in it.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 from typing import TYPE_CHECKING
@@ -18,16 +19,29 @@ from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
 if TYPE_CHECKING:
     from handrail.process.child import Child
 
+log = logging.getLogger(__name__)
+
 STDOUT, STDERR, PTY = 0, 1, 2
 STREAM_NAMES = ("stdout", "stderr", "pty")
-#: How long a stream waits when there is no room for its spool.
+#: How long a stream waits when there is no room for its output, and how often before that is said.
 _RETRY_SECONDS = 0.1
+_SILENT_TRIES = 10
 
 
 class Stream:
     """Where one output of a child stands."""
 
-    __slots__ = ("_child", "ended", "fd", "index", "reading", "spool", "staging")
+    __slots__ = (
+        "_child",
+        "_tries_for_room",
+        "ended",
+        "fd",
+        "index",
+        "numbered",
+        "reading",
+        "spool",
+        "staging",
+    )
 
     def __init__(self, child: Child, index: int, fd: int) -> None:
         self._child = child
@@ -37,6 +51,13 @@ class Stream:
         self.staging: Staging | None = None
         self.reading = False
         self.ended = False
+        self.numbered = 0  # up to this position of the spool the bytes have a number
+        self._tries_for_room = 0  # in a row and in vain
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether output waits in the pipe because it cannot be stored."""
+        return self._tries_for_room > 0 and not self.ended
 
     def read(self) -> None:
         """Have the child asked whenever there is something to take."""
@@ -61,28 +82,38 @@ class Stream:
                 return False
             try:
                 spool = self._open_spool()
-            except OSError:
-                return self._retry()
+            except OSError as error:
+                return self._retry(error)
         try:
+            self._number(spool)
             if self.staging is None:
-                start = spool.position
                 size = spool.fill(self.fd)
                 ended = size == 0
-                if size:
-                    child._publish(child.log.append(self.index, start, size))
+                self._number(spool)
             else:
                 size, ended = self.staging.fill(self.fd, STEP)
                 while self.staging.held:
-                    start = spool.position
-                    moved = self.staging.drain(spool)
-                    child._publish(child.log.append(self.index, start, moved))
+                    self.staging.drain(spool)
+                    self._number(spool)
         except BlockingIOError:
+            self._tries_for_room = 0
             return False
-        except OSError:
-            return self._retry()
+        except OSError as error:
+            return self._retry(error)
+        self._tries_for_room = 0
         if ended:
             self.end()
         return size > 0 and not ended
+
+    def _number(self, spool: Spool) -> None:
+        """Number what the spool has taken: the last step, or one that there was no room to record.
+
+        Before the next step is taken, for a chunk never crosses the ring's end.
+        """
+        size = spool.position - self.numbered
+        if size:
+            self._child._publish(self.index, self.numbered, size)
+            self.numbered += size
 
     def _throw_away(self) -> bool:
         """Closed with this stream held open: whoever writes to it is not to notice."""
@@ -96,11 +127,26 @@ class Stream:
             self.end()
         return size > 0
 
-    def _retry(self) -> bool:
-        """Out of descriptors or memory: the child waits until there are some."""
+    def _retry(self, error: OSError) -> bool:
+        """Out of descriptors, memory or disk: the child waits until there is some."""
         self.stop_reading()
-        self._child._loop.call_later(_RETRY_SECONDS, self.read)
+        self._tries_for_room += 1
+        if self._tries_for_room == _SILENT_TRIES:
+            log.error(
+                "process %r: there is no room for its %s (%s); it waits until there is: end other"
+                " processes, make room, or start the server with a higher limit",
+                self._child.key[:80],
+                STREAM_NAMES[self.index],
+                error.strerror,
+            )
+        self._child._loop.call_later(_RETRY_SECONDS, self._try_again)
         return False
+
+    def _try_again(self) -> None:
+        """Also when the pipe is empty: what could not be stored was read from it before."""
+        if not self.ended:
+            self.read()
+            self._child._readable(self)
 
     def _open_spool(self) -> Spool:
         """Make the place where it goes; the keeper has it before the first byte does."""

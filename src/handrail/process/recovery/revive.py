@@ -133,13 +133,14 @@ def _number_the_rest(child: Child, stream: Stream, start: int) -> None:
         return
     while start < spool.position:
         size = min(STEP, spool.position - start)
-        child._publish(child.log.append(stream.index, start, size))
+        child._publish(stream.index, start, size)
         start += size
     staging = stream.staging
     while staging is not None and staging.held:
         start = spool.position
         moved = staging.drain(spool)
-        child._publish(child.log.append(stream.index, start, moved))
+        child._publish(stream.index, start, moved)
+    stream.numbered = spool.position
 
 
 def _closed_ago(child: Child) -> float | None:

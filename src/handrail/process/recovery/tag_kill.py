@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 
 from handrail.keeper import tree
 
-#: A keeper counts upwards from a random number; this many children are its own.
-_SPAN = 1 << 24
+#: A keeper counts upwards from a random multiple of this; so many children are its own.
+SPAN = 1 << 24
 
 
 def end(marks: Collection[int]) -> int:
@@ -29,14 +29,14 @@ def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
 
 def started_any(keeper: int, marks: Collection[int]) -> bool:
     """Whether the keeper with this first mark has started one of these families."""
-    return any(mark in range(keeper, keeper + _SPAN) for mark in marks)
+    return any(mark in range(keeper, keeper + SPAN) for mark in marks)
 
 
 class _Started:
     """The marks of everything some keepers have started."""
 
     def __init__(self, keepers: Iterable[int], but: Collection[int]) -> None:
-        self._spans = [range(first, first + _SPAN) for first in keepers]
+        self._spans = [range(first, first + SPAN) for first in keepers]
         self._but = but
 
     def __contains__(self, mark: object) -> bool:  # a number; of all else a range asks each

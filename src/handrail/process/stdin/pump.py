@@ -7,6 +7,7 @@ up to a bound in chunks and in bytes.  Beyond it a writer waits for room, and on
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import termios
 from collections import deque
@@ -146,9 +147,7 @@ class StdinPump:
         """Drop what is queued and let go of the descriptor."""
         if self._fd < 0:
             return
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-            self._writing = False
+        self._stop_writing()
         fd, self._fd = self._fd, -1
         if self._on_close is not None:
             self._on_close(fd)
@@ -167,9 +166,7 @@ class StdinPump:
 
     def park(self, *, close: bool) -> None:
         """Touch nothing any more; another server goes on with the log."""
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-            self._writing = False
+        self._stop_writing()
         fd, self._fd = self._fd, -1
         if close and fd >= 0:
             os.close(fd)
@@ -195,8 +192,12 @@ class StdinPump:
                 log.send(self._fd)
         except BlockingIOError:
             pass
-        except OSError:
-            self._break()
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                self._stop_writing()
+                self._loop.call_later(_BUSY_SECONDS, self._write_again)
+            else:
+                self._break()
             return
         while ends and ends[0] <= log.sent:
             ends.popleft()
@@ -204,14 +205,22 @@ class StdinPump:
             self._writing = True
             self._loop.add_writer(self._fd, self._writable)
 
+    def _write_again(self) -> None:
+        if self._fd >= 0 and not self.broken:
+            self._writable()
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
+
     def _writable(self) -> None:
         self._write()
         if self.broken:
             return
         self._next()
-        if self._writing and not self._ends:
-            self._loop.remove_writer(self._fd)
-            self._writing = False
+        if not self._ends:
+            self._stop_writing()
 
     def _forget_log(self) -> None:
         self._ends.clear()
@@ -227,9 +236,7 @@ class StdinPump:
     def _break(self) -> None:
         self.broken = True
         self._ends.clear()
-        if self._writing:
-            self._loop.remove_writer(self._fd)
-            self._writing = False
+        self._stop_writing()
         self._loop.call_soon(self._next)
 
     def _next(self) -> None:

@@ -20,6 +20,7 @@ from handrail.process.recovery import tag_kill
 _FILE = "marks"
 _NEXT = "marks.next"
 _MOST_BYTES = 1 << 20
+_MOST_DIGITS = 20
 
 
 def remember(directory: int, mark: int) -> None:
@@ -61,7 +62,7 @@ def end_others(directory: int, keeper: int, known: Collection[int]) -> int:
 
 def forget(directory: int) -> None:
     """Nothing is left of any keeper here."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # there is none, or it is looked through once more
         os.unlink(_FILE, dir_fd=directory)
 
 
@@ -74,7 +75,9 @@ def _marks(directory: int) -> list[int]:
         words = os.read(file, _MOST_BYTES).split()
     finally:
         os.close(file)
-    return list(dict.fromkeys(int(word) for word in words if word.isdigit()))
+    # A word that a full disk has cut short may be a limit that other processes have.
+    numbers = (int(word) for word in words if word.isdigit() and len(word) <= _MOST_DIGITS)
+    return list(dict.fromkeys(mark for mark in numbers if mark >= tag_kill.SPAN))
 
 
 def _write(directory: int, marks: list[int]) -> None:

@@ -21,7 +21,6 @@ from handrail import private_places
 from handrail.errors import UsageError
 from handrail.process.keeper_client.start import (
     KeeperHandle,
-    KeeperSilent,
     claim_lease,
     find_keeper,
     holder_of,
@@ -76,7 +75,15 @@ class StateDir:
         return self.keeper(orphan_ttl)
 
     def _find(self, *, wait: bool = True) -> KeeperHandle | None:
-        return find_keeper(self._socket, private_places.read_secret(self.fd), wait=wait)
+        try:
+            secret = private_places.read_secret(self.fd)
+        except OSError as error:
+            raise self._unusable("secret", error) from None
+        try:
+            return find_keeper(self._socket, secret, wait=wait)
+        except KeyboardInterrupt:
+            self.ready()  # to be told to stop is no crash
+            raise
 
     def _make_secret(self) -> None:
         try:
@@ -116,8 +123,15 @@ class StateDir:
 
     def ready(self) -> None:
         """We have started."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # there is none, or ``begin`` could not write it either
             os.unlink(_STARTS, dir_fd=self.fd)
+
+    def _unusable(self, name: str, error: OSError) -> UsageError:
+        self.ready()  # an orderly refusal is no crash
+        return UsageError(
+            f"{os.path.join(self.path, name)} cannot be used ({error.strerror}); move it away, or"
+            " give another --state-dir"
+        )
 
     def at_work(self, mark: int) -> None:
         """A keeper of this mark serves us; see ``orphan_sweep.py``."""
@@ -149,23 +163,29 @@ class StateDir:
 
     def _clear(self) -> None:
         """End and remove what a server and a keeper that were both killed have left."""
-        orphan_sweep.end(self.fd)
-        session_temp.clear_all(self.fd)
+        for name, clear in (("marks", orphan_sweep.end), ("temporary", session_temp.clear_all)):
+            try:
+                clear(self.fd)
+            except OSError as error:
+                log.error(
+                    "%s cannot be used (%s), so processes or temporary files that a killed server"
+                    " and keeper have left stay; move it away once they are gone",
+                    os.path.join(self.path, name),
+                    error.strerror,
+                )
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
-        if not self._started:  # else we have lost our keeper, and its children are ours
+        first = not self._started  # else we have lost our keeper, and its children are ours
+        if first:
             self._clear()
-            self._started = True
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_SOCKET, dir_fd=self.fd)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with listener:
-            before = os.umask(0o177)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
-                listener.bind(self._socket)
-            finally:
-                os.umask(before)
-            listener.listen(16)
+                self._bind(listener)
+            except OSError as error:
+                if first:
+                    raise self._unusable(_SOCKET, error) from None
+                raise
+            self._started = True
             keeper_log = self._open_log()
             try:
                 return start_keeper(
@@ -174,6 +194,16 @@ class StateDir:
             finally:
                 if keeper_log is not None:
                     os.close(keeper_log)
+
+    def _bind(self, listener: socket.socket) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_SOCKET, dir_fd=self.fd)
+        before = os.umask(0o177)
+        try:
+            listener.bind(self._socket)
+        finally:
+            os.umask(before)
+        listener.listen(16)
 
     def _open_log(self) -> int | None:
         """Where the keeper says what went wrong; without it the keeper is as good."""
@@ -225,18 +255,19 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
             if os.path.lexists(os.path.join(place, _SOCKET)):
                 places.append((_address_of(place) != address, int(name), place))
     for foreign, _, place in sorted(places):
-        taken = _take(place)
-        if taken is None:
-            continue  # its server is there
+        taken = None
         try:
+            taken = _take(place)
+            if taken is None:
+                continue  # its server is there
             taken._claimed = taken._find(wait=not foreign)
-        except KeeperSilent as silent:
-            log.error("%s", silent)
-            taken.close()
-            continue  # of a server that listened elsewhere: it is not needed here
-        except BaseException:
-            taken.close()
-            raise
+        except BaseException as error:
+            if taken is not None:
+                taken.close()
+            if not isinstance(error, UsageError):
+                raise
+            log.error("%s", error)
+            continue  # its keeper says nothing, or what lies there is odd: it is not needed here
         if taken._claimed is not None:
             return taken
         taken._clear()  # its keeper is dead as well, and no server might ever take this one
@@ -257,11 +288,17 @@ def _address_of(place: str) -> str | None:
 
 
 def _first_free(base: str) -> StateDir:
+    unusable = None
     for number in range(_MOST_SERVERS):
-        taken = _take(os.path.join(base, str(number)))
+        try:
+            taken = _take(os.path.join(base, str(number)))
+        except UsageError as error:
+            unusable = unusable or error  # of that one; the next may be as it should
+            continue
         if taken is not None:
             return taken
-    raise UsageError(f"{_MOST_SERVERS} servers are running under {base}; stop some of them")
+    full = f"{_MOST_SERVERS} servers are running under {base}; stop some of them"
+    raise unusable or UsageError(full)
 
 
 def inherit(path: str, lock: int) -> StateDir:

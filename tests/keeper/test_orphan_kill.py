@@ -1,0 +1,75 @@
+"""A process that forks and exits between the look and the signal, again and again, is caught.
+
+Whether one that flees is faster than the keeper is a matter of the machine; here it always is, for
+a number of turns.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from handrail.keeper import orphan_kill, tree
+from tests.keeper.watching import alive, bearing, eventually, nothing_left, reaped
+
+MARK = 0x1357_9BDF << 24
+TURNS = 6
+#: Leaves a child in its place, which says its pid, for each byte it is given.
+FLEEING = """
+import os
+while True:
+    os.write(1, b"%d\\n" % os.getpid())
+    if not os.read(0, 1):
+        break
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+
+
+class Flight:
+    """One that flees whenever it is about to be signalled, as long as it has turns left."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.stdin, self.stdout = process.stdin, process.stdout
+        self.pids = [int(self.stdout.readline())]
+        self.turns = TURNS
+
+    def before(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def late(pid: int, *args: Any) -> Any:
+            if self.turns and pid == self.pids[-1]:
+                self.turns -= 1
+                os.write(self.stdin.fileno(), b"x")
+                self.pids.append(int(self.stdout.readline()))
+                eventually(lambda: not alive(pid), "it has fled")
+            return real(pid, *args)
+
+        return late
+
+
+def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = f"fleeing {os.urandom(8).hex()}"
+    argv = [sys.executable, "-I", "-S", "-c", FLEEING, token]
+    with nothing_left():
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        flight = Flight(process)
+        resource.prlimit(process.pid, orphan_kill.RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+        monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
+        monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
+        monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too
+        assert tree.kill(None, MARK, set()) >= TURNS
+        assert flight.turns == 0
+        eventually(lambda: not bearing(token), "all are gone")
+        flight.stdin.close()
+        flight.stdout.close()
+        process.wait()
+        for pid in flight.pids:  # one that was killed last may be dying yet
+            eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
