@@ -23,6 +23,9 @@ if os.getuid() != 0:
 
 #: Long enough for a machine that does three other things; nothing is measured by it.
 LIMIT = 8.0
+#: Times to try, one after the other, for a command that has to get somewhere before its time is
+#: over: the first is enough unless the machine is busy.
+PATIENCE = (0.3, 3.0, 20.0)
 _PAUSE = 0.004
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -13,6 +13,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
+from tests.keeper.watching import eventually_so
 from tests.mcp_server.hosts import Host, played, text
 
 FREE = ("--sandbox", "danger-full-access")
@@ -177,6 +178,8 @@ def test_nothing_is_left_when_the_host_goes(one_host: Host, tmp_path: Path) -> N
         async with one_host.client(tmp_path, *FREE) as client:
             started = {"cmd": "echo $$ > pid; exec sleep 1000", "yield_time_ms": 250}
             await client.call_tool("exec_command", started)
+            pid = tmp_path / "pid"
+            await eventually_so(lambda: pid.exists() and pid.read_text().endswith("\n"))
 
     played(main())
     pid = int((tmp_path / "pid").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from handrail.orchestrator.one_shot import KEEP, Command, run_command
 from handrail.orchestrator.result import CommandTimedOut, KilledBySignal, normalise
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval
+from tests.keeper.watching import PATIENCE
 from tests.orchestrator.scripted import PATH, Room, played, sh
 
 FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.FULL_ACCESS))
@@ -31,11 +33,21 @@ def test_streams_are_apart_and_together() -> None:
     assert (output.exit_code, output.timed_out, output.omitted) == (3, False, 0)
 
 
+def timed_out(script: str, make: Callable[[], Room]) -> tuple[Room, CommandTimedOut]:
+    """Run one that prints something and then does not end, with enough time to print it."""
+    for seconds in PATIENCE:
+        room = make()
+        with pytest.raises(CommandTimedOut) as caught:
+            run(script, room, timeout=seconds)
+        if caught.value.output.stdout:
+            break
+    return room, caught.value
+
+
 def test_a_timeout_carries_the_output_and_is_never_retried() -> None:
-    room = Room(Settings("/", Approval.ON_FAILURE))
-    with pytest.raises(CommandTimedOut) as caught:
-        run("echo 'Permission denied'; exec sleep 1000", room, timeout=0.5)
-    output = normalise(caught.value)
+    script = "echo 'Permission denied'; exec sleep 1000"
+    room, late = timed_out(script, lambda: Room(Settings("/", Approval.ON_FAILURE)))
+    output = normalise(late)
     assert (output.exit_code, output.timed_out) == (124, True)
     assert output.stdout == b"Permission denied\n"
     assert len(room.executor.requests) == 1
@@ -46,9 +58,8 @@ def test_a_timeout_carries_the_output_and_is_never_retried() -> None:
 
 
 def test_a_timeout_ends_the_whole_tree() -> None:
-    with pytest.raises(CommandTimedOut) as caught:
-        run("sleep 1000 & echo $!; wait", timeout=0.5)
-    pid = int(caught.value.output.stdout)
+    _, late = timed_out("sleep 1000 & echo $!; wait", lambda: Room(FREE))
+    pid = int(late.output.stdout)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

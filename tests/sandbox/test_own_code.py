@@ -79,7 +79,8 @@ def test_the_virtual_environment_that_we_run_from_is_read_only(
 
 def test_another_environment_in_the_workspace_stays_writable(ws: Path) -> None:
     ours = Installed(ws / ".venv")
-    script = f"{sys.executable} -m venv --without-pip other && touch other/bin/new && echo works"
+    python = os.path.realpath(sys.executable)  # not in /tmp, of which the command has its own
+    script = f"{python} -m venv --without-pip other && touch other/bin/new && echo works"
     done = run(ours.command, "sandbox", "--", "sh", "-c", script, cwd=ws)
     assert "works" in done.stdout
     assert (ws / "other" / "bin" / "new").exists()

@@ -24,7 +24,7 @@ from handrail import (
 from handrail.executor.base import Executor
 from handrail.executor.local import LocalExecutor
 from handrail.testing import memory_executor
-from tests.keeper.watching import eventually_so
+from tests.keeper.watching import LIMIT, PATIENCE, eventually_so
 from tests.server.process_kit import alive, children, until_ended
 
 
@@ -71,7 +71,10 @@ async def test_only_check_makes_an_exit_an_error(tmp_path: Path) -> None:
 
 async def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:
     async with open_at(tmp_path) as ws:
-        result = await ws.run("setsid sleep 600 & echo $!; wait", timeout=0.3)
+        for seconds in PATIENCE:
+            result = await ws.run("setsid sleep 600 & echo $!; wait", timeout=seconds)
+            if result.stdout:
+                break
         assert result.timed_out
         assert result.exit is not None
         assert result.exit.kind is ExitKind.TIMED_OUT
@@ -80,16 +83,24 @@ async def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:
 
 async def test_a_timeout_ends_one_that_does_not_listen(tmp_path: Path) -> None:
     async with open_at(tmp_path) as ws:
-        result = await ws.run("trap '' TERM HUP; while :; do sleep 0.05; done", timeout=0.1)
+        for seconds in PATIENCE:
+            script = "trap '' TERM HUP; echo deaf; while :; do sleep 0.05; done"
+            result = await ws.run(script, timeout=seconds)
+            if result.stdout:
+                break
     assert result.timed_out
     assert result.exit_code == 137
 
 
 async def test_wait_returns_early_and_leaves_it_running(tmp_path: Path) -> None:
     async with open_at(tmp_path) as ws:
-        result = await ws.run("echo begun; read line; echo $line", wait=0.2, input=None)
+        result = await ws.run("echo begun; read line; echo $line", wait=LIMIT, input=None)
         assert result.exit is not None  # its stdin is empty, so it does not wait at all
-        result = await ws.run("echo begun; sleep 600", wait=0.2)
+        for seconds in PATIENCE:
+            result = await ws.run("echo begun; sleep 600", wait=seconds)
+            if result.stdout:
+                break
+            await result.process.terminate()
         assert (result.stdout, result.exit, result.exit_code) == ("begun\n", None, None)
         assert result.process.running
         with pytest.raises(CommandFailed, match="still runs"):

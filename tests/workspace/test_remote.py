@@ -149,7 +149,7 @@ def test_a_program_of_ours_cannot_be_left(root: Path, tmp_path: Path) -> None:
 
 def test_a_timeout_is_kept_while_nobody_is_there(url: str, root: Path) -> None:
     with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
-        process = ws.start("echo $$; exec sleep 600", timeout=1)
+        process = ws.start("echo $$; exec sleep 600", timeout=3)  # enough to leave while it runs
         pid = int(process.wait_for(r"^\d+$", timeout=20).match)
         left = ws.detach()
     eventually(lambda: not alive(pid))

@@ -66,7 +66,8 @@ async def test_the_timeout_of_a_command_ends_the_call(tmp_path: Path) -> None:
             proxy.open.clear()
 
         with pytest.raises(ExecutorError, match="no answer to process/terminate within 1"):
-            await ws.run("echo up; sleep 600", timeout=0.5, on_output=told)
+            # Long enough to be told of the output first, also where everything is slow.
+            await ws.run("echo up; sleep 600", timeout=2, on_output=told)
 
 
 async def test_it_goes_on_when_something_is_heard_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,10 +87,11 @@ def test_a_thousand_runs_leak_nothing(ws: Workspace) -> None:
 def test_sandboxed_runs_leak_nothing(tmp_path: Path) -> None:
     with Workspace(tmp_path) as ws:
         ws.run("true")
-        before = descriptors()
+        before = Counter(descriptors().values())
         for _ in range(30):
             ws.run(["echo", "hello"])
-        assert descriptors() == before
+        # The last sandbox may be on its way out: its first process is waited for by a descriptor.
+        eventually(lambda: not Counter(descriptors().values()) - before, "nothing more is open")
     assert os.listdir(tmp_path) == []
 
 
