@@ -1,11 +1,15 @@
-"""What an agent calls: ``exec_command``, ``write_stdin`` and ``read_output`` on any executor.
+"""The tools of an agent: ``exec_command``, ``write_stdin`` and ``read_output`` on any executor.
 
-tools, schemas              arguments and answers; how a model is told of them
-gate, events                who may say no; what happens
-wait, head_tail, truncate,  when a call returns, what is kept, what is shown, who makes room,
-prune, response, keys       the text of an answer, names of keys              (all pure)
+tools, schemas              arguments and answers; the schemas for a model
+gate, events                what may refuse a command; what is reported
+wait, head_tail, truncate,  when a call returns, what is kept and shown, which process is pruned,
+prune, answer_text, keys    the text of an answer, names of keys              (all pure)
+answer                      an answer from its parts                          (pure)
 transcript                  everything a process printed, bounded, on disk
-shell, environment          which shell, which environment
-session, table, processes   one process; the open ones by id; their lives
+shell, child_env,           the shell, the environment, the request to the executor
+spawn_request
+process, process_table,     one process; the open ones by id; their life
+process_lifecycle
+send_input, patch_command   input and keys; a patch that was sent as a command
 manager                     the calls
 """

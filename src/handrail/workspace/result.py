@@ -111,7 +111,7 @@ def _last_line(result: Result[Any]) -> str:
     said = result.stderr or result.stdout
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
     lines = text.strip().splitlines()
-    return f"; its last words: {lines[-1][:500]}" if lines else ""
+    return f"; last line of its output: {lines[-1][:500]}" if lines else ""
 
 
 def show(argv: tuple[str | bytes, ...]) -> str:
