@@ -59,7 +59,7 @@ class ForbiddenPrograms:
         env = env_policy.build(request.env_policy, request.env, os.environ)
         places = search_directories(env.get("PATH"), env.get("HOME"), request.cwd)
         begins = os.fsdecode(request.argv[0])
-        # The shell that starts the run is not chosen by the command, so it stays visible; setsid is the sandbox's.
+        # Visible in any case: the shell that starts the run, and setsid for the sandbox.
         needed = [begins] if "/" in begins else [os.path.join(place, begins) for place in places]
         needed += [f"{place}/setsid" for place in places] if request.tty else []
         roots = writable_roots(settings, os.environ.get("TMPDIR"))
