@@ -98,8 +98,7 @@ class OrchestratorGate:
         return Started(session, (_again(attempt),))
 
     async def late(self, call_id: str) -> str | None:
-        """A process ended after its first answer: the note to give if its sandbox refused
-        something.
+        """A process ended after its first answer: the note if its sandbox refused something.
 
         No question is asked then, for the model has gone on since; it can ask by calling again.
         """

@@ -78,8 +78,7 @@ def _ordinary(words: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Run one command by argparse; returns its exit code.  Raises SystemExit(2) for a usage
-    error."""
+    """Run one command by argparse; its exit code.  Raises SystemExit(2) for a usage error."""
     from handrail.cli import error_output
 
     error_output.use_json(error_output.asks_for_json(words))

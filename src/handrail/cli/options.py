@@ -73,8 +73,7 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
 
 
 def spawn_code(error: HandrailError) -> int:
-    """The exit code of a shell when the command does not exist, else the one of our own
-    failures."""
+    """A shell's exit code when the command does not exist, else the one of our own failures."""
     if isinstance(error, ExecutorSpawnFailed):
         cause = error.__cause__
         number = cause.errno if isinstance(cause, SpawnFailed) else 0

@@ -93,8 +93,7 @@ def settle(code: int) -> int:
 
 
 def failed(error: OutputFailed) -> int:
-    """Report a failed write in one sentence, where that is still possible; returns the exit
-    code."""
+    """Report a failed write in one sentence, if possible; returns the exit code."""
     give_up(error.stream)
     if error.errno == errno.EPIPE:
         return READER_GONE

@@ -105,8 +105,7 @@ class Relay:
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
     async def _told_all(self) -> None:
-        """Wait until the command has exited and its output is written; descendants may write
-        more."""
+        """Wait for the exit of the command and its output; descendants may write more."""
         try:
             await self._process.wait()
         except ExecutorError:

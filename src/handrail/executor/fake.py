@@ -107,8 +107,7 @@ class FakeSession:
         self._hand_over(lambda: self._say(data, stderr=stderr))
 
     def _hand_over(self, action: Callable[[], None]) -> None:
-        """Run it on the loop that plays the script: a ``Workspace`` plays it in a thread of its
-        own.
+        """Run it on the loop that plays the script: a ``Workspace`` has that in another thread.
 
         Calls made afterwards come after it.
         """
@@ -250,8 +249,7 @@ class FakeExecutor:
         """Answer commands that fit with these steps; earlier scripts win over later ones.
 
         ``fits``: a string is the last argument of a command (a shell's script) or its argv joined;
-        a
-        sequence is its whole argv; a callable is called with the request.
+        a sequence is its whole argv; a callable is called with the request.
         """
         self._scripts.append(_Script(fits, steps, denied=denied))
 

@@ -147,8 +147,7 @@ class OutputBuffer:
         self._settle()
 
     def since(self, position: int) -> tuple[int, bytes]:
-        """Retained output from ``position`` on, and where it begins (later, if some was
-        dropped)."""
+        """Retained output from ``position`` on, and where it begins (later, if it was dropped)."""
         parts: list[bytes] = []
         at = self.total
         for event in reversed(self._events):

@@ -141,8 +141,7 @@ class RpcConnection:
         """Make one call and return its result.
 
         ``prompt``: the server answers at once, so that a connection on which no message arrives
-        within
-        ``timeout`` (seconds) is ``silent`` from then on, until one does.
+        within ``timeout`` (seconds) is ``silent`` from then on, until one does.
 
         Raises RpcError for the server's refusal, ConnectionLost when the connection is lost before
         the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many

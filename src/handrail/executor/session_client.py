@@ -163,11 +163,10 @@ class ExecServerClient:
     ) -> Any:
         """Make one call.  With ``repeat`` it is made again after a resume that cut it.
 
-        ``params`` may be a function that makes them anew each time.  ``timeout`` (seconds)
-        includes the time without a connection.  A ``prompt`` call is answered at once: when it is
-        not, and no other message arrives either, the connection is dropped and the session resumed
-        on another.  Raises RpcError, CallTimedOut, or ExecutorTransportFailed when the connection
-        is
+        ``params`` may be a function that makes them anew each time.  ``timeout`` (seconds) includes
+        the time without a connection.  A ``prompt`` call is answered at once: when it is not, and
+        no other message arrives either, the connection is dropped and the session resumed on
+        another.  Raises RpcError, CallTimedOut, or ExecutorTransportFailed when the connection is
         lost for good, or was cut and the call must not be repeated.
         """
         loop = asyncio.get_running_loop()
@@ -421,8 +420,7 @@ class ExecServerClient:
             self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
 
     async def _recover(self, why: str) -> None:
-        """Resume the session, however often the connection breaks, and let all followers catch
-        up."""
+        """Resume the session, however often the connection breaks; all followers catch up."""
         while True:
             try:
                 await self._redial()

@@ -13,8 +13,7 @@ DECISION, COMMENT = "decision", "comment"
 
 
 def message(question: Question) -> str:
-    """The text of a question: one line for each fact, and none that the caller could have
-    written."""
+    """The text of a question: one line for each fact, none that the caller could write."""
     lines = [f"Run `{command_line(question.argv)}` in {visible(question.cwd)}?"]
     if question.paths:
         lines = ["Change these files?", *(f"- {visible(path)}" for path in question.paths)]

@@ -134,8 +134,7 @@ def _bare(host: str) -> str:
 
 
 def _host_of(value: str) -> str | None:
-    """The host of a Host header without port, brackets and trailing dot; None if it is
-    malformed."""
+    """The host of a Host header without port, brackets and final dot; None if malformed."""
     value = value.strip().lower()
     if value.startswith("["):
         host, bracket, port = value[1:].partition("]")

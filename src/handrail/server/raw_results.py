@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 
 class Parts:
-    """A result that is already JSON, in pieces.  ``sent`` is called when it was handed to the
-    transport."""
+    """A result that is already JSON, in pieces.  The transport has it when ``sent`` is called."""
 
     __slots__ = ("parts", "sent")
 

@@ -325,8 +325,7 @@ class Sessions:
     async def end(
         self, session: Session, grace: float = 0.0, *, keep_detached: bool = True
     ) -> None:
-        """End a session with every process tree, except for those that were started to outlive
-        it."""
+        """End a session with its process trees, except for those started to outlive it."""
         if session.ended:
             return
         session.ended = True

@@ -4,12 +4,9 @@ tools, schemas              arguments and answers; the schemas for a model
 gate, events                what may refuse a command; what is reported
 wait, head_tail, truncate,  when a call returns, what is kept and shown, which process is pruned,
 prune, answer_text, keys    the text of an answer, names of keys              (all pure)
-answer                      an answer from its parts                          (pure)
-transcript                  everything a process printed, bounded, on disk
-shell, child_env,           the shell, the environment, the request to the executor
-spawn_request
-process, process_table,     one process; the open ones by id; their life
-process_lifecycle
+answer, transcript          an answer from its parts; everything a process printed, on disk
+shell, child_env            the shell, the environment; ``spawn_request`` joins them
+process, process_table      one process, the open ones; ``process_lifecycle``: their life
 send_input, patch_command   input and keys; a patch that was sent as a command
 manager                     the calls
 """

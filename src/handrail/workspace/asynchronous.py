@@ -44,8 +44,7 @@ class AsyncWorkspace:
     ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
     None removes one.
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
-    in seconds; ``detach_ttl`` how long it keeps the processes without a connection (None: the
-    server decides).
+    in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for invalid arguments, FilesError when the root is missing,
@@ -358,8 +357,7 @@ class AsyncWorkspace:
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the
         connection to its machine is lost for good, UsageError (also for ``input`` without a
-        terminal
-        when the server cannot close stdin), and what ``on_output`` raised.
+        terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
         return await self._run(
             command,

@@ -83,8 +83,7 @@ class AsyncProcess:
         """Whether it is among the processes of its workspace.
 
         After ``attach`` every process is: it may have ended while the workspace was detached, and
-        its
-        exit and output are still to be fetched.
+        its exit and output are still to be fetched.
         """
         return self.running or self._returned_to
 
@@ -234,8 +233,7 @@ class AsyncProcess:
         With ``wait``, what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second, whether it
         writes or not; ``held_open`` tells.  Raises ExecutorTransportFailed when the connection is
-        lost
-        for good, and what ``on_output`` raised.
+        lost for good, and what ``on_output`` raised.
         """
         return await self._result_and_all_told(wait, text)
 

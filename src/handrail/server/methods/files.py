@@ -253,8 +253,7 @@ def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
 
 
 def walk_parts(result: walk.WalkResult) -> Parts:
-    """Encode a walk by hand: it may have tens of thousands of entries, most with the same
-    prefix."""
+    """Encode a walk by hand: it may have tens of thousands of entries with one prefix."""
     parts: list[bytes] = []
     parent, prefix = None, b""
     for entry in result.entries:

@@ -78,8 +78,7 @@ def _contained(
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
 ) -> ProcessSpec:
-    """A sandboxed process: its signals go into the sandbox, its syscalls are answered, its end is
-    read."""
+    """Restore a sandboxed process: its signals, its syscall supervisor, its exit."""
     from handrail.sandbox.bwrap.instance import RunningSandbox
     from handrail.sandbox.verdict import judge
 
@@ -107,8 +106,8 @@ def _newest(
     """Each process with its note, and whether it is detached from any session.
 
     An id may occur twice: it was used again while the keeper still had the previous process,
-    because
-    that had left descendants or the keeper was not told in time.  The older one gets another id.
+    because that had left descendants or the keeper was not told in time.  The older one gets
+    another id.
     """
     chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
     for one in found:

@@ -80,8 +80,7 @@ class KeeperRestart:
             left = deque(self._sessions.everything())
 
             def give_at_once() -> None:
-                # Sent before it has answered, or even begun: it reads this also if we are killed
-                # now.
+                # Before it has answered, or even begun: it reads this also if we are killed now.
                 if not handle.found:
                     self._sessions.save_all()
                     self._give(left, wait=False)
@@ -137,8 +136,7 @@ class KeeperRestart:
                 self._launcher.end_by(child.number, due, again=True)
 
     async def _next(self) -> KeeperHandle:
-        """Start the next keeper; retried, as missing resources (descriptors, memory) may come
-        back."""
+        """Start the next keeper; retried, for missing descriptors or memory may come back."""
         for _ in range(_TRIES):
             try:
                 return self._start()

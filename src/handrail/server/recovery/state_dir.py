@@ -271,8 +271,7 @@ def inherit(path: str, lock: int) -> StateDir:
 
 
 def in_use(path: str) -> bool:
-    """Whether a server has this directory; holds the lock briefly, for a starting server may try
-    it."""
+    """Whether a server has this directory; locks it only briefly, for a server may start."""
     lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
