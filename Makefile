@@ -21,6 +21,7 @@ lint: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
+	@scripts/check_prose
 
 bench: setup
 	@.venv/bin/python bench/compare.py $(ARGS)

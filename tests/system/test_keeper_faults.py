@@ -354,7 +354,7 @@ def test_a_server_that_gets_no_keeper_says_so_and_stops(tmp_path: Path) -> None:
             shutil.rmtree(state)
             os.kill(keeper, signal.SIGKILL)
             assert server.wait(LIMIT) == 1
-    assert "no new keeper can be had" in log.read_text()
+    assert "no new keeper can be started" in log.read_text()
     assert is_gone(pid)
 
 

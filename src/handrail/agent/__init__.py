@@ -1,1 +1,1 @@
-"""What an agent holds on to: ``AgentShell`` and the orchestrator as its gate."""
+"""``AgentShell``, and the orchestrator as its gate."""

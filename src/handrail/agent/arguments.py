@@ -1,4 +1,4 @@
-"""What a model gave as arguments, before anything reads them: a table of texts that can be sent."""
+"""Checks a model's arguments before anything reads them: an object with valid text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from handrail.errors import UsageError
 
 
 def check_arguments(arguments: object) -> None:
-    """Raises UsageError, with a sentence for the model."""
+    """Raise UsageError, with a sentence for the model, for arguments that cannot be used."""
     if not isinstance(arguments, Mapping):
         raise UsageError("failed to parse function arguments: expected an object with named fields")
     for name, value in arguments.items():
@@ -20,7 +20,7 @@ def check_arguments(arguments: object) -> None:
 
 
 def _can_be_sent(value: object) -> bool:
-    """Whether every text in it is UTF-8: JSON can spell half a character, no system has one."""
+    """Whether every text in it is UTF-8: JSON can spell half a surrogate pair, UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()

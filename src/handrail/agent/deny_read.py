@@ -1,7 +1,7 @@
-"""An executor whose files are read as commands read them: in the sandbox of the settings.
+"""An executor that reads files under the settings' sandbox, as commands do.
 
-A patch is checked against the files before anything is asked.  What the settings hide must not be
-told apart there, not even by whether a guess was right, so the reading is done in the sandbox.  A
+A patch is checked against the files before any question.  What the settings hide must not be
+revealed there, not even by whether a guess was right, so the reading is sandboxed.  A
 helper process reads; the patch that follows writes through the same one.
 """
 
@@ -30,7 +30,7 @@ _MOST_HELPERS = 8
 
 
 class DenyReadFiles:
-    """``Files`` that reads nothing the settings of the moment hide; the rest passes through."""
+    """``Files`` that reads nothing the current settings hide; other calls pass through."""
 
     def __init__(self, executor: Executor, orchestrator: Orchestrator, *, local: bool) -> None:
         self._executor = executor
@@ -54,11 +54,11 @@ class DenyReadFiles:
 
     @property
     def can_sandbox(self) -> bool:
-        """Whether files can be had under an intent; not on every other machine."""
+        """Whether this executor has files under an intent; not every remote one does."""
         return self._local or hasattr(self._files, "confined")
 
     def sandboxed(self, intent: Mapping[str, object]) -> AsyncFiles:
-        """The files as a process under this intent sees them; the same helper for the same one."""
+        """The files as a process under this intent sees them; one helper per intent."""
         confined = getattr(self._files, "confined", None)
         if confined is not None:
             return PatchFiles(confined(intent))
@@ -81,7 +81,7 @@ class DenyReadFiles:
 
 
 class DenyReadExecutor:
-    """The executor, with such files."""
+    """The executor with ``DenyReadFiles``."""
 
     def __init__(self, executor: Executor, orchestrator: Orchestrator, *, local: bool) -> None:
         self._executor = executor
@@ -94,7 +94,7 @@ class DenyReadExecutor:
 
     @property
     def confine(self) -> Confine | None:
-        """From an intent to its files under it; None: there are none."""
+        """The function from an intent to files under it; None if the executor has none."""
         return self._files.sandboxed if self._files.can_sandbox else None
 
     async def spawn(self, request: SpawnRequest) -> ExecSession:

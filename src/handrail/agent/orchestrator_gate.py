@@ -1,4 +1,4 @@
-"""The orchestrator as the gate of unified exec: decides, asks, chooses the sandbox, tries again."""
+"""The orchestrator as the gate of unified exec: decides, asks, chooses the sandbox, retries."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from handrail.unified_exec.tools import ToolFailed
 from handrail.unified_exec.truncate import Budget, effective_budget, formatted
 from handrail.unified_exec.wait import DEFAULT_TOKENS
 
-#: Calls whose process has not been seen to end; more than can be open at once.
+#: Calls with a process that is not known to have ended; more than can be open at once.
 _MOST_COURSES = 1024
 LATE = (
     "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
     " again with sandbox_permissions require_escalated and a justification"
 )
-#: Scripts look for these to know that there is no way out.
+#: Scripts look for these to learn that there is no network.
 _OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
 
 
@@ -58,7 +58,7 @@ class OrchestratorGate:
         self._writer: dict[str, PatchWriter] = {}
 
     async def start(self, call: ExecCall) -> Started:
-        """Let it in and start it, or raise what stands against it."""
+        """Decide about a call and start it, or raise what forbids it."""
         course = self._orchestrator.course(self.call_of(call))
         attempt = await course.admit()
         session = await self._spawn(call.spawn, course, attempt)
@@ -74,7 +74,7 @@ class OrchestratorGate:
         return await self._executor.spawn(ready)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
-        """Perhaps once more, with more permissions."""
+        """Perhaps start it again, with more permissions."""
         course, _ = self._courses.pop(call.call_id, (None, None))
         if course is None:
             return None
@@ -98,9 +98,9 @@ class OrchestratorGate:
         return Started(session, (_again(attempt),))
 
     async def late(self, call_id: str) -> str | None:
-        """A process ended after its first answer: what is to be said if its sandbox refused it.
+        """A process ended after its first answer: the note if its sandbox refused something.
 
-        Nobody is asked then, for the model has gone on since; it can ask by calling again.
+        No question is asked then, for the model has gone on since; it can ask by calling again.
         """
         course, session = self._courses.pop(call_id, (None, None))
         if course is None or session is None:
@@ -110,7 +110,7 @@ class OrchestratorGate:
         return LATE if denied.likely else None
 
     async def patch(self, request: PatchRequest) -> AsyncFiles | None:
-        """Files to write through, in the sandbox of the settings."""
+        """The files to write a patch through, in the sandbox of the settings."""
         writer = await admit_patch(
             self._orchestrator,
             self._executor,
@@ -125,22 +125,22 @@ class OrchestratorGate:
         return writer
 
     async def patched(self, call_id: str) -> None:
-        """A call is over: put away what wrote for it."""
+        """A patch call is over: close its writer."""
         writer = self._writer.pop(call_id, None)
         if writer is not None:
             await writer.close()
 
     def _confine(self) -> Confine | None:
-        """Files under an intent: those that the patch was checked with, if there are such."""
+        """Files under an intent: those that the patch was checked with, if there are any."""
         if isinstance(self._executor, DenyReadExecutor):
             return self._executor.confine
         confined = getattr(self._executor.files, "confined", None)
         return None if confined is None else lambda intent: PatchFiles(confined(intent))
 
     def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
-        """What the command gets; of another machine only what is given from here is known.
+        """The environment of the command; of another machine only what is set from here is known.
 
-        Programs are looked up for rules alone.
+        It is used to look up programs for rules, nothing else.
         """
         rules = self._orchestrator.settings.policy.rules
         if spawn.env_policy is None or not self._local or not rules:

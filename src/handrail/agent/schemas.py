@@ -1,4 +1,4 @@
-"""The tools of an ``AgentShell`` as a model is told of them.  Pure data."""
+"""JSON schemas of the tools of an ``AgentShell``.  Pure data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``AgentShell``, the front door for an agent: commands, input, patches, guarded.
+"""``AgentShell``: commands, input and patches of an agent, under policy and sandbox.
 
-  async with AgentShell(Workspace("."), approver=ask, policy="on-request") as shell:
-      answer = await shell.exec_command("pytest -q")
-      print(answer.text)
+    async with AgentShell(Workspace("."), approver=ask, policy="on-request") as shell:
+        answer = await shell.exec_command("pytest -q")
+        print(answer.text)
 
 ``call`` takes a tool call as a model makes it and always has a text for it.
 """
@@ -56,9 +56,9 @@ class AgentShell:
     """The shell of one agent; use it in ``async with``.
 
     ``where``: a workspace, a directory of this machine, or an executor with ``cwd``.
-    ``approver`` answers questions (None: every question is a no).  ``policy`` says when somebody
-    is asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is
-    a whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
+    ``approver`` answers questions (None: every question is a no).  ``policy`` says when it is
+    asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is a
+    whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
     workspace's own.  ``rules`` are those in force, ``rules_file`` is where «yes, always» goes.
     ``login``: whether shells may read login profiles.
     """
@@ -232,7 +232,7 @@ class AgentShell:
         return self._now.manager.read_output(read_output_args(given))
 
     def background(self) -> list[Background]:
-        """The processes that live; raises UsageError outside of ``async with``."""
+        """The running processes; raises UsageError outside of ``async with``."""
         return self._now.manager.background()
 
     async def terminate(self, session_id: int) -> bool:
@@ -240,17 +240,17 @@ class AgentShell:
         return await self._now.manager.terminate(session_id)
 
     async def clean(self) -> int:
-        """End them all; how many there were.  Raises TerminateFailed, or UsageError."""
+        """End them all; returns how many.  Raises TerminateFailed, or UsageError."""
         return await self._now.manager.clean()
 
     def tools(self) -> list[dict[str, object]]:
-        """The tools as a model is told of them, for function calling; never raises."""
+        """JSON schemas of the tools, for function calling; never raises."""
         return agent_tools()
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None
     ) -> ToolAnswer:
-        """One tool call of a model; whatever goes wrong is a text for it, never raised."""
+        """Make one tool call of a model; an error becomes a text for it and is never raised."""
         try:
             check_arguments(arguments)
             match name:
@@ -279,11 +279,11 @@ class AgentShell:
             return ToolAnswer(str(error), ok=False)
         return ToolAnswer(answer.text, answer=answer)
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     @property
     def orchestrator(self) -> Orchestrator:
-        """Settings, memory and reviewers; ``update_environment`` changes later runs."""
+        """The orchestrator; ``update_environment`` changes later runs."""
         return self._now.orchestrator
 
     @property
@@ -310,7 +310,7 @@ class AgentShell:
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
-        """An abort is for the program, whatever it was wrapped in."""
+        """Find an abort in the chain of an error: it is for the program, not for the model."""
         try:
             yield
         except ToolFailed as error:
@@ -364,7 +364,7 @@ class _Open:
 
 
 class _Pausing:
-    """An approver whose questions stop the waiting time of the call they are about."""
+    """An approver with questions that stop the waiting time of their call."""
 
     def __init__(self, approver: Approver, shell: AgentShell) -> None:
         self._approver = approver

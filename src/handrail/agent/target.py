@@ -1,4 +1,4 @@
-"""From a workspace, an executor or a path to hands: an executor, a directory, a sandbox."""
+"""From a workspace, an executor or a path to a target: an executor, a directory, a sandbox."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where commands run.  ``release`` gives back what was taken for it."""
+    """Where commands run.  ``release`` closes what was opened for it."""
 
     executor: Executor
     cwd: str
     local: bool
     release: Callable[[], Awaitable[None]]
     sandbox: SandboxMode | None = None
-    #: Makes the directory that commands have as their /tmp; None where there can be none.
+    #: Makes the directory that commands have as their /tmp; None where it is not possible.
     private_tmp: Callable[[], Awaitable[str | None]] | None = None
 
 
 async def take(where: Where, cwd: str | None) -> Target:
-    """Open what was given; raises UsageError, FilesError, ExecutorTransportFailed."""
+    """Open the target; raises UsageError, FilesError, ExecutorTransportFailed."""
     if isinstance(where, str | os.PathLike):
         where = AsyncWorkspace(where)
     if isinstance(where, Workspace):
-        # Its own calls run on another loop; the same place is opened on this one.
+        # A ``Workspace`` runs on another loop; the same location is opened on this one.
         where = where.asynchronous()
     if isinstance(where, AsyncWorkspace):
         executor = await where.executor()
@@ -56,7 +56,7 @@ async def take(where: Where, cwd: str | None) -> Target:
 
 
 def from_profile(profile: Profile | None) -> SandboxMode:
-    """The sandbox of a workspace as a mode; raises UsageError where that would say less."""
+    """The sandbox of a workspace as a mode; raises UsageError where a mode would allow more."""
     if profile is None:
         return SandboxMode(Mode.FULL_ACCESS)
     if profile.read != ("/",):
@@ -84,7 +84,7 @@ def _is_local(executor: Executor) -> bool:
 
 
 def exists_on(executor: Executor) -> Callable[[str], Awaitable[bool]]:
-    """Whether a path is there, on the executor's machine."""
+    """Whether a path exists on the executor's machine."""
 
     async def exists(path: str) -> bool:
         try:

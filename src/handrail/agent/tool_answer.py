@@ -1,4 +1,4 @@
-"""What a model is told.  Pure."""
+"""Answers for a model.  Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OUTPUT = "\nOutput:\n"
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to a tool call; ``aborted``: somebody wants the turn to stop."""
+    """The answer to a tool call; ``aborted``: the approver wants the turn to stop."""
 
     text: str
     ok: bool = True
@@ -20,7 +20,7 @@ class ToolAnswer:
 
 
 def with_note(answer: ExecAnswer, note: str) -> ExecAnswer:
-    """The answer with one more sentence about it."""
+    """The answer with one more note."""
     head, mark, output = answer.text.partition(_OUTPUT)
     text = f"{head}\nNote: {note}{mark}{output}"
     return replace(answer, text=text, notes=(*answer.notes, note))

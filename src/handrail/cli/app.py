@@ -1,7 +1,7 @@
-"""The commands of ``handrail`` and how they are found.
+"""The table of ``handrail`` commands, and the dispatch to one of them.
 
-A command's module is imported when it is the one that was asked for; all of them only to print
-the list.  ``run`` and ``sandbox`` go around argparse: their start is what people feel.
+A command's module is imported when that command is run; all of them only to print the list.
+``run`` and ``sandbox`` bypass argparse: users notice their start-up time.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ COMMANDS = {
     "completion": "handrail.cli.commands.completion",
 }
 
-#: As a shell says it of those whom Ctrl-C has ended.
+#: The exit code of a shell for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 def program() -> int:
-    """The program: one command, and a sentence for everything that can be expected to go wrong."""
+    """The program: run one command, and print a sentence for every expected failure."""
     words = sys.argv[1:]
     if words[:1] in (["sandbox"], ["run"]):
-        gc.disable()  # nothing of what is imported before the command starts is garbage
-    if words[:1] == ["sandbox"]:  # around argparse: its start is what people wait for
+        gc.disable()  # nothing that is imported before the command starts is garbage
+    if words[:1] == ["sandbox"]:  # bypasses argparse for start-up time
         from handrail.cli.commands import sandbox
 
         return sandbox.main(words[1:])
@@ -52,7 +52,7 @@ def program() -> int:
 
         code = run_fast.run(words[1:])
         if code is not None:
-            # Nothing is left to be done, and taking an interpreter down takes a while.
+            # Nothing is left to do, and taking down an interpreter takes a while.
             os._exit(code)
         gc.enable()
     return _ordinary(words)
@@ -64,11 +64,11 @@ def _ordinary(words: list[str]) -> int:
     stdio.take_over()
     try:
         code = main(words)
-    except SystemExit as end:  # argparse, which has said why
+    except SystemExit as end:  # argparse, which has printed why
         code = end.code if isinstance(end.code, int) else 1
     except stdio.OutputFailed as error:
         code = stdio.failed(error)
-    except OSError as error:  # the machine's own: no room, no permission, nothing there
+    except OSError as error:  # of the machine: no space, no permission, no such file
         code = error_output.tell(error, stdio.OWN_FAILURE)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -89,7 +89,7 @@ def main(words: list[str]) -> int:
 
 
 def build_parser(wanted: str | None = None) -> ArgumentParser:
-    """The parser of everything, or of one command if that is all that is wanted."""
+    """The parser of all commands, or of one if only that is needed."""
     from importlib import import_module
 
     from handrail.cli.error_output import Parser
@@ -97,7 +97,7 @@ def build_parser(wanted: str | None = None) -> ArgumentParser:
 
     parser = Parser(
         prog="handrail",
-        description="Hands for agents, and the rail beside them.",
+        description="Run commands for AI agents: sandboxed, under policy, here or far away.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")

@@ -1,4 +1,4 @@
-"""Coming back to a workspace that was left running, for one command, and leaving it again."""
+"""Attaches to a detached workspace for one command, and detaches again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_id(parser: argparse.ArgumentParser) -> None:
-    """The id of a workspace or of one process in it."""
+    """Add the argument for the id of a workspace or of one process in it."""
     parser.add_argument("id", metavar="ID", help="as `handrail run --detach` and `ps` print it")
     options.add_token(parser)
 
@@ -25,10 +25,10 @@ def add_id(parser: argparse.ArgumentParser) -> None:
 async def returned(
     args: argparse.Namespace, *, looks: bool = False
 ) -> AsyncIterator[AsyncWorkspace]:
-    """The workspace, left again afterwards.
+    """Attach to a workspace, and detach from it afterwards.
 
-    It is ended when nothing runs in it any more, or for one who only ``looks`` when its server
-    has forgotten all of it.
+    It is ended when nothing runs in it any more or, for a command that only ``looks``, when its
+    server has forgotten all of it.
     """
     from handrail.workspace.asynchronous import AsyncWorkspace
 
@@ -48,7 +48,7 @@ async def leave(workspace: AsyncWorkspace, *, looks: bool) -> None:
 
 
 def find(workspace: AsyncWorkspace, wanted: str) -> AsyncProcess:
-    """The process that was meant; raises UsageError when that is not clear."""
+    """The process that an id means; raises UsageError when that is not clear."""
     processes = workspace.processes
     if "-" in wanted:
         processes = [process for process in processes if process.id == wanted]

@@ -1,6 +1,6 @@
-"""How a failure is told: a sentence on stderr, or with ``--json`` one object on stdout.
+"""How a failure is reported: a sentence on stderr, or with ``--json`` one object on stdout.
 
-On stdout, because that is where whoever asked for JSON reads: what comes there is either the
+On stdout, because the program that asked for JSON reads there: it gets either the
 answer or this, ``{"error": {"kind", "message", "exitCode", "fields"}}``.  ``kind`` is the error's
 name in ``handrail.errors`` as in ``sandboxUnavailable``, ``fields`` is what it carries.
 """
@@ -14,30 +14,30 @@ from typing import NoReturn
 from handrail.cli.stdio import OutputFailed, say
 from handrail.errors import ExecutorTransportFailed, UsageError
 
-#: As argparse has it.
+#: The exit code of argparse.
 WRONG_USAGE = 2
 _json = False
 
 
 def use_json(wanted: bool) -> None:
-    """Whether failures are told as JSON from now on."""
+    """Set whether failures are reported as JSON from now on."""
     global _json
     _json = wanted
 
 
 def wanted_as_json() -> bool:
-    """Whether they are."""
+    """Whether failures are reported as JSON."""
     return _json
 
 
 def asks_for_json(words: list[str]) -> bool:
-    """Whether ``--json`` is among the words that are ours, as far as that can be seen early."""
+    """Whether ``--json`` is among our own arguments, as far as that can be seen early."""
     ours = words[: words.index("--")] if "--" in words else words
     return "--json" in ours
 
 
 def tell(error: BaseException, code: int, prefix: str = "handrail: ") -> int:
-    """Say what went wrong; the exit code, which is not changed by it."""
+    """Report a failure; returns the exit code unchanged."""
     if _json:
         print(as_json(error, code), flush=True)
     else:
@@ -55,7 +55,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _advice(detail: str) -> str:
-    """What to do about a server that is not to be had; the executor knows of no options."""
+    """What to do about a server that cannot be reached; the executor knows of no options."""
     if "cannot connect" in detail:
         return "; is `handrail serve` running there, and is the address right?"
     if "status 401" in detail:
@@ -65,7 +65,7 @@ def _advice(detail: str) -> str:
 
 def as_json(error: BaseException, code: int) -> str:
     """The object, in one line."""
-    import json  # a server that starts has no use for it
+    import json  # a starting server does not need it
 
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     if isinstance(error, OSError):
@@ -102,10 +102,10 @@ class Interrupted(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """One that tells its errors like all the others."""
+    """A parser that reports its errors like the rest."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with 2."""
+        """Report it and exit with 2."""
         if not _json:
             super().error(message)
         tell(UsageError(f"{message}; see {self.prog} --help"), WRONG_USAGE)

@@ -1,4 +1,4 @@
-"""Options and ends that several commands share."""
+"""Options and exit codes that several commands share."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from handrail.cli.output_thread import Writer
     from handrail.workspace.result import Output
 
-#: When the failure is ours and not the command's.
+#: The exit code of our own failures, as opposed to the command's.
 OWN_FAILURE = 125
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """``--json``, which every command has."""
+    """Add ``--json``, which every command has."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """``--at`` and the token that goes with it."""
+    """Add ``--at`` and its token."""
     parser.add_argument(
         "--at", metavar="URL", help="ws://, wss://, unix:/path, stdio:program or ssh://host"
     )
@@ -37,7 +37,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:
-    """A token by file, or in HANDRAIL_TOKEN: an argument would be seen by everybody."""
+    """Add the options for a token by file or HANDRAIL_TOKEN: every user can see an argument."""
     parser.add_argument(
         "--token-file", metavar="PATH", help="holds the server's token (else: $HANDRAIL_TOKEN)"
     )
@@ -57,7 +57,7 @@ def token(args: argparse.Namespace, at: str | None = None) -> str | None:
 
 
 def seconds(text: str) -> float:
-    """For argparse: a time."""
+    """For argparse: parse a time in seconds."""
     number = float(text)
     if not 0 <= number < 10**9:
         raise argparse.ArgumentTypeError("must be a number of seconds")
@@ -65,7 +65,7 @@ def seconds(text: str) -> float:
 
 
 def to_end(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command's coroutine; its failures are told in one line."""
+    """Run a command's coroutine; its failures are reported in one line."""
     import asyncio
 
     try:
@@ -77,7 +77,7 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
 
 
 def spawn_code(error: HandrailError) -> int:
-    """What a shell would exit with when the command was not there, else that it is our fault."""
+    """A shell's exit code when the command does not exist, else the one of our own failures."""
     if isinstance(error, ExecutorSpawnFailed):
         cause = error.__cause__
         number = cause.errno if isinstance(cause, SpawnFailed) else 0
@@ -89,17 +89,17 @@ def spawn_code(error: HandrailError) -> int:
 
 
 def exit_code(info: ExitInfo) -> int:
-    """The command's own code; for what has none, a number that is not its own either."""
+    """The command's own code; if it has none, a number that stands for that."""
     if info.kind is ExitKind.TIMED_OUT:
         return TIMED_OUT
     if info.code is None:
-        say("handrail: the process ended and nobody knows how")
+        say("handrail: the process ended and how is not known")
         return OWN_FAILURE
     return info.code
 
 
 def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
-    """An exit as it travels."""
+    """An exit as JSON."""
     if info is None:
         return None
     return {
@@ -111,14 +111,14 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
 
 
 def print_json(value: object) -> None:
-    """One line, in UTF-8 whatever the terminal speaks."""
+    """Print one line of JSON, in UTF-8 whatever the terminal's encoding."""
     sys.stdout.flush()
     sys.stdout.buffer.write(json_line(value))
     sys.stdout.buffer.flush()
 
 
 async def write_event(writer: Writer, event: Output, *, as_json: bool) -> None:
-    """Output of a process, to the stream it belongs to or as a line of JSON."""
+    """Write a process's output to its stream, or as a line of JSON."""
     if as_json:
         record = {
             "stream": event.stream,
@@ -134,13 +134,13 @@ async def write_event(writer: Writer, event: Output, *, as_json: bool) -> None:
 
 
 def no_longer_kept(size: int) -> bytes:
-    """For a reader that came too late for some of it; the terminal may be raw."""
+    """The note for a reader that came too late for some output; the terminal may be raw."""
     return f"handrail: {size} bytes of output are no longer kept\r\n".encode()
 
 
 def json_line(value: object) -> bytes:
-    """The same to be written by somebody else."""
+    """One line of JSON as bytes, for the caller to write."""
     try:
         return json.dumps(value, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # a name that is no UTF-8: half a pair, which JSON can escape
+    except UnicodeEncodeError:  # a name that is not UTF-8: a lone surrogate, which JSON can escape
         return json.dumps(value).encode() + b"\n"

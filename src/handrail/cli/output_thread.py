@@ -1,7 +1,6 @@
-"""Writing to our own stdout and stderr without holding up the event loop.
+"""Writes to our own stdout and stderr without blocking the event loop.
 
-A thread of its own, and one that nobody waits for at the end: whoever should read may have gone
-to lunch.
+A daemon thread, so that a stalled reader cannot block the exit of this process.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Writer:
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     async def write(self, fd: int, data: bytes) -> None:
-        """Return when all of it was taken; raises OutputFailed."""
+        """Return when all of it was written; raises OutputFailed."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put((fd, data, done))
         await done
@@ -50,13 +49,13 @@ def _write_all(fd: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody who shares it has made it so
+        except BlockingIOError:  # another process that shares it set O_NONBLOCK
             select.select([], [fd], [])
 
 
 def _tell(done: asyncio.Future[None], error: OSError | None) -> None:
     if done.done():
-        return  # nobody waits for it any more
+        return  # its waiter is gone
     if error is None:
         done.set_result(None)
     else:

@@ -1,4 +1,4 @@
-"""One sentence to stderr, without anything that would have to be imported."""
+"""Writes one sentence to stderr without importing anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def complain(text: str, mark: str = "handrail: ") -> None:
-    """Say it if it can be said: the exit code tells the same."""
+    """Write it if possible; if not, the exit code still tells."""
     try:
         os.write(2, f"{mark}{text}\n".encode("utf-8", "surrogateescape"))
     except OSError:

@@ -1,10 +1,10 @@
-"""Our own stdout and stderr, and what it means when they cannot be written.
+"""Our own stdout and stderr, and what happens when they cannot be written.
 
-Every command prints through the two that ``take_over`` puts in the place of the interpreter's: a
+Every command prints through the two that ``take_over`` puts in place of the interpreter's: a
 write that fails raises ``OutputFailed`` wherever it happens, and ``settle`` turns that into one
 sentence and an exit code.  A reader that has gone is no error; a full disk is.
 
-What ``quick`` and ``sandbox`` complain of goes by ``complain``, before any of this is imported.
+``run_fast`` and ``sandbox`` report by ``stderr.complain``, before any of this is imported.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 
 from handrail.cli.stderr import complain
 
-#: When nobody reads any more, as a shell says it of those whom SIGPIPE has ended.
-NOBODY_READS = 141
+#: When the reader is gone: the exit code of a shell for a command that SIGPIPE ended.
+READER_GONE = 141
 OWN_FAILURE = 125
 NAMES = {1: "stdout", 2: "stderr"}
 
@@ -28,7 +28,7 @@ class OutputFailed(OSError):
     def __init__(self, stream: int, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)
         self.stream = stream
-        #: What came of it.
+        #: The consequence, for the message.
         self.outcome = "so not all of the output is there"
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class OutputFailed(OSError):
 
 
 class _Raw(io.FileIO):
-    """A descriptor that says of a failure whose it was."""
+    """A descriptor that adds its stream to the error of a failed write."""
 
     def write(self, data: object) -> int:
         try:
@@ -50,7 +50,7 @@ class _Raw(io.FileIO):
 
 
 def take_over() -> None:
-    """Print by descriptors of this kind from now on, names that are no UTF-8 as they are."""
+    """Print through such descriptors from now on; names that are not UTF-8 pass as they are."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         raw = _Raw(fd, "w", closefd=False)
@@ -67,7 +67,7 @@ def take_over() -> None:
 
 
 def say(text: str) -> None:
-    """A line on stderr; that it cannot be said changes nothing about what it says."""
+    """Print a line on stderr; a failure to print it is ignored."""
     try:
         print(text, file=sys.stderr)
     except OutputFailed:
@@ -75,14 +75,14 @@ def say(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """In one line and for a terminal: a name may hold anything, what moves the cursor too."""
+    """One line for a terminal: a name may have any character, also ones that move the cursor."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def settle(code: int) -> int:
-    """Flush everything; the exit code, another one when stdout did not take it all."""
+    """Flush everything; returns the exit code, another one when stdout was not written in full."""
     try:
         sys.stdout.flush()
     except OutputFailed as error:
@@ -93,10 +93,10 @@ def settle(code: int) -> int:
 
 
 def failed(error: OutputFailed) -> int:
-    """Tell it in one sentence, where that can still be read; the exit code."""
+    """Report a failed write in one sentence, if possible; returns the exit code."""
     give_up(error.stream)
     if error.errno == errno.EPIPE:
-        return NOBODY_READS
+        return READER_GONE
     from handrail.cli import error_output
 
     if error_output.wanted_as_json():
@@ -107,7 +107,7 @@ def failed(error: OutputFailed) -> int:
 
 
 def give_up(fd: int) -> None:
-    """Nothing more goes there; the interpreter would try again at its end, and complain."""
+    """Write nothing more to it; the interpreter would try again at its exit, and complain."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, fd)
     os.close(null)

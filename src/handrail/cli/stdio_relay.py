@@ -1,4 +1,4 @@
-"""Between a process and our own stdin, stdout and stderr, until one of them ends."""
+"""Connects a process with our own stdin, stdout and stderr, until one of them ends."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from handrail.workspace.process import AsyncProcess
 
 
-#: How long we wait for a reader to take the rest when we are told to end.
+#: How long a terminated relay waits for its reader to take the rest.
 _LAST_SECONDS = 2.0
-#: What may have come of the command itself when its exit is known: as much as is retained for a
-#: reader that lags, and what its pipes hold.
+#: The most output of the command that can be under way when its exit is known: what is retained for
+#: a reader that lags, and what its pipes hold.
 _REST_BYTES = 2 * 1024 * 1024
 
 
 class Relay:
     """One process at our streams.
 
-    With ``leaves`` it goes on without us: ``detach_key`` (a byte), a Ctrl-C that is not typed to
+    With ``leaves`` it runs on without us: ``detach_key`` (a byte), a Ctrl-C that is not typed to
     the process, a hang-up or a TERM make ``run`` return None, and ``left_by`` is the signal's
     number.  Otherwise Ctrl-C is passed on, and the others end it.
     """
@@ -49,7 +49,7 @@ class Relay:
     ) -> None:
         self._process = process
         self._json = as_json
-        #: The signal that made us leave it; 0 for the key.
+        #: The signal that detached us; 0 for the key.
         self.left_by = 0
         self._raw = raw
         self._leaves = leaves
@@ -61,9 +61,8 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ExitInfo | None:
-        """How it ended; None when the user has left it.  Raises OutputFailed when the output
-        cannot be written, and what the way to the process raises.
-        """
+        """Relay until its exit; None when the user has detached.  Raises OutputFailed when the
+        output cannot be written, and connection errors of the process."""
         with contextlib.ExitStack() as stack:
             if self._raw:
                 stack.enter_context(terminal.raw())
@@ -92,7 +91,7 @@ class Relay:
             return None if self._leaves else await self._process.wait()
 
     async def _follow(self) -> ExitInfo:
-        """Show the output; the process waits for whoever looks at it."""
+        """Write the output; the process waits for our reader (back-pressure)."""
         writer = Writer()
         async with contextlib.aclosing(self._process.follow()) as paced:
             self._waiting = True
@@ -106,11 +105,11 @@ class Relay:
         raise AssertionError("the last event is the exit")  # pragma: no cover
 
     async def _told_all(self) -> None:
-        """Until the command has exited and what it said is shown; descendants may say more."""
+        """Wait for the exit of the command and its output; descendants may write more."""
         try:
             await self._process.wait()
         except ExecutorError:
-            await asyncio.Event().wait()  # whoever follows is told
+            await asyncio.Event().wait()  # its follower gets the error
         most = self._written + _REST_BYTES
         caught_up = 0
         # Twice: what was left in the pipes for a slow reader comes when it has caught up.
@@ -156,14 +155,14 @@ class Relay:
                     self._await(self._process.close_stdin())
                     return
             except (HandrailError, RuntimeError, CancelledError):
-                return  # it takes no more, or the loop has ended
+                return  # it accepts no more, or the loop has ended
 
     def _await(self, coroutine: object) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()  # type: ignore[arg-type]
 
 
 async def _quietly(coroutine: object) -> None:
-    """A signal for something that has just ended is no error."""
+    """Send a signal; a process that has just ended is no error."""
     try:
         await coroutine  # type: ignore[misc]
     except ExecutorError:

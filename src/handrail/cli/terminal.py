@@ -1,4 +1,4 @@
-"""The user's own terminal: raw while a process has it, as it was before in the end."""
+"""The user's own terminal: raw while a process has it, restored afterwards."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 
 def is_there() -> bool:
-    """Whether somebody types at stdin and looks at stdout."""
+    """Whether stdin and stdout are a terminal."""
     return os.isatty(0) and os.isatty(1)
 
 
 def size() -> tuple[int, int]:
-    """Rows and columns, 24 x 80 where nobody knows."""
+    """Rows and columns, 24 x 80 where they are not known."""
     try:
         found = os.get_terminal_size(0)
     except OSError:
@@ -25,7 +25,7 @@ def size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
-    """Every key goes to the process, also Ctrl-C; the terminal is put back whatever happens."""
+    """Pass every key to the process, also Ctrl-C; the terminal is always restored."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0, termios.TCSADRAIN)
@@ -35,7 +35,7 @@ def raw() -> Iterator[None]:
 
 
 def read_key(text: str) -> bytes:
-    """``ctrl-]`` and the like as the byte a terminal sends; raises ValueError."""
+    """Parse ``ctrl-]`` and the like into the byte a terminal sends; raises ValueError."""
     name = text.lower().removeprefix("ctrl-").removeprefix("^")
     if text.lower() == name or len(name) != 1 or not ("a" <= name <= "z" or name in "@[\\]^_"):
         raise ValueError(f"{text!r} is no control key; use one such as ctrl-]")

@@ -1,1 +1,1 @@
-"""The seam: the same hands near and far."""
+"""Executors: one contract for processes and files of this machine and of others."""

@@ -1,6 +1,6 @@
-"""Ways to an exec-server: WebSocket, Unix socket, a program's stdio, ssh.
+"""Dialers to an exec-server: WebSocket, Unix socket, a program's stdio, ssh.
 
-A dialer opens one connection at a time and says whether asking again can lead to the same
+A dialer opens one connection at a time and says whether dialing again can reach the same
 sessions: a listening server keeps them, a program that is its own server takes them along.
 """
 
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 #: How long a program may take to end by itself when its stdin has ended.
 _END_SECONDS = 5.0
-#: The same for one that never said a word and was told to end.
+#: The same for a program that never sent anything and got SIGTERM.
 _SILENT_SECONDS = 0.5
 
 
 class Dialer(Protocol):
-    """One place to connect to."""
+    """Opens connections to one server."""
 
-    #: For messages.
+    #: The address, for messages.
     where: str
-    #: Whether a session can be found again by dialing again.
+    #: Whether a session can be resumed by dialing again.
     reconnects: bool
 
     async def dial(self, receiver: Receiver, timeout: float | None) -> Transport:
-        """One connection; raises ConnectionLost when trying again may help, else others.
+        """Open one connection; raises ConnectionLost when a retry may help, else other errors.
 
-        ``timeout`` is in seconds, None for no limit.  Who calls keeps to it as well, by a
+        ``timeout`` is in seconds, None for no limit.  The caller enforces it as well, by a
         cancellation.
         """
 
     async def close(self) -> None:
-        """Nothing will be dialed any more."""
+        """Release everything; ``dial`` is not called again."""
 
 
 class WebSocketDialer:
-    """``ws://`` and ``wss://``."""
+    """Dials ``ws://`` and ``wss://``."""
 
     reconnects = True
 
@@ -72,7 +72,7 @@ class WebSocketDialer:
 
 
 class UnixDialer:
-    """``unix:/path``: one message a line."""
+    """Dials ``unix:/path``: one message per line."""
 
     reconnects = True
 
@@ -94,7 +94,7 @@ class UnixDialer:
 
 
 class ProgramDialer:
-    """A program that speaks the wire on its stdin and stdout."""
+    """Starts a program that speaks the wire on its stdin and stdout."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ProgramDialer:
         )
 
     async def _tidy(self) -> None:
-        """End what an earlier connection has left; cut short, it can be done again."""
+        """End what an earlier connection has left; if cancelled, it can be called again."""
         while self._started:
             await self._started[-1].end()
             self._started.pop()
@@ -143,7 +143,7 @@ class _Program:
     """One run of the program."""
 
     def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
-        #: Whether it has said anything: one that has not holds no session of ours.
+        #: Whether it has sent anything: if not, it has no session of ours.
         self.spoke = False
         self.stderr = unnamed_file.create("stderr") if keep_stderr else -1
         try:
@@ -154,14 +154,14 @@ class _Program:
                 stderr=self.stderr if keep_stderr else None,
                 env=credentials.without(os.environ) if env is None else env,
                 bufsize=0,
-                start_new_session=True,  # a Ctrl-C at our terminal is not meant for it
+                start_new_session=True,  # a Ctrl-C at our terminal must not reach it
             )
         except OSError as error:
             self._close_stderr()
             raise UsageError(f"cannot start {argv[0]}: {error.strerror or error}") from error
 
     def words(self) -> str:
-        """The end of what it said on stderr, in one line."""
+        """The end of its stderr, in one line."""
         if self.stderr < 0:
             return ""
         size = os.fstat(self.stderr).st_size
@@ -169,10 +169,10 @@ class _Program:
         return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
     async def end(self) -> None:
-        """Close its stdin and wait; one that does not end is killed.
+        """Close its stdin and wait; a program that does not end is killed.
 
-        One that never spoke is told to end as well: an ssh that waits for a host does not look
-        at its stdin, and whoever gave up waiting for it has waited long enough.
+        One that never sent anything also gets SIGTERM: an ssh that waits for a host does not read
+        its stdin, and the caller has waited long enough.
         """
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
@@ -191,7 +191,7 @@ class _Program:
         self._close_stderr()
 
     def _signal(self, number: int) -> None:
-        """To it and what it started in its session; it was not reaped, so the id is its own."""
+        """Signal it and its session; it was not reaped, so the pid is its own."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -203,7 +203,7 @@ class _Program:
 
 
 class _Watched:
-    """Passes everything on, and at the end what the program said of it."""
+    """Passes everything on, and adds the program's stderr to the reason of the end."""
 
     def __init__(self, receiver: Receiver, program: _Program) -> None:
         self._program = program
@@ -222,7 +222,7 @@ class _Watched:
 
 
 class MemoryDialer:
-    """A server in this process: ``accept`` gives the receiver of its end."""
+    """Connects to a server in this process: ``accept`` gives the receiver of its end."""
 
     reconnects = True
     where = "memory"
@@ -245,7 +245,7 @@ def ssh_dialer(
     ssh: Sequence[str] = ("ssh",),
     command: str = "handrail proxy",
 ) -> ProgramDialer:
-    """``ssh://[user@]host[:port]``: plain ssh, with ``command`` as the bridge at the other end."""
+    """Dials ``ssh://[user@]host[:port]``: plain ssh, with ``command`` as the bridge on the host."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -261,7 +261,7 @@ def ssh_dialer(
     argv = [
         *ssh,
         "-T",
-        # Nobody is there to answer a question, and a dead line is to be noticed.
+        # No terminal for a question of ssh, and a dead connection has to be noticed.
         *("-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=2"),
         *(("-p", str(port)) if port else ()),
         *(("-l", user) if user else ()),
@@ -280,7 +280,7 @@ def dialer_for(
     ssh: Sequence[str] = ("ssh",),
     ssh_command: str = "handrail proxy",
 ) -> Dialer:
-    """The way to ``ws://``, ``wss://``, ``unix:/path``, ``ssh://host``, or a program's stdio.
+    """The dialer for ``ws://``, ``wss://``, ``unix:/path``, ``ssh://host``, or a program's stdio.
 
     A program is given as its argument list.
     """

@@ -1,8 +1,8 @@
-"""A scripted executor: runs nothing, remembers everything it was asked.
+"""A scripted executor for tests: runs nothing, records every request.
 
-Each command is answered by the first script that fits it.  A script is a list of steps: say
-something, expect some input, pause until the test goes on, exit.  What no script fits is refused
-like a program that does not exist.
+Each command is answered by the first script that fits it.  A script is a list of steps: write
+output, expect input, pause until the test continues, exit.  A command that no script fits is
+refused like a program that does not exist.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Go on when this has been written to stdin; what came before it is skipped."""
+    """Continue when this has been written to stdin; input before it is skipped."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Go on when the test calls ``resume`` of the session."""
+    """Continue when the test calls ``resume`` of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Exit:
 
 
 Step = Say | Expect | Pause | Exit
-#: The words of a command, its shell script or joined words, or a test of the whole request.
+#: The argv of a command, its shell script or joined argv, or a test of the whole request.
 Fits = str | Sequence[str] | Callable[[SpawnRequest], bool]
 
 
@@ -79,7 +79,7 @@ class _Script:
 class FakeSession:
     """One scripted process; what was done to it is in its public lists.
 
-    It raises what the contract says, as a process would that has exited or has no terminal.
+    It raises what the contract says, like a process that has exited or has no terminal.
     """
 
     request: SpawnRequest
@@ -99,22 +99,22 @@ class FakeSession:
         self._task = self._loop.create_task(self._play())
 
     def resume(self) -> None:
-        """Let the script go on from its ``Pause``; from any thread."""
+        """Continue the script after its ``Pause``; from any thread."""
         self._hand_over(self._resumed.release)
 
     def say(self, data: bytes, *, stderr: bool = False) -> None:
-        """Output now, whatever the script says; from any thread."""
+        """Write output now, independent of the script; from any thread."""
         self._hand_over(lambda: self._say(data, stderr=stderr))
 
     def _hand_over(self, action: Callable[[], None]) -> None:
-        """Do it where the script is played: a ``Workspace`` plays it in a thread of its own.
+        """Run it on the loop that plays the script: a ``Workspace`` has that in another thread.
 
-        Whatever is asked of the session afterwards comes after it.
+        Calls made afterwards come after it.
         """
         if self._here:
             action()
         else:
-            with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody listens
+            with contextlib.suppress(RuntimeError):  # that loop is closed: no reader is left
                 self._loop.call_soon_threadsafe(action)
 
     @property
@@ -233,7 +233,7 @@ class FakeSession:
 
 
 class FakeExecutor:
-    """An ``Executor`` whose processes are scripts; nothing raises but ``spawn`` and ``attach``."""
+    """An ``Executor`` of scripted processes; only ``spawn`` and ``attach`` raise."""
 
     def __init__(self, *, honours_sandboxes: bool = True) -> None:
         self._scripts: list[_Script] = []
@@ -246,10 +246,10 @@ class FakeExecutor:
         self.files = FakeFiles()
 
     def on(self, fits: Fits, *steps: Step, denied: bool = False) -> None:
-        """Answer commands that fit with these steps; later scripts do not override earlier ones.
+        """Answer commands that fit with these steps; earlier scripts win over later ones.
 
-        ``fits``: a string is the last word of a command (a shell's script) or all of its words
-        joined; a sequence is all of its words; a callable is asked with the request.
+        ``fits``: a string is the last argument of a command (a shell's script) or its argv joined;
+        a sequence is its whole argv; a callable is called with the request.
         """
         self._scripts.append(_Script(fits, steps, denied=denied))
 
@@ -305,11 +305,11 @@ class FakeExecutor:
             raise ProcessUnknown(f"no process {process_id} was started here") from None
 
     async def place(self) -> Place:
-        """A machine that does not exist."""
+        """The description of a machine that does not exist."""
         return Place("/bin/sh", CWD, HOME, TEMP, "linux")
 
     async def make_root(self, path: str) -> None:
-        """A workspace is to be there: what is missing is made, for nothing depends on it."""
+        """Make the root of a workspace, with whatever is missing above it."""
         if path not in self.files.content:
             await self.files.mkdir(path)
 

@@ -1,4 +1,4 @@
-"""Files that exist in memory only: directories and regular files, no links."""
+"""Files in memory only: directories and regular files, no links."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import posixpath
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 
-#: Directories that are always there: where programs start, whose machine it is, what is temporary.
+#: Directories that always exist: the working directory, the home directory, /tmp.
 CWD, HOME, TEMP = "/workspace", "/home/fake", "/tmp"  # noqa: S108 (no real path)
 
 
 class FakeFiles:
-    """``Files`` of a machine that does not exist; ``content`` is all of it."""
+    """``Files`` in memory; ``content`` is all of it."""
 
     def __init__(self) -> None:
         #: Files by path; None for a directory.

@@ -1,8 +1,8 @@
-"""The files of an executor's machine: the contract, near and far alike.
+"""The contract for files of an executor's machine, this one or another.
 
 Paths are absolute and native to that machine, as ``str`` (bytes that are not UTF-8 as surrogate
-escapes).  Everything raises FilesError with a ``kind``, or ExecutorTransportFailed when the way
-there is gone.
+escapes).  Everything raises FilesError with a ``kind``, or ExecutorTransportFailed when the
+connection is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-#: Called with bytes done and bytes in all.
+#: Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
 
 
@@ -26,7 +26,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """What a path leads to; only ``is_symlink`` is about the path itself."""
+    """Metadata of a path's target; only ``is_symlink`` is about the path itself."""
 
     is_directory: bool
     is_file: bool
@@ -49,10 +49,10 @@ class Files(Protocol):
         """The names in a directory, sorted."""
 
     async def metadata(self, path: str) -> FileMetadata:
-        """What the path leads to."""
+        """The metadata of the path's target."""
 
     async def canonical(self, path: str) -> str:
-        """The path without links and dots of something that exists."""
+        """The path of something that exists, without links and dots."""
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` also those above it, and one that exists is fine."""

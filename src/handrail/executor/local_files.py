@@ -28,9 +28,8 @@ class LocalFiles:
         self._pool: FilePool | None = None
 
     def without_links(self) -> LocalFiles:
-        """The same for paths whose links were resolved: one that appears on the way since then
-        makes a change fail, so that nobody is led elsewhere between a check and a write.
-        """
+        """Files for paths with resolved links: a change fails if a link has appeared in the path
+        since then, so that a swap between a check and a write leads nowhere."""
         return LocalFiles(self, follow=False)
 
     async def _run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -80,7 +79,7 @@ class LocalFiles:
         try:
             await self._run(local.create_directory, path, recursive=parents, follow=self._follow)
         except FilesError as error:
-            # Without links the wire says so of a file in the place itself, too.
+            # Without links the wire reports this also for a file at the path itself.
             if error.kind == "not_a_directory" and await self._is_file(path):
                 text = os_text(errno.EEXIST)
                 raise FilesError(text, kind="exists", path=path) from None

@@ -1,4 +1,4 @@
-"""One process of this machine, as its caller sees it: the sink of its child."""
+"""One process of this machine: the sink of its child, and the caller's interface."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STDERR
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
 
-#: How long ``terminate`` waits for the news after the KILL.
+#: How long ``terminate`` waits for the exit event after the KILL.
 _KILL_SECONDS = 5.0
 
 
 class LocalSession:
-    """A child, its history and its end."""
+    """A child, its output buffer and its end."""
 
     def __init__(self, process_id: str) -> None:
         self.process_id = process_id
         self._history = OutputBuffer(gate=self._hold)
-        #: As a sink: whether output is wanted.  It is, but for a reader that paces it.
+        #: As a sink: whether output is wanted.  False only while a paced reader lags.
         self.ready = True
         self._waits = False
         self._exit: ExitInfo | None = None
@@ -41,10 +41,10 @@ class LocalSession:
         self._line = UnfinishedLine()
 
     def begin(self, child: Child) -> None:
-        """The child is there."""
+        """Take the started child."""
         self._child = child
 
-    # --- what the child tells -----------------------------------------------------------------
+    # --- called by the child -------------------------------------------------------------------
 
     def output(self, child: Child, chunk: Chunk) -> None:
         kind = OutputKind.STDERR if chunk.stream == STDERR else OutputKind.STDOUT
@@ -73,7 +73,7 @@ class LocalSession:
             self._exit = ExitInfo(ExitKind.LOST, None)
         self._history.end()
 
-    # --- what the caller asks -----------------------------------------------------------------
+    # --- called by the caller ------------------------------------------------------------------
 
     def subscribe_output(self, *, paced: bool = False) -> Follower:
         return self._history.follow(paced=paced)
@@ -83,7 +83,7 @@ class LocalSession:
         try:
             turn = child.write(bytes(data), _always)
             if turn is not None:
-                await asyncio.wait_for(turn, timeout)  # cancelled, it leaves no trace
+                await asyncio.wait_for(turn, timeout)  # if cancelled, nothing is written
             self._line.typed(data)
         except StdinClosed as error:
             raise WriteFailed(f"{error}; nothing was written") from None
@@ -131,7 +131,7 @@ class LocalSession:
         child = self._child
         if child is None:
             return
-        self._history.release()  # the end is told behind the output
+        self._history.release()  # the exit event comes after the output
         try:
             await child.end(grace)
         except KeeperLost:

@@ -1,12 +1,12 @@
-"""What a process has written so far, for any number of readers.
+"""The retained output of a process, for any number of readers.
 
-Output is kept up to the retention, oldest dropped first.  A reader has a position of its own:
-one that lags finds what is left and is told how many bytes it missed, and it never holds up
-another.  Positions count bytes of all output in the order of the numbers.
+Output is kept up to the retention, oldest dropped first.  Each reader has its own position: one
+that lags gets what is left and the number of bytes it missed, and never blocks another.
+Positions count bytes of all output in the order of the sequence numbers.
 
-A *paced* reader is the other way round: nothing it has not taken is dropped, and while half of the
-retention waits for it, ``gate`` is told to let nothing in.  That ends with ``release``: the news of
-the end comes behind the output, so who ends a process must not wait for a reader.
+For a *paced* reader nothing is dropped that it has not read, and while half of the retention waits
+for it, ``gate`` closes the input (back-pressure).  ``release`` ends that: the exit event comes
+after the output, so ending a process must not wait for a reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from handrail.process.output.output_log import RETENTION_BYTES, RETENTION_CHUNKS
 
 
 class OutputBuffer:
-    """The retained output of one process, and who waits for more."""
+    """The retained output of one process, and the readers that wait for more."""
 
     __slots__ = (
         "_dropped_events",
@@ -43,7 +43,7 @@ class OutputBuffer:
     def __init__(
         self, limit: int = RETENTION_BYTES, gate: Callable[[bool], None] | None = None
     ) -> None:
-        """``gate`` is called with True to hold the output back, with False to let it in again."""
+        """``gate`` is called with True to hold output back, with False to let it in again."""
         self._events: deque[OutputEvent] = deque()
         self._dropped_events = 0
         self._limit = limit
@@ -52,14 +52,14 @@ class OutputBuffer:
         self._released = False
         self._shut = False
         self._waiters: list[asyncio.Future[None]] = []
-        self.total = 0  # bytes, also those that are gone
+        self.total = 0  # bytes, dropped ones included
         self.dropped = 0
-        self.last_output = 0.0  # by the monotonic clock
+        self.last_output = 0.0  # monotonic clock
         self.ended = False
         self.failure: BaseException | None = None
 
     def add(self, kind: OutputKind, data: bytes, seq: int, omitted: int = 0) -> None:
-        """The next piece; ``omitted`` bytes before it never arrived here."""
+        """Add the next piece; ``omitted`` bytes before it never arrived here."""
         self._events.append(OutputEvent(kind, data, seq, omitted))
         self.last_output = time.monotonic()
         self.total += len(data) + omitted
@@ -67,7 +67,7 @@ class OutputBuffer:
         self.wake()
 
     def _settle(self) -> None:
-        """Drop what is too old and not waited for; hold back what cannot be kept for all."""
+        """Drop the oldest output that no paced reader needs; close the gate if it is full."""
         events = self._events
         taken = min((reader.taken for reader in self._paced), default=None)
         while len(events) > 1 and (
@@ -80,7 +80,7 @@ class OutputBuffer:
             self.dropped += len(gone.data) + gone.omitted
         waiting = 0 if taken is None else self.total - taken[1]
         chunks = 0 if taken is None else self._dropped_events + len(events) - taken[0]
-        share = 4 if self._shut else 2  # the gate does not move with every piece
+        share = 4 if self._shut else 2  # hysteresis: the gate does not move with every piece
         shut = waiting > self._limit // share or chunks > RETENTION_CHUNKS // share
         if shut is not self._shut and self._gate is not None:
             self._shut = shut
@@ -92,13 +92,13 @@ class OutputBuffer:
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more will come, and there may have been more."""
+        """Nothing more will come, and output may be missing."""
         if not self.ended:
             self.failure = error
             self.end()
 
     def wake(self) -> None:
-        """Something has happened."""
+        """Wake all waiters."""
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for future in waiters:
@@ -106,7 +106,7 @@ class OutputBuffer:
                     future.set_result(None)
 
     async def changed(self, timeout: float | None = None) -> None:
-        """Return when anything happens, or after ``timeout`` seconds."""
+        """Return at the next change, or after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiters.append(future)
@@ -120,11 +120,11 @@ class OutputBuffer:
                 self._waiters.remove(future)
 
     def retained(self) -> list[OutputEvent]:
-        """Everything that is still here."""
+        """All retained output."""
         return list(self._events)
 
     def follow(self, *, paced: bool = False) -> Follower:
-        """A reader from the first retained byte on; close one that is ``paced``."""
+        """A reader from the first retained byte on; close it if it is ``paced``."""
         follower = Follower(self)
         if paced and not self._released:
             self._paced.add(follower)
@@ -132,22 +132,22 @@ class OutputBuffer:
         return follower
 
     def unpace(self, follower: Follower) -> None:
-        """Nothing waits for this reader any more."""
+        """Stop holding output back for this reader."""
         if follower in self._paced:
             self._paced.discard(follower)
             self._settle()
 
     def release(self) -> None:
-        """Wait for no reader from now on: the process is being ended.
+        """Hold output back for no reader from now on: the process is being ended.
 
-        Those who lag find what is retained, and are told what is not.
+        Readers that lag get what is retained, and the number of bytes that are not.
         """
         self._released = True
         self._paced.clear()
         self._settle()
 
     def since(self, position: int) -> tuple[int, bytes]:
-        """Retained output from ``position`` on, and where it begins (later, if some is gone)."""
+        """Retained output from ``position`` on, and where it begins (later, if it was dropped)."""
         parts: list[bytes] = []
         at = self.total
         for event in reversed(self._events):
@@ -157,7 +157,7 @@ class OutputBuffer:
             at -= len(data)
             parts.append(data)
             if event.omitted:
-                break  # no match reaches over a hole
+                break  # no match spans a hole
         parts.reverse()
         text = b"".join(parts)
         if at < position:
@@ -165,18 +165,18 @@ class OutputBuffer:
         return at, text
 
     def event_at(self, number: int) -> OutputEvent | None:
-        """By the count of events from the first; None when there is none yet."""
+        """An event by its count from the first; None when there is none yet."""
         index = number - self._dropped_events
         return self._events[index] if index < len(self._events) else None
 
     @property
     def first(self) -> int:
-        """The count of the oldest event that is still here."""
+        """The count of the oldest retained event."""
         return self._dropped_events
 
 
 class Follower:
-    """One reader of a history; an async iterator of OutputEvent."""
+    """One reader of an output buffer; an async iterator of OutputEvent."""
 
     __slots__ = ("_bytes", "_history", "_next")
 
@@ -187,11 +187,11 @@ class Follower:
 
     @property
     def taken(self) -> tuple[int, int]:
-        """How many events, and how many bytes."""
+        """How many events and bytes it has read."""
         return self._next, self._bytes
 
     def close(self) -> None:
-        """Go away; nothing waits for us any more."""
+        """Stop reading; output is no longer held back for this reader."""
         self._history.unpace(self)
 
     def __aiter__(self) -> Follower:

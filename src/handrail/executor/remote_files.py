@@ -1,7 +1,7 @@
-"""The files of another machine: ``fs/*`` calls, large ones in blocks.
+"""The files of another machine: ``fs/*`` calls, large files in blocks.
 
-What only looks, and what leads to the same state when done twice, is repeated after a lost
-connection; the rest fails and says that it may have happened.
+Reads, and calls that lead to the same state when done twice, are repeated after a lost
+connection; the others fail and say that they may have happened.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
 
 T = TypeVar("T")
 
-#: Larger files travel in blocks: a message holds at most 16 MiB.
+#: Larger files are sent in blocks: a message has at most 16 MiB.
 _WHOLE = 8 * 1024 * 1024
 _BLOCK = 1024 * 1024
-#: How a server without kinds says which error of its system it was.
+#: How a server without error kinds reports an errno.
 _NUMBER = re.compile(r"\(os error (\d+)\)$")
-#: What may take its time without a word.
+#: Calls that may take long without sending anything.
 _LASTING = ("fs/copy", "fs/remove")
 
 
@@ -102,8 +102,8 @@ class RemoteFiles:
     async def _write_blocks(self, path: str, data: bytes, progress: Progress | None) -> None:
         handle = await self._open(path, "replace")
         view = memoryview(data)
-        # Closed only when all is there: closing puts the file in place.  What is left open is
-        # dropped by the server with the connection.
+        # Closed only when complete: closing puts the file in place.  The server drops an open one
+        # with the connection.
         for at in range(0, len(view), _BLOCK):
             chunk = codec.encode_base64(view[at : at + _BLOCK]).decode()
             params = {"handleId": handle, "offset": at, "chunk": chunk}
@@ -208,7 +208,7 @@ def _files_error(error: RpcError, path: str) -> FilesError:
         denied = "permission denied" in error.message.lower()
         kind = "permission_denied" if denied else "invalid_input"
     elif (number := _NUMBER.search(error.message)) is not None:
-        kind = kind_of(int(number[1]))  # a server that says no more than this
+        kind = kind_of(int(number[1]))  # a server that sends only the errno
     return FilesError(error.message, kind=kind, path=path)
 
 

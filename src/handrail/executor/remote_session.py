@@ -43,22 +43,22 @@ from handrail.protocol.process import (
     ReadResult,
 )
 
-#: How long a gap in the numbers may last before what is missing is asked for.
+#: How long a gap in the sequence numbers may last before it is filled by a read.
 _GAP_SECONDS = 0.1
 _READ_TIMEOUT = 10.0
 _READ_TRIES = 8
-#: How long ``terminate`` waits for the news after the KILL.
+#: How long ``terminate`` waits for the exit event after the KILL.
 _KILL_SECONDS = 5.0
-#: Input is sent in pieces of this size: a message holds at most 16 MiB.
+#: Input is sent in pieces of this size: a message has at most 16 MiB.
 _WRITE_BYTES = 1024 * 1024
 _STARTING_SECONDS = 0.02
-#: The longest pause between two looks whether a full stdin takes something again.
+#: The longest delay between two writes to a full stdin.
 _FULL_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
 
 
 class RemoteSession:
-    """A process at the other end of a client."""
+    """One process of a server, as its caller sees it."""
 
     def __init__(
         self, client: ExecServerClient, process_id: str, *, tty: bool, timeout: float | None
@@ -78,10 +78,10 @@ class RemoteSession:
         self._writing = asyncio.Lock()
         self._gap: asyncio.TimerHandle | None = None
         self._filling: asyncio.Task[None] | None = None
-        #: Whether the server knows the process; what it says before is kept all the same.
+        #: Whether the server has confirmed the process; earlier events are kept.
         self.started = False
 
-    # --- Route: what the server tells ---------------------------------------------------------
+    # --- Route: events of the server ------------------------------------------------------------
 
     def notified(self, method: str, params: Any) -> None:
         if method == "process/output":
@@ -108,7 +108,7 @@ class RemoteSession:
             self._take(msgspec.convert(params, ClosedNotification).seq, Closed())
 
     async def begin(self, *, caught_up: bool) -> None:
-        """The server knows the process; what was said of it may be incomplete."""
+        """The server has confirmed the process; its first events may be missing."""
         self.started = True
         rpc = self._client.connection
         if rpc is not None and not caught_up:
@@ -127,19 +127,19 @@ class RemoteSession:
             self._gap = asyncio.get_running_loop().call_later(_GAP_SECONDS, self._fill)
 
     def _fill(self) -> None:
-        """A number is missing: ask for it."""
+        """Fill a gap in the sequence numbers by a read."""
         if self._gap is not None:
             self._gap.cancel()
             self._gap = None
         rpc = self._client.connection
         if rpc is None or not self._order.gap or not self.started:
-            return  # a resume or the start will look
+            return  # the resume or the start reads
         if self._filling is None or self._filling.done():
             self._filling = asyncio.get_running_loop().create_task(self.catch_up(rpc))
 
     async def catch_up(self, rpc: RpcConnection) -> None:
         if not self.started:
-            return  # whoever starts it goes on
+            return  # ``begin`` does it
         try:
             await self._read_missing(rpc)
         except ConnectionLost:
@@ -175,13 +175,13 @@ class RemoteSession:
             try:
                 return await rpc.call("process/read", params, timeout=_READ_TIMEOUT)
             except RpcError as error:
-                # A start that was cut may still be under way at the other end.
+                # A start that was cut may still be running on the server.
                 if not error.message.endswith(" is starting") or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(_STARTING_SECONDS)
 
     def _give_up(self, rpc: RpcConnection, error: Exception) -> None:
-        """This process cannot be followed any more: it is ended, others go on."""
+        """End this process, because it cannot be followed any more; others continue."""
         self.failed(ExecutorTransportFailed(f"process {self.process_id} is lost: {error}"))
         self._client.unfollow(self.process_id, self)
         params = {"processId": self.process_id}
@@ -190,7 +190,7 @@ class RemoteSession:
             try:
                 await rpc.call("process/terminate", params, timeout=_READ_TIMEOUT, reserved=True)
             except HandrailError:
-                pass  # the session's end takes it along
+                pass  # it ends with the session
 
         self._filling = asyncio.get_running_loop().create_task(end())
 
@@ -230,7 +230,7 @@ class RemoteSession:
         self._failure = error
         self._history.fail(error)
 
-    # --- what the caller asks -----------------------------------------------------------------
+    # --- called by the caller ------------------------------------------------------------------
 
     def subscribe_output(self, *, paced: bool = False) -> Follower:
         return self._history.follow(paced=paced)
@@ -263,19 +263,19 @@ class RemoteSession:
             ) from None
 
     async def _write(self, data: bytes, deadline: float | None) -> None:
-        """One write; raises TimeoutError when it was not made in time, and never will be."""
+        """Make one write; raises TimeoutError when it was not made in time, and never will be."""
         loop = asyncio.get_running_loop()
         self._writes += 1
         params = {
             "processId": self.process_id,
             "chunk": codec.encode_base64(data).decode(),
-            # Another client may have written to the same process before.
+            # The nonce keeps it apart from the write ids of an earlier client.
             "writeId": f"{self._client.nonce}-{self._writes}",
         }
         slack, pause, prompt = 0.0, _STARTING_SECONDS, False
         if deadline is not None and "writeBusy" in self._client.extensions:
             params["onFull"] = "busy"
-            # It comes at once, so a late one is not given up.
+            # The answer comes at once, so a late one is not given up.
             slack = (
                 _ANSWER_SECONDS if self._timeout is None else min(_ANSWER_SECONDS, self._timeout)
             )
@@ -308,7 +308,7 @@ class RemoteSession:
             async with self._writing:
                 try:
                     for _ in range(self._line.ends() if self._tty else 1):
-                        # An end-of-file key must not be typed once more than it is meant.
+                        # The end-of-file key must not be typed more often than intended.
                         await self._call("process/closeStdin", params, repeat=not self._tty)
                 except (RpcError, TransportError) as error:
                     raise WriteFailed(_said(error)) from error
@@ -349,7 +349,7 @@ class RemoteSession:
 
     async def terminate(self, grace: float = 0.0) -> None:
         check_grace(grace)
-        self._history.release()  # the answer and the end come behind the output
+        self._history.release()  # the answer and the exit come after the output
         graceful = "terminateGrace" in self._client.extensions
         deadline = time.monotonic() + grace + _KILL_SECONDS
         self._asked_to_end = self._exit is None
@@ -357,13 +357,13 @@ class RemoteSession:
         if graceful:
             params |= {"tree": True, "graceMs": int(grace * 1000)}
         elif grace > 0 and self._exit is None:
-            # The only request to end that this server passes on.
+            # The only polite request to end that this server offers.
             await self.signal("interrupt")
             await self._exited_by(time.monotonic() + grace)
         try:
             await self._call("process/terminate", params, repeat=True, reserved=True)
         except CallTimedOut as error:
-            self.end_later()  # it may be lost with its line
+            self.end_later()  # it may be lost with its connection
             raise TerminateFailed(_said(error)) from error
         except (RpcError, TransportError, ExecutorTransportFailed) as error:
             raise TerminateFailed(_said(error)) from error
@@ -374,11 +374,11 @@ class RemoteSession:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether ending it would have to wait for a line on which something is heard."""
+        """Whether ending it would have to wait for a working connection."""
         return self._client.out_of_reach
 
     def end_later(self) -> None:
-        """End it when there is such a line, if there is one before the session ends."""
+        """End it on the next working connection, if there is one before the session ends."""
         self._history.release()
         self._client.clean_up(self.process_id)
 
@@ -439,5 +439,5 @@ _REFUSED = {
 
 
 def _said(error: BaseException) -> str:
-    """A sentence without the prefix of its family."""
+    """An error text without the prefix of its family."""
     return getattr(error, "detail", None) or str(error)

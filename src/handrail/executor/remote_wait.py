@@ -1,11 +1,11 @@
-"""Waiting for a process of another machine in one message each way: ``process/wait``.
+"""``process/wait``: wait for a process of another machine with one message each way.
 
-The server says which of the things happened and where; what exactly a pattern matched is read
-from the output, which comes here anyway.  So the result is the one that following the output
-would have had, and nobody looks at every chunk again from the start.
+The server says which of the conditions came true and where; the text that a pattern matched is
+read from the output, which arrives here anyway.  So the result is the same as from following
+the output, and the client does not scan every chunk again.
 
-The server looks for patterns in linear time and refuses those that it cannot.  Then, and where
-it offers no ``process/wait``, or too many calls are under way, the output is followed instead.
+The server matches patterns in linear time and refuses those that it cannot.  Then, and where
+it offers no ``process/wait``, or too many calls are open, the output is followed instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 async def wait_far(
     client: ExecServerClient, process_id: str, looking: Looking, patience: Patience
 ) -> WaitOutcome:
-    """As ``waiting.follow``, which see; never longer than the patience lasts."""
+    """Remote version of ``wait_for.follow``; never longer than the patience lasts."""
     texts = _texts(looking.sources)
     if texts is None or "processWait" not in client.extensions:
         return await follow(looking, patience)
@@ -48,9 +48,9 @@ async def wait_far(
             return await follow(looking, patience)
         try:
             answer = await asking.ask()
-        except CallTimedOut:  # the time was ours
+        except CallTimedOut:  # our own deadline
             return looking.look() or WaitOutcome(WaitReason.DEADLINE, history.total)
-        except ProtocolError:  # it knows no such pattern, or too many calls are under way
+        except ProtocolError:  # unsupported pattern, or too many open calls
             return await follow(looking, patience)
         except ExecutorTransportFailed as error:
             raise history.failure or error from None
@@ -59,26 +59,26 @@ async def wait_far(
         if answer.reason == "exit":
             await _arrived(looking, patience, lambda: looking.exited() or looking.history.ended)
             return looking.look() or WaitOutcome(WaitReason.EXIT, history.total)
-        # A repeated call asks for the rest of the silence; output in between begins a new one.
+        # A repeated call asks for the rest of the silence; output in between starts it again.
         if answer.reason == "idle" and (asking.whole or (patience.quiet(history) or 0.0) <= 0):
             return WaitOutcome(WaitReason.IDLE, answer.position)
 
 
 async def _matched(looking: Looking, patience: Patience, answer: WaitResult) -> WaitOutcome:
-    """What it was that the server has found, as we would have seen it then."""
+    """The match that the server has found, read from our output buffer."""
     history = looking.history
     await _arrived(looking, patience, lambda: history.total >= answer.position)
     seen = max(answer.position, answer.output_bytes)
     return (
         looking.match(seen)
         or looking.match(answer.position)
-        # Not to be had here any more: it fell out of the retention while the line was gone.
+        # Dropped here: it fell out of the retention while the connection was lost.
         or WaitOutcome(WaitReason.PATTERN, answer.position, answer.pattern)
     )
 
 
 async def _arrived(looking: Looking, patience: Patience, here: Callable[[], bool]) -> None:
-    """Until we have heard what the server knows, which an answer may overtake."""
+    """Wait until the output that the server has seen is here; the answer may overtake it."""
     history = looking.history
     while not here() and history.failure is None:
         left = patience.left()
@@ -88,7 +88,7 @@ async def _arrived(looking: Looking, patience: Patience, here: Callable[[], bool
 
 
 class _Asking:
-    """One ``process/wait``, as often as it has to be sent."""
+    """One ``process/wait``, sent again after each resume."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class _Asking:
         self._patience = patience
         self._texts = texts
         self._wait_id = f"{client.nonce}-wait-{next(_numbers)}"
-        #: Whether all of the silence was asked for.
+        #: Whether the whole silence was asked for.
         self.whole = True
         self._sent = 0
 
     def _params(self) -> dict[str, Any]:
-        """With the times that are left, for it may be sent again after a lost connection."""
+        """The parameters, with the times that are left: the call may be sent again."""
         looking, patience = self._looking, self._patience
         params: dict[str, Any] = {
             "processId": self._process_id,
@@ -143,7 +143,7 @@ class _Asking:
             raise RemoteProtocolError(f"a process/wait that does not read: {error}") from None
 
     def _stop(self) -> None:
-        """Nobody wants to know any more, and the server has better things to do."""
+        """Cancel the wait on the server by a short one of the same name."""
         if "waitId" in self._client.extensions:
             params = {
                 "processId": self._process_id,
@@ -154,7 +154,7 @@ class _Asking:
 
 
 def _texts(sources: list[bytes]) -> list[str] | None:
-    """The patterns as they travel; None for what is no text."""
+    """The patterns as sent; None for one that is no text."""
     try:
         return [source.decode() for source in sources]
     except UnicodeDecodeError:

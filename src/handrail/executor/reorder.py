@@ -1,8 +1,8 @@
-"""The events of one process in the order of their numbers, however they arrive.  Pure.
+"""Events of one process in the order of their sequence numbers, however they arrive.  Pure.
 
 Notifications may overtake each other, come twice after a resume, or get lost with a connection.
-Events are handed on strictly by number; what comes early waits within bounds; what is missing
-is filled in from a ``process/read``.
+Events are passed on strictly by number; early ones are queued within bounds; missing ones
+are filled in from a ``process/read``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from handrail.errors import RemoteProtocolError
 from handrail.protocol.process import DenialShape, ExitShape, ReadResult, UsageShape
 
-#: What may wait for an earlier number.
+#: How much may be queued for an earlier number.
 MOST_EVENTS = 256
 MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Some bytes of one stream; ``omitted`` before them are gone."""
+    """Bytes of one stream; ``omitted`` bytes before them are lost."""
 
     stream: str
     data: bytes
@@ -46,32 +46,32 @@ Event = Output | Exited | Closed
 
 
 class NotRetained(RemoteProtocolError):
-    """Events are missing that the server does not have any more, nor says how many."""
+    """Events are missing that the server no longer has, and it does not say how many."""
 
 
 class EventOrder:
-    """What was handed on so far, and what waits."""
+    """The last number passed on, and the events queued behind a gap."""
 
     __slots__ = ("_bytes", "_early", "exited", "last")
 
     def __init__(self) -> None:
         self.last = 0
-        self.exited = False  # handed on
+        self.exited = False  # passed on
         self._early: dict[int, Event] = {}
         self._bytes = 0
 
     @property
     def gap(self) -> bool:
-        """Whether something waits for an earlier number."""
+        """Whether an event is queued for an earlier number."""
         return bool(self._early)
 
     @property
     def overflows(self) -> bool:
-        """More waits than should; a read has to fill the gap now."""
+        """Whether the queue is too long; a read has to fill the gap now."""
         return len(self._early) > MOST_EVENTS or self._bytes > MOST_BYTES
 
     def offer(self, seq: int, event: Event) -> list[tuple[int, Event]]:
-        """Take one event; those that can be handed on now, in order."""
+        """Take one event; returns those that can be passed on now, in order."""
         if seq <= self.last or seq in self._early:
             return []
         self._early[seq] = event
@@ -93,14 +93,14 @@ class EventOrder:
     def merge(
         self, result: ReadResult, chunks: list[tuple[int, Output]], asked: int, lost: int
     ) -> list[tuple[int, Event]]:
-        """Take what a read (of everything above ``asked``) brought; the events that are new.
+        """Take the result of a read (of everything above ``asked``); returns the new events.
 
         ``lost`` are the bytes that the server says it has dropped above ``asked``.  Raises
-        NotRetained when events are missing without a word.  What is still below
-        ``result.next_seq`` afterwards has to be asked for again.
+        NotRetained when events are missing without a count.  What is still below
+        ``result.next_seq`` afterwards has to be read again.
         """
         top = result.next_seq - 1
-        moved = self.last > asked  # by notifications, while the read was under way
+        moved = self.last > asked  # by notifications, during the read
         ready: list[tuple[int, Event]] = []
         for seq, output in chunks:
             ready += self.offer(seq, output)
@@ -124,11 +124,11 @@ class EventOrder:
                 exit_event = None
         if missing:
             raise NotRetained(_no_longer(top))
-        gone = self._first(top) - self.last - 1  # before the oldest that is there
+        gone = self._first(top) - self.last - 1  # before the oldest present event
         if gone == 1 and exit_event is not None and not lost:
             return ready + self.offer(self.last + 1, exit_event)
         if gone and moved:
-            return ready  # what was dropped was counted from another place: ask again
+            return ready  # the dropped bytes were counted from another position: read again
         if gone and not lost:
             raise NotRetained(_no_longer(top))
         if gone:
@@ -136,11 +136,11 @@ class EventOrder:
         return ready
 
     def _first(self, top: int) -> int:
-        """The lowest number that waits; beyond ``top`` when there is none."""
+        """The lowest queued number; beyond ``top`` when there is none."""
         return min(self._early, default=top + 1)
 
     def _skip(self, gone: int, lost: int, exit_event: Exited | None) -> list[tuple[int, Event]]:
-        """Step over what is gone, saying how much it was; the exit may be within it."""
+        """Skip lost events and report how many bytes they had; the exit may be among them."""
         self.last += gone
         ready: list[tuple[int, Event]] = [(self.last, Output("stdout", b"", lost))]
         if exit_event is not None:

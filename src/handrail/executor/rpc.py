@@ -1,8 +1,8 @@
-"""Calls over one connection: ids, replies, deadlines.  One of these per connection.
+"""Calls over one connection: ids, replies, deadlines.  One object per connection.
 
-The receiver of a transport.  Replies go to whoever asked, notifications to one callback, in the
-order of their arrival and without a task in between.  A peer that breaks the protocol loses the
-connection; everybody who waits is told at once.
+It is the receiver of a transport.  A reply goes to its call, notifications to one callback, in
+the order of their arrival and without a task in between.  A peer that breaks the protocol loses
+the connection; all open calls fail at once.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from handrail.transport.base import CLOSE_POLICY, Transport
 
 log = logging.getLogger(__name__)
 
-#: Calls under way at a time, and those kept free for cleaning up.
+#: The most open calls, and those reserved for cleaning up.
 MOST_CALLS = 1024
 RESERVED_CALLS = 1
 
 
-#: Bytes taken before everybody else has a turn; well below what is retained of a process.
+#: Bytes read before other tasks run; well below what is retained of a process.
 BREATH_BYTES = 256 * 1024
 
 
 class _OutputMessage(msgspec.Struct):
-    """By far the most frequent message, read without a detour."""
+    """By far the most frequent message, decoded without the generic path."""
 
     params: OutputNotification
 
@@ -54,7 +54,7 @@ _read_output = msgspec.json.Decoder(_OutputMessage).decode
 
 
 class CallTimedOut(TransportError):
-    """No reply within the caller's time; whether the call was carried out is not known."""
+    """No reply within the caller's deadline; whether the call was carried out is not known."""
 
 
 class RpcConnection:
@@ -72,15 +72,15 @@ class RpcConnection:
         self._paused = False
         self._writers: list[asyncio.Future[None]] = []
         self._inbound: set[int] = set()
-        self._unbroken = 0  # bytes that came without a pause
+        self._unbroken = 0  # bytes received without a pause
         self._breathing = False
         self._held = False
-        self._heard = 0  # messages
-        #: A call that is answered at once was not, and nothing else has been heard since.
+        self._heard = 0  # messages received
+        #: A prompt call was not answered in time, and no message has arrived since.
         self.silent = False
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone: str | None = None  # why, once it is
-        self.broken = False  # the peer did not keep to the protocol
+        self.broken = False  # the peer broke the protocol
 
     # --- Receiver ----------------------------------------------------------------------------
 
@@ -138,14 +138,14 @@ class RpcConnection:
         reserved: bool = False,
         prompt: bool = True,
     ) -> Any:
-        """One call and its result.
+        """Make one call and return its result.
 
-        ``prompt``: it is answered at once, so that a line on which nothing at all is heard within
-        ``timeout`` (seconds) is ``silent`` from then on, until something is.
+        ``prompt``: the server answers at once, so that a connection on which no message arrives
+        within ``timeout`` (seconds) is ``silent`` from then on, until one does.
 
-        Raises RpcError for the server's refusal, ConnectionLost when the line is gone before
+        Raises RpcError for the server's refusal, ConnectionLost when the connection is lost before
         the reply, CallTimedOut after ``timeout`` seconds, LocalProtocolError when too many
-        calls are under way, UsageError for a string that is no text.
+        calls are open, UsageError for a string that is no text.
         """
         most = MOST_CALLS + (RESERVED_CALLS if reserved else 0)
         if self._peer.pending >= most:
@@ -165,19 +165,19 @@ class RpcConnection:
                 finally:
                     self._peer.give_up(number)
         except TimeoutError:
-            # A line that we hold back is silent because of us.
+            # A connection that we do not read is silent because of us.
             self.silent |= prompt and heard == self._heard and not self._held
             raise CallTimedOut(
                 f"no answer to {method} within {round(timeout or 0, 3):g} s"
             ) from None
 
     def notify(self, method: str, params: Any) -> None:
-        """Say something that wants no answer."""
+        """Send a notification."""
         if self._transport is not None:
             self._transport.send(codec.notification_message(method, params))
 
     def mention(self, method: str, params: Any) -> None:
-        """A call whose answer nobody waits for."""
+        """Make a call and ignore its answer."""
         if self._transport is not None and self.gone is None:
             number = self._peer.call(asyncio.get_running_loop().create_future())
             self._peer.give_up(number)
@@ -185,26 +185,26 @@ class RpcConnection:
 
     @property
     def crowded(self) -> bool:
-        """Whether half of the calls that may be under way are."""
+        """Whether half of the allowed calls are open."""
         return self._peer.pending >= MOST_CALLS // 2
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close with a goodbye."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Let go at once."""
+        """Close at once, without a goodbye."""
         if self._transport is not None:
             self._transport.abort()
 
     async def ended(self) -> None:
-        """Until the line is gone."""
+        """Wait until the connection is closed."""
         if self._transport is not None:
             await asyncio.shield(self._over)
 
     def drop(self, why: str) -> None:
-        """Give this connection up; with a goodbye, if somebody is there to hear it."""
+        """Close this connection; with a goodbye unless the peer is silent."""
         if self.gone is None and self._transport is not None:
             log.warning("dropping a connection: %s", why)
             self.gone = why
@@ -213,13 +213,13 @@ class RpcConnection:
             else:
                 self._transport.close(CLOSE_POLICY, why[:100])
 
-    # --- inside ------------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------
 
     def _breathe(self) -> None:
-        """Let those who follow the output have it before more is read.
+        """Let readers of the output run before more is read.
 
-        A line that is faster than this program delivers without a pause; who only iterates
-        must not lose anything by that.
+        A connection that is faster than this program delivers without a pause; a reader that only
+        iterates must not lose output by that.
         """
         transport = self._transport
         if transport is not None and not self._breathing:
@@ -237,7 +237,7 @@ class RpcConnection:
             self._transport.resume_reading()
 
     def hold(self, back: bool) -> None:
-        """Leave what the peer says where it is, or take it again."""
+        """Stop reading from the socket, or read again."""
         self._held = back
         if self._transport is None:
             return
@@ -267,7 +267,7 @@ class RpcConnection:
             waiter.set_result(message.result)
 
     def _refuse(self, request: Request) -> None:
-        """We offer no methods; a peer that numbers its calls wrongly is not understood."""
+        """Refuse a call of the peer: we offer no methods; a malformed id breaks the protocol."""
         number = request.id
         if type(number) is not int or number < 0 or number in self._inbound:
             raise RemoteProtocolError(f"a call with the id {str(number)[:40]!r}")

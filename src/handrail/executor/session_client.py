@@ -2,8 +2,8 @@
 
 When a connection is lost, a new one is dialed and the session resumed until the recovery window
 ends; calls made meanwhile wait.  Calls that may be repeated are, with the same ids; the others
-fail.  Who follows a process is told to catch up after each resume.  When recovery is not
-possible everybody is told why, once.
+fail.  Each followed process catches up after a resume.  When recovery is not possible, all of
+them get the reason, once.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from handrail.transport.handshake import HandshakeError
 
 log = logging.getLogger(__name__)
 
-#: How long a server may take to be ready, and to answer, unless somebody says otherwise.
+#: How long a server may take to be ready, and to answer, by default.
 REQUEST_TIMEOUT = 30.0
-#: One attempt among several to find a session again.
+#: One attempt among several to resume a session.
 _ATTEMPT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 10.0
 CLEAN_UP_TIMEOUT = 30.0
 STATUS_TIMEOUT = 10.0
-#: Inside the 30 s for which a server keeps a session without a connection.
+#: Shorter than the 30 s for which a server keeps a session without a connection.
 RECOVERY_WINDOW = 25.0
 _RETRY_SECONDS = 0.1
-#: Connections in a row that a server may break the protocol on.
+#: Consecutive connections on which a server may break the protocol.
 _MOST_BROKEN = 5
 
 
 class Route(Protocol):
-    """Who follows one process."""
+    """The follower of one process."""
 
     def notified(self, method: str, params: Any) -> None:
-        """A notification about it; raises RemoteProtocolError or RpcError when it is wrong."""
+        """Take a notification; raises RemoteProtocolError or RpcError when it is malformed."""
 
     async def catch_up(self, rpc: RpcConnection) -> None:
-        """The session was resumed on this connection: notifications may be missing.
+        """The session was resumed on this connection: read the notifications that may be missing.
 
         Returns also when the connection ends meanwhile, for then there will be another.
         """
 
     def failed(self, error: HandrailError) -> None:
-        """Nothing more will be heard of it."""
+        """No more events of the process will arrive."""
 
 
 class ExecServerClient:
@@ -94,7 +94,7 @@ class ExecServerClient:
         self._closing = False
         self._failure: ExecutorTransportFailed | None = None
         self._cleaning: set[asyncio.Task[None]] = set()
-        #: In ids of ours that must not meet those of another client.
+        #: Part of the ids we make, so that they differ from another client's.
         self.nonce = secrets.token_hex(8)
         self.session_id = session_id
         self.resume_secret = resume_secret
@@ -120,7 +120,7 @@ class ExecServerClient:
         request_timeout: float | None = REQUEST_TIMEOUT,
         **how: Any,
     ) -> ExecServerClient:
-        """Connect and begin a session, or resume ``session_id``.
+        """Connect and create a session, or resume ``session_id``.
 
         ``how`` are the options of ``dialer_for`` (token, ssl, ssh, ssh_command).  Times are in
         seconds.  Raises ConnectionLost, also when it takes longer than ``request_timeout`` in all,
@@ -161,14 +161,13 @@ class ExecServerClient:
         reserved: bool = False,
         prompt: bool = True,
     ) -> Any:
-        """One call.  With ``repeat`` it is made again after a resume that cut it.
+        """Make one call.  With ``repeat`` it is made again after a resume that cut it.
 
-        ``params`` may be a function that makes them, anew for each time.  ``timeout`` (seconds)
-        includes the time in which there is no connection.  A call that is ``prompt`` is answered
-        at once: when it is not, and nothing else is heard either, the line is given up, and the
-        session resumed on another.  Raises RpcError, CallTimedOut, or
-        ExecutorTransportFailed when the line is gone for good, or was cut and the call must not
-        be repeated.
+        ``params`` may be a function that makes them anew each time.  ``timeout`` (seconds) includes
+        the time without a connection.  A ``prompt`` call is answered at once: when it is not, and
+        no other message arrives either, the connection is dropped and the session resumed on
+        another.  Raises RpcError, CallTimedOut, or ExecutorTransportFailed when the connection is
+        lost for good, or was cut and the call must not be repeated.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -176,7 +175,7 @@ class ExecServerClient:
             rpc = await self._connection(method, deadline)
             left = None if deadline is None else max(0.0, deadline - loop.time())
             given = params() if callable(params) else params
-            # What is left of the time after a reconnect may be too little to judge a line by.
+            # The time left after a reconnect may be too short to call a connection silent.
             judges = prompt and left is not None and timeout is not None and left > 0.9 * timeout
             try:
                 return await rpc.call(method, given, timeout=left, reserved=reserved, prompt=judges)
@@ -191,19 +190,19 @@ class ExecServerClient:
                     ) from lost
 
     def mention(self, method: str, params: Any) -> None:
-        """A call whose answer nobody waits for; nothing is sent while there is no connection."""
+        """Make a call and ignore its answer; nothing is sent while there is no connection."""
         if self._rpc is not None:
             self._rpc.mention(method, params)
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether there is no line now on which an answer can be hoped for."""
+        """Whether there is no connection now on which an answer can be expected."""
         rpc = self._rpc
         return rpc is None or rpc.gone is not None or rpc.silent
 
     @property
     def crowded(self) -> bool:
-        """Whether so many calls are under way that those which may last should not be made."""
+        """Whether too many calls are open to make one that may last."""
         return self._rpc is not None and self._rpc.crowded
 
     async def _connection(self, method: str, deadline: float | None) -> RpcConnection:
@@ -221,12 +220,12 @@ class ExecServerClient:
                 raise CallTimedOut(f"no connection for {method} within its time") from None
 
     async def status(self) -> str:
-        """``ready`` when commands can be run; never leads to a reconnect by itself."""
+        """``ready`` when commands can be run; never causes a reconnect."""
         result = await self.call("environment/status", {}, timeout=STATUS_TIMEOUT)
         return str(result.get("status", ""))
 
     async def environment(self) -> dict[str, Any]:
-        """What kind of place the server is."""
+        """The environment that the server describes."""
         if not self.info:
             self._informed(await self.call("environment/info", {}, timeout=self._timeout))
         return self.info
@@ -234,20 +233,20 @@ class ExecServerClient:
     # --- processes ---------------------------------------------------------------------------
 
     def follow(self, process_id: str, route: Route) -> None:
-        """Register before the start is sent: events may come before its answer."""
+        """Register a follower before the start is sent: events may come before its answer."""
         self._routes[process_id] = route
 
     def unfollow(self, process_id: str, route: Route) -> None:
-        """Nothing more is wanted of it."""
+        """Remove a follower."""
         if self._routes.get(process_id) is route:
             del self._routes[process_id]
 
     def routes(self) -> list[Route]:
-        """Everybody who follows a process that has not closed."""
+        """All followers of processes that have not closed."""
         return list(self._routes.values())
 
     def clean_up(self, process_id: str) -> None:
-        """End a process that nobody wants any more, if it was started at all."""
+        """End an unwanted process, if it was started at all."""
 
         async def end() -> None:
             params: dict[str, Any] = {"processId": process_id}
@@ -262,37 +261,37 @@ class ExecServerClient:
                     reserved=True,
                 )
             except HandrailError:
-                pass  # the session's end takes it along
+                pass  # it ends with the session
 
         task = asyncio.get_running_loop().create_task(end())
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
 
     def hold(self, reader: object) -> None:
-        """Read nothing from the line until ``reader`` has caught up."""
+        """Read nothing from the connection until ``reader`` has caught up."""
         self._lagging.add(reader)
         if self._rpc is not None:
             self._rpc.hold(True)
 
     def let_go(self, reader: object) -> None:
-        """It has, or does not want to any more."""
+        """``reader`` has caught up, or has stopped reading."""
         self._lagging.discard(reader)
         if self._rpc is not None and not self._lagging:
             self._rpc.hold(False)
 
     @property
     def connection(self) -> RpcConnection | None:
-        """The line there is now, if there is one."""
+        """The current connection, if there is one."""
         return self._rpc
 
     def followed(self, process_id: str) -> Route | None:
-        """Who follows it now."""
+        """The follower of a process."""
         return self._routes.get(process_id)
 
     # --- the end -----------------------------------------------------------------------------
 
     async def close(self, *, end: bool = True) -> None:
-        """Let go; with ``end`` the session and every process of it end now."""
+        """Close the connection; with ``end`` the session and every process of it end now."""
         if self._closing:
             return
         rpc = self._rpc
@@ -325,7 +324,7 @@ class ExecServerClient:
     # --- connections -------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """The first connection; a secret that somebody left may be outdated by now."""
+        """Open the first connection; a stored secret may be outdated by now."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -337,10 +336,10 @@ class ExecServerClient:
             await self._open(left, present=False)
 
     async def _open(self, timeout: float | None, *, present: bool = True) -> None:
-        """One connection with its handshake; resumes the session if there is one.
+        """Open one connection with its handshake; resumes the session if there is one.
 
-        ``timeout`` (seconds) is for all of it.  ``present``: show the secret we have.  It may be
-        outdated, if the answer that brought its successor was lost.
+        ``timeout`` (seconds) is for all of it.  ``present``: send the secret we have.  It may be
+        outdated, if the answer with the next one was lost.
         """
         rpc = RpcConnection(self._notified, self._lost)
         self._opening = rpc
@@ -397,7 +396,7 @@ class ExecServerClient:
 
     def _notified(self, method: str, params: Any) -> None:
         if not method.startswith("process/"):
-            return  # of files, HTTP and networks we ask for no news
+            return  # we subscribe to no file, HTTP or network notifications
         if isinstance(params, OutputNotification):
             process_id: object = params.process_id
         else:
@@ -421,7 +420,7 @@ class ExecServerClient:
             self._recovering = asyncio.get_running_loop().create_task(self._recover(why))
 
     async def _recover(self, why: str) -> None:
-        """Resume the session, however often the line breaks, and let everybody catch up."""
+        """Resume the session, however often the connection breaks; all followers catch up."""
         while True:
             try:
                 await self._redial()
@@ -458,7 +457,7 @@ class ExecServerClient:
             except (HandrailError, OSError) as error:
                 late = loop.time() + _RETRY_SECONDS > deadline
                 if present and self.resume_secret and isinstance(error, RpcError) and not late:
-                    present = False  # the id alone is enough for a session nobody holds
+                    present = False  # the id alone is enough for a detached session
                     continue
                 if late or not _passing(error):
                     raise

@@ -1,4 +1,4 @@
-"""What a caller may give any session, near or far; checked before anything is done.  Pure."""
+"""Checks of session arguments, before anything is done; local and remote alike.  Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fits_terminal(rows: object, cols: object) -> bool:
 
 
 def check_size(rows: object, cols: object) -> None:
-    """Raises UsageError for a size that no terminal has."""
+    """Raise UsageError for a size that no terminal has."""
     if not fits_terminal(rows, cols):
         raise UsageError(
             f"a terminal has 1 to {MOST_CELLS} rows and columns, not {rows!r} x {cols!r}"
@@ -24,6 +24,6 @@ def check_size(rows: object, cols: object) -> None:
 
 
 def check_grace(grace: object) -> None:
-    """Raises UsageError unless it is a number of seconds from 0 on."""
+    """Raise UsageError unless it is a number of seconds from 0 on."""
     if not isinstance(grace, (int, float)) or not 0 <= grace < float("inf"):
         raise UsageError(f"grace must be seconds from 0 on, not {grace!r}; 0 kills at once")

@@ -1,4 +1,4 @@
-"""Waiting for any of several things a process may do, by looking at its history."""
+"""Waits for any of several conditions of a process, by scanning its output buffer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from handrail.executor.output_buffer import OutputBuffer
 
 
 def pattern_source(pattern: str | bytes) -> bytes:
-    """A pattern as it is looked for: in bytes, so that no border of chunks matters.
+    """A pattern as bytes, so that it can match over the border of two chunks.
 
-    A character outside ASCII is several of them and is kept together, so that ``ä+`` means what
-    it says.  Raises UsageError for one in a class, which would stand for its bytes.
+    A character outside ASCII is several bytes and is kept together, so that ``ä+`` means what
+    it says.  Raises UsageError for one in a class, where it would stand for its bytes.
     """
     if isinstance(pattern, bytes):
         return pattern
@@ -48,7 +48,7 @@ def pattern_source(pattern: str | bytes) -> bytes:
 
 
 class Looking:
-    """What is looked for in one history, from one position on."""
+    """A scan of one output buffer, from one position on."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Looking:
         exit: bool,  # noqa: A002 (what is waited for)
         start: int,
     ) -> None:
-        """Patterns have ``$`` and ``^`` at lines; raises UsageError for one that is none."""
+        """``$`` and ``^`` match at lines; raises UsageError for an invalid pattern."""
         self.history = history
         self.exited = exited
         self.exit = exit
@@ -74,7 +74,7 @@ class Looking:
         self._looked = -1
 
     def look(self) -> WaitOutcome | None:
-        """A pattern in what has arrived, or the exit; raises what made the history fail."""
+        """Find a pattern in what has arrived, or the exit; raises what made the buffer fail."""
         history = self.history
         if history.total != self._looked:
             self._looked = history.total
@@ -88,7 +88,7 @@ class Looking:
         return None
 
     def match(self, end: int | None = None) -> WaitOutcome | None:
-        """The first pattern, in their order, that matches; as if nothing lay behind ``end``."""
+        """The first pattern, in their order, that matches; as if the output ended at ``end``."""
         position, text = self.history.since(self.start)
         most = len(text) if end is None else max(0, end - position)
         for index, pattern in enumerate(self._patterns):
@@ -99,7 +99,7 @@ class Looking:
 
 
 class Patience:
-    """How long a wait may last: until a deadline, or until nothing was heard for a while."""
+    """How long a wait may last: until a deadline, or until there was no output for a while."""
 
     def __init__(self, idle: float | None, timeout: float | None) -> None:
         """Both in seconds, from now on; None: no limit."""
@@ -112,13 +112,13 @@ class Patience:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def quiet(self, history: OutputBuffer) -> float | None:
-        """Seconds until nothing was heard for long enough, if nothing is heard meanwhile."""
+        """Seconds until the silence was long enough, if no output arrives meanwhile."""
         if self.idle is None:
             return None
         return max(self._began, history.last_output) + self.idle - time.monotonic()
 
     def over(self, history: OutputBuffer) -> tuple[WaitReason | None, float | None]:
-        """Which of them has come, or how many seconds are left until one may."""
+        """Which limit was reached, or how many seconds are left until one may be."""
         ends = []
         if (left := self.left()) is not None:
             ends.append((left, WaitReason.DEADLINE))
@@ -131,7 +131,7 @@ class Patience:
 
 
 async def follow(looking: Looking, patience: Patience) -> WaitOutcome:
-    """See ``ExecSession.wait_for``: look at what there is, then at all that comes."""
+    """Implements ``ExecSession.wait_for``: scan the retained output, then all that arrives."""
     history = looking.history
     while True:
         found = looking.look()
@@ -153,6 +153,6 @@ async def wait_for(
     timeout: float | None,
     start: int,
 ) -> WaitOutcome:
-    """See ``ExecSession.wait_for``.  Output that is there already is looked at first."""
+    """Implements ``ExecSession.wait_for``; retained output is scanned first."""
     looking = Looking(history, exited, patterns, exit=exit, start=start)
     return await follow(looking, Patience(idle, timeout))

@@ -1,6 +1,6 @@
-"""The shell of an agent as an MCP server; needs the extra ``mcp``.
+"""An agent's shell as an MCP server; needs the extra ``mcp``.
 
-tools, forms        what a host is told; questions as forms            (pure)
-tickets, desk       calls that may take longer than an answer may
-server, http        the two transports of the SDK
+tools, elicitation           schemas for a host; questions as forms         (pure)
+pending_calls, tool_calls    calls that may take longer than an answer may
+server, http                 the two transports of the SDK
 """

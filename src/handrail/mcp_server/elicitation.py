@@ -1,4 +1,4 @@
-"""A question as a form that a host shows, and what was filled in as an answer.  Pure."""
+"""Questions as forms that a host shows, and the filled-in form as an answer.  Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
 
-#: The one required field, and the one that may be left empty.
+#: The required field, and the optional one.
 DECISION, COMMENT = "decision", "comment"
 
 
 def message(question: Question) -> str:
-    """What is asked: one line for each fact, and none that the caller could have written."""
+    """The text of a question: one line for each fact, none that the caller could write."""
     lines = [f"Run `{command_line(question.argv)}` in {visible(question.cwd)}?"]
     if question.paths:
         lines = ["Change these files?", *(f"- {visible(path)}" for path in question.paths)]
@@ -22,7 +22,7 @@ def message(question: Question) -> str:
 
 
 def schema(question: Question) -> dict[str, Any]:
-    """The form: one choice, and a word to the model."""
+    """The form: one choice, and a text for the model."""
     values = [choice.value for choice in question.choices]
     return {
         "type": "object",
@@ -48,7 +48,7 @@ def schema(question: Question) -> dict[str, Any]:
 
 
 def read(question: Question, action: str, content: Mapping[str, Any] | None) -> Answer:
-    """What was answered; anything that is no clear yes is a no."""
+    """Read a filled-in form; anything that is no clear yes is a no."""
     if action == "cancel":
         return Answer(Choice.DENY, "the question was dismissed")
     given = content or {}

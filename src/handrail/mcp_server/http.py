@@ -1,4 +1,4 @@
-"""The MCP server over streamable HTTP: on loopback, behind a token, unless told otherwise."""
+"""The MCP server over streamable HTTP: on loopback, behind a token, by default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class TokenGuard:
-    """An ASGI application in front of another: nothing passes without the token."""
+    """ASGI middleware that refuses every request without the token."""
 
     def __init__(self, app: _App, token: str) -> None:
         self._app = app
@@ -44,7 +44,7 @@ class TokenGuard:
             header = dict(scope["headers"]).get(b"authorization", b"")
             scheme, _, given = header.partition(b" ")
             right = hmac.compare_digest(given.strip(b" "), self._wanted)
-            # HTTP leaves it open how a scheme is spelled: `bearer` is the same.
+            # HTTP schemes are case-insensitive: `bearer` is the same.
             if scheme.lower() != b"bearer" or not right:
                 await _refuse(send)
                 return
@@ -63,10 +63,10 @@ async def _refuse(send: _Send) -> None:
 
 
 def check_exposure(host: str, token: str | None, *, insecure: bool) -> None:
-    """Refuse to let strangers run commands; raises UsageError."""
+    """Refuse to serve without a token unless ``insecure``; raises UsageError."""
     if token is None and not insecure:
         raise UsageError(
-            "anybody who can connect could run commands: leave the token on, or give"
+            "any client that can connect could run commands: leave the token on, or give"
             " --insecure-no-auth if something else keeps strangers out"
         )
     try:
@@ -104,9 +104,9 @@ async def serve_http(
     any_user: bool = False,
     started: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until told to stop; ``started`` hears the URL.
+    """Serve until told to stop; ``started`` is called with the URL.
 
-    Peers on loopback must be processes of our own user, or root's, unless ``any_user``.
+    Loopback clients must be processes of our own user, or root's, unless ``any_user``.
     """
     try:
         sock = listeners.open_tcp(host, port, BACKLOG)
@@ -136,7 +136,7 @@ async def serve_http(
 
 
 def _behind(gate: LoopbackUsers) -> Callable[..., asyncio.Protocol]:
-    """Makes uvicorn's protocol for the peers that the gate lets in, before it reads from them."""
+    """Make uvicorn's protocol for admitted clients only, before anything is read from them."""
 
     def make(**given: Any) -> asyncio.Protocol:
         return gate.before(lambda: AutoHTTPProtocol(**given))()
@@ -145,9 +145,8 @@ def _behind(gate: LoopbackUsers) -> Callable[..., asyncio.Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """Tells where it listens, and leaves signals to us: its own way would end the program before
-    the shell has ended its processes.
-    """
+    """Calls ``started``, and leaves signals to us: uvicorn's handling would end the program before
+    the shell has ended its processes."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -157,7 +156,7 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
     def stop(self) -> None:
-        """No more requests; those under way get a moment."""
+        """Accept no more requests; running ones get a moment."""
         self.should_exit = True
 
     async def startup(self, sockets: Any = None) -> None:

@@ -1,6 +1,5 @@
-"""Calls under way.  A ticket outlives the request that made it: an answer must come within the
-host's patience, an approval or a slow start need not.
-"""
+"""Running calls.  A pending call outlives its request: an answer must come before the host gives
+up, an approval or a slow start may take longer."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ class PendingCall:
         self.name = PREFIX + secrets.token_hex(6)
         self.question: Question | None = None
         self.changed = asyncio.Event()
-        #: Somebody has been handed the question.
+        #: Whether the question was sent.
         self.put = False
         self._asked = 0
         self._reply: asyncio.Future[Answer] | None = None
         self.task: asyncio.Task[ToolAnswer] | None = None
 
     def start(self, work: Coroutine[Any, Any, ToolAnswer]) -> None:
-        """Begin; whoever follows is woken when it is done."""
+        """Start the call; waiters are woken when it is done."""
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(lambda _: self.changed.set())
 
@@ -46,7 +45,7 @@ class PendingCall:
         return self.task is not None and self.task.done()
 
     async def ask(self, question: Question) -> Answer:
-        """Wait for somebody to answer."""
+        """Wait for the answer to a question."""
         self._reply = asyncio.get_running_loop().create_future()
         self._asked += 1
         self.question, self.put = question, False
@@ -63,7 +62,7 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The calls under way, by name; as an approver, the one who knows where to ask."""
+    """The running calls by name; as an approver, routes each question to its call."""
 
     def __init__(self) -> None:
         self._open: dict[str, PendingCall] = {}
@@ -91,18 +90,18 @@ class PendingCalls:
         self._open.pop(ticket.name, None)
 
     def _forget_one(self) -> None:
-        """The oldest answer nobody has fetched; if all are still to come, nothing."""
+        """Drop the oldest answer that was not fetched; if all are still to come, nothing."""
         for ticket in self._open.values():
             if ticket.done:
                 self.forget(ticket)
                 return
 
     async def ask(self, question: Question) -> Answer:
-        """``Approver``: the call's own ticket carries the question."""
+        """``Approver``: the pending call carries the question."""
         return await self._open[question.call_id].ask(question)
 
     async def close(self) -> None:
-        """Break off what is under way."""
+        """Cancel the running calls."""
         tasks = [ticket.task for ticket in self._open.values() if ticket.task is not None]
         for task in tasks:
             task.cancel()

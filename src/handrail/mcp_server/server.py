@@ -1,7 +1,7 @@
-"""The desk as an MCP server, by the official SDK; and the server on stdio.
+"""``ToolCalls`` as an MCP server, by the official SDK; and the server on stdio.
 
-Hosts of today are asked by a request of ours while theirs waits; those of the protocol without
-sessions get the question as the reply and call again.
+Today's hosts get a question as a request of ours while theirs waits; hosts of the sessionless
+protocol get it as the reply and call again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostChannel:
         self.can_ask = offers and not modern and context.session.can_send_request
 
     async def ask(self, question: Question) -> Answer:
-        """A form for whoever sits in front of the host."""
+        """Show a form to the user of the host."""
         try:
             result = await self._context.session.elicit_form(
                 elicitation.message(question),
@@ -49,12 +49,12 @@ class HostChannel:
         return elicitation.read(question, result.action, result.content)
 
     async def progress(self, seconds: float, total: float, message: str) -> None:
-        """Tell that something goes on, if the host wants to know."""
+        """Report progress, if the host asked for it."""
         await self._context.session.report_progress(round(seconds, 1), total, message)
 
 
 def make_server(desk: ToolCalls) -> Server[Any]:
-    """The MCP server of a desk."""
+    """The MCP server of a ``ToolCalls``."""
     tools = mcp_tools()
 
     async def list_tools(

@@ -23,7 +23,7 @@ from handrail.unified_exec.wait import DEFAULT_TOKENS
 #: Hosts give up after a minute; an answer comes within this many seconds.
 ANSWER_WITHIN = 45.0
 MOST_ANSWER_WITHIN = 50.0
-#: How often a waiting host hears that something goes on.
+#: How often a waiting host gets progress.
 _BEAT = 1.0
 
 
@@ -47,15 +47,15 @@ class InputNeeded:
 class Channel(Protocol):
     """The host, as far as one request can reach it."""
 
-    #: Questions can be put while the request waits / only in its reply / not at all.
+    #: Questions can be sent while the request waits / only in its reply / not at all.
     can_ask: bool
     asks_in_reply: bool
 
     async def ask(self, question: Question) -> Answer:
-        """Put a question to whoever sits in front of the host."""
+        """Put a question to the user of the host."""
 
     async def progress(self, seconds: float, total: float, message: str) -> None:
-        """Something goes on."""
+        """Report progress."""
 
 
 class ToolCalls:
@@ -78,7 +78,7 @@ class ToolCalls:
     async def call(
         self, name: str, arguments: Mapping[str, Any], channel: Channel
     ) -> Reply | InputNeeded:
-        """One tool call."""
+        """Make one tool call."""
         match name:
             case "list_processes":
                 return self._list()
@@ -109,7 +109,7 @@ class ToolCalls:
         return await self._follow(ticket, channel)
 
     async def close(self) -> None:
-        """Break off what waits."""
+        """Cancel the waiting calls."""
         for task in self._asking:
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
@@ -142,14 +142,14 @@ class ToolCalls:
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            # The host takes the call back: so does the shell.  A process that runs stays.
+            # The host has cancelled the call, so the shell does; a running process stays.
             if ticket.task is not None:
                 ticket.task.cancel()
                 self._tickets.forget(ticket)
             raise
 
     def _ask(self, ticket: PendingCall, question: Question, channel: Channel) -> None:
-        """Put the question beside the call, which goes on waiting."""
+        """Send the question while the call goes on waiting."""
         if not channel.can_ask:
             ticket.answer(Answer(self._unasked, "the host cannot ask anybody"), question)
             return
@@ -182,7 +182,7 @@ class ToolCalls:
         return await self._follow(ticket, channel)
 
     def _patient(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """No wait beyond the time there is for an answer, and no more text than fits a model."""
+        """Limit the wait to the time for an answer, and the text to what fits a model."""
         if name not in ("exec_command", "write_stdin"):
             return arguments
         given = dict(arguments)
@@ -191,7 +191,7 @@ class ToolCalls:
         if isinstance(wanted, int) and wanted > most:
             given["yield_time_ms"] = most
         if given.get("max_output_tokens") is None:
-            # Without a wish the structured answer would be whole, and hosts show models that one.
+            # Without a limit the structured answer would be whole, and hosts show models that one.
             given["max_output_tokens"] = DEFAULT_TOKENS
         return given
 
@@ -247,7 +247,7 @@ def _reply(answer: ToolAnswer) -> Reply:
 
 
 def read_unasked(word: str) -> Choice:
-    """What a question gets where nobody can be asked; raises UsageError."""
+    """Parse the answer to use where no user can be asked; raises UsageError."""
     match word:
         case "deny":
             return Choice.DENY

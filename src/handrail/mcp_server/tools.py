@@ -1,4 +1,4 @@
-"""The tools as an MCP host is told of them.  Pure data."""
+"""The tools with their MCP schemas.  Pure data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tool:
 
 
 def mcp_tools() -> list[Tool]:
-    """All of them, in the order they are shown."""
+    """All tools, in the order they are shown."""
     found = []
     for tool in agent_tools():
         name = str(tool["name"])
@@ -45,7 +45,7 @@ def mcp_tools() -> list[Tool]:
 
 
 def _with_calls(schema: dict[str, Any]) -> dict[str, Any]:
-    """A session id, or the name of a call whose answer is still to come."""
+    """Accept a session id, or the name of a call that is still running."""
     session = {
         "type": ["integer", "string"],
         "description": "The session ID, or the name of a call that is still waiting (call-...)",

@@ -1,10 +1,11 @@
-"""One command, done right: decide, ask, choose the sandbox, run, and if refused, ask again.
+"""The way of one command: decide, ask, choose the sandbox, run, and if refused, ask again.
 
-settings, calls, requirement        what a call needs, from a frozen snapshot      (pure)
-memory, denials, result             what is remembered, offered, handed back       (pure)
-approvals, approvers                who is asked
-audit, amendments                   what is recorded; rules that are added
-course, run                         the order of things
-one_shot, backends, patches         commands to their end, as a shell's or a patch; patches
-sandboxed_files, network            files inside the sandbox; hosts
+settings, call, requirement         what a call needs, from a frozen snapshot      (pure)
+approval_cache, retry_offer, result what is remembered, offered, returned          (pure)
+approvals, approvers, question_text questions, their answers and their text
+audit, save_rule, listening         events; rules that are added; safe listeners
+call_flow, run                      the steps of a call
+one_shot, patches                   commands run to their end; patches
+forbidden_programs                  programs that rules forbid, hidden in the sandbox
+sandboxed_files, no_link_files      files through a sandboxed helper; files without links
 """

@@ -1,9 +1,9 @@
-"""What was approved for the session, and under which key.  Pure.
+"""Approvals of the session and their keys.  Pure.
 
 Only «for the session» is remembered, and only until the session ends, together with what the yes
-was for: a sandboxed run, or one outside, and what it got beyond the mode.  A command is remembered
+was for: a sandboxed run, or one without, and what it got beyond the mode.  A command is remembered
 in its canonical form, so that a wrapper around one plain command does not matter, while a script
-that cannot be read word by word is only ever the same script.
+that cannot be read word by word only matches exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCRIPT = "(script)"
 
 @dataclass(frozen=True, slots=True)
 class CommandKey:
-    """A command and where it runs."""
+    """A command and its directory."""
 
     environment_id: str
     program: str
@@ -32,7 +32,7 @@ class CommandKey:
 
 @dataclass(frozen=True, slots=True)
 class SeedKey:
-    """The first generation remembered the words that were shown, wherever they ran."""
+    """The key of the first generation: the argv as shown, in any directory."""
 
     argv: Argv
 
@@ -49,7 +49,7 @@ Key = CommandKey | SeedKey | FileKey
 
 
 def canonical(argv: Argv) -> Argv:
-    """One plain command in a wrapper is that command; any other script is its exact text."""
+    """A wrapper around one plain command becomes that command; any other script stays exact."""
     commands = split(argv)
     if commands is not None and len(commands) == 1:
         return commands[0]
@@ -70,17 +70,17 @@ def command_key(call: Call) -> CommandKey:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far a run goes: without the sandbox, or in it with something beyond the mode."""
+    """How far a run goes: without the sandbox, or sandboxed with something beyond the mode."""
 
     outside: bool = False
     wants: Grants = field(default_factory=Grants)
 
     def covers(self, other: Extent) -> bool:
-        """Whether a yes to this is a yes to the other, too."""
+        """Whether a yes to this is also a yes to the other."""
         return self.outside or (not other.outside and self.wants.covers(other.wants))
 
 
-#: A sandboxed run as the mode has it.
+#: A sandboxed run with the permissions of the mode.
 SANDBOXED = Extent()
 
 
@@ -91,12 +91,12 @@ class ApprovalCache:
     _approved: dict[Key, set[Extent]] = field(default_factory=dict)
 
     def remember(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> None:
-        """These were approved for the session, as far as ``extent`` goes."""
+        """Remember these keys as approved, as far as ``extent`` goes."""
         for key in keys:
             self._approved.setdefault(key, set()).add(extent)
 
     def knows(self, keys: Iterable[Key], extent: Extent = SANDBOXED) -> bool:
-        """Whether all of them are approved as far as ``extent`` goes; nothing is no approval."""
+        """Whether all of them are approved as far as ``extent`` goes; no key is no approval."""
         keys = tuple(keys)
         return bool(keys) and all(self._covered(key, extent) for key in keys)
 
@@ -104,5 +104,5 @@ class ApprovalCache:
         return any(given.covers(extent) for given in self._approved.get(key, ()))
 
     def clear(self) -> None:
-        """The session is over."""
+        """Forget all: the session is over."""
         self._approved.clear()

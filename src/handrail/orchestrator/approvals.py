@@ -1,8 +1,8 @@
-"""Who is asked, and what can be answered.
+"""Questions, their answers, and the order of reviewers.
 
 A question goes through the hooks (each allows, denies or has no opinion), then to the approver.
-``put`` is the only way a question is asked: it keeps the time limit, and whatever goes wrong on
-the way is a denial, for nobody said yes.  What is remembered is ``approval_cache.py``.
+Every question goes through ``put``: it enforces the time limit, and any failure on the way is a
+denial, because no reviewer said yes.  Approvals are remembered in ``approval_cache.py``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Choice(enum.Enum):
     APPROVE_FOR_SESSION = "approved_for_session"
     #: This call, and a rule for all that start like it.
     APPROVE_WITH_RULE = "approved_execpolicy_amendment"
-    #: After a denial: once more in the sandbox, with just this path (or the network) opened.
+    #: After a denial: once more sandboxed, with just this path (or the network) opened.
     GRANT_AND_RERUN = "approved_with_grant"
-    #: A host, persisted (network questions).
+    #: A host, with a saved rule (network questions).
     HOST_RULE = "network_policy_amendment"
     DENY = "denied"
     ABORT = "abort"
@@ -47,7 +47,7 @@ class Choice(enum.Enum):
 
 
 class Source(enum.Enum):
-    """Who decided."""
+    """What decided: the configuration, the user or a hook."""
 
     CONFIG = "config"
     USER = "user"
@@ -56,11 +56,11 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Everything that is needed to decide, and what a yes does.
+    """Everything needed to decide, and what a yes does.
 
-    ``outside``: the run that a yes allows is without the sandbox.  ``wants`` is what it gets
-    beyond the mode.  ``reason`` says in our own words why it is asked (None: nothing beyond that
-    it is); ``justification`` is what the model says.  ``notes`` are what else one should know,
+    ``outside``: the run that a yes allows is not sandboxed.  ``wants`` is what it gets
+    beyond the mode.  ``reason`` says in our own words why it is asked (None: there is no
+    special reason); ``justification`` is the model's text.  ``notes`` are further facts,
     such as side effects that remain.  ``grant`` is the path that GRANT_AND_RERUN opens,
     ``proposed_prefix`` the rule of APPROVE_WITH_RULE, which leaves the sandbox if ``outside``.
     ``question_text.py`` has the lines to show.
@@ -95,10 +95,10 @@ class Answer:
 
 
 class Approver(Protocol):
-    """Somebody, or something, that answers questions."""
+    """A person or a program that answers questions."""
 
     async def ask(self, question: Question) -> Answer:
-        """The answer.  May be cancelled: then the question is void."""
+        """Return the answer.  If it is cancelled, the question is void."""
 
 
 Hook = Callable[[Question], Awaitable[Answer | None]]
@@ -106,7 +106,7 @@ Hook = Callable[[Question], Awaitable[Answer | None]]
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """An answer and who gave it."""
+    """An answer and its source."""
 
     answer: Answer
     source: Source
@@ -114,13 +114,13 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Reviewers:
-    """Everybody who may be asked, in order; without an approver every question is denied."""
+    """All reviewers in order; without an approver every question is denied."""
 
     approver: Approver | None = None
     hooks: Sequence[Hook] = field(default=())
 
     async def put(self, question: Question, timeout: float | None) -> Ruling:
-        """Ask; never raises but for cancellation."""
+        """Ask the reviewers; raises nothing but a cancellation."""
         try:
             async with asyncio.timeout(timeout):
                 for hook in self.hooks:
@@ -128,17 +128,17 @@ class Reviewers:
                     if opinion is not None:
                         return Ruling(_checked(opinion), Source.AUTOMATED)
                 if self.approver is None:
-                    return Ruling(Answer(Choice.DENY, "nobody can be asked here"), Source.CONFIG)
+                    return Ruling(Answer(Choice.DENY, "there is no approver to ask"), Source.CONFIG)
                 return Ruling(_checked(await self.approver.ask(question)), Source.USER)
         except TimeoutError:
-            return Ruling(Answer(Choice.TIMED_OUT, "nobody answered in time"), Source.USER)
-        except Exception as error:  # noqa: BLE001 (an approver is somebody's code: no yes, no run)
+            return Ruling(Answer(Choice.TIMED_OUT, "no answer came in time"), Source.USER)
+        except Exception as error:  # noqa: BLE001 (an approver is foreign code: no yes, no run)
             text = f"the question could not be asked: {error}"
             return Ruling(Answer(Choice.DENY, text), Source.CONFIG)
 
 
 def _checked(answer: object) -> Answer:
-    """The answer if it is one: a mere True is no choice among those offered.  Raises TypeError."""
+    """The answer if it is valid: a mere True is none of the choices.  Raises TypeError."""
     if not isinstance(answer, Answer) or not isinstance(answer.choice, Choice):
         raise TypeError(f"the answer has to be an Answer with a Choice, not {answer!r}")
     if not isinstance(answer.text, str):
@@ -152,13 +152,13 @@ def _checked(answer: object) -> Answer:
 
 
 def command_choices(*, with_rule: bool) -> tuple[Choice, ...]:
-    """What is offered before a run."""
+    """The choices offered before a run."""
     rule = (Choice.APPROVE_WITH_RULE,) if with_rule else ()
     return (Choice.APPROVE, Choice.APPROVE_FOR_SESSION, *rule, Choice.DENY, Choice.ABORT)
 
 
 def retry_choices(*, free: bool, with_grant: bool, with_rule: bool) -> tuple[Choice, ...]:
-    """What is offered after a denial: the narrow way first."""
+    """The choices offered after a denial, the narrowest first."""
     offered: list[Choice] = [Choice.GRANT_AND_RERUN] if with_grant else []
     if free:
         offered += [Choice.APPROVE, Choice.APPROVE_FOR_SESSION]

@@ -1,4 +1,4 @@
-"""Approvers to choose from: a callback, a queue, a terminal, or the same answer always.
+"""Approvers to choose from: a callback, a queue, a terminal, or a fixed answer.
 
 All answer one question at a time per caller and may be cancelled while they wait.
 """
@@ -26,7 +26,7 @@ _KEYS = {
 
 
 class FixedApprover:
-    """Gives the same answer to everything."""
+    """Gives the same answer to every question."""
 
     def __init__(self, choice: Choice, text: str = "") -> None:
         self._answer = Answer(choice, text)
@@ -36,7 +36,7 @@ class FixedApprover:
 
 
 class CallbackApprover:
-    """Asks a function, plain or async; it may answer with a Choice, an Answer or a bool."""
+    """Calls a function, plain or async; it may answer with a Choice, an Answer or a bool."""
 
     def __init__(
         self, ask: Callable[[Question], Answer | Choice | bool | Awaitable[Answer | Choice | bool]]
@@ -65,7 +65,7 @@ class Pending:
 
     @property
     def void(self) -> bool:
-        """Nobody waits for the answer any more."""
+        """Whether the call that asked has been cancelled."""
         return self._answer.done()
 
     def answer(self, answer: Answer | Choice) -> None:
@@ -78,7 +78,7 @@ class Pending:
 
 
 class QueueApprover:
-    """Puts questions into a queue to be worked through: ``async for pending in approver``."""
+    """Queues questions: ``async for pending in approver``."""
 
     def __init__(self, limit: int = 64) -> None:
         self._queue: asyncio.Queue[Pending] = asyncio.Queue(limit)
@@ -89,7 +89,7 @@ class QueueApprover:
         return await pending.wait()
 
     async def next(self) -> Pending:
-        """The next question somebody still waits for."""
+        """The next question that is not void."""
         while True:
             pending = await self._queue.get()
             if not pending.void:
@@ -101,13 +101,13 @@ class QueueApprover:
 
 
 class TerminalApprover:
-    """Asks at a terminal, one question after the other.  ``reader`` and ``writer`` descriptors."""
+    """Asks at a terminal, one question after the other.  ``reader`` and ``writer`` are fds."""
 
     def __init__(self, reader: int = 0, writer: int = 2) -> None:
         self._reader = reader
         self._writer = writer
         self._turn = asyncio.Lock()
-        #: Read behind the end of a line, while the same question was open.
+        #: Read after the end of a line, while the same question was open.
         self._unread = bytearray()
 
     async def ask(self, question: Question) -> Answer:
@@ -124,7 +124,7 @@ class TerminalApprover:
                 os.write(self._writer, b"? ")
 
     async def _line(self) -> str | None:
-        """One line, without holding a thread that could not be cancelled."""
+        """Read one line, without a thread that could not be cancelled."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._unread:
             ready: asyncio.Future[None] = loop.create_future()
@@ -145,12 +145,12 @@ class TerminalApprover:
         return line.decode("utf-8", "replace").strip()
 
     def _forget_typed(self) -> None:
-        """Drop what was typed before the question was seen: it is no answer to it."""
+        """Drop what was typed before the question was shown: it is no answer to it."""
         self._unread.clear()
         try:
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except termios.error:
-            pass  # a pipe or a file: what it holds was written by a program, for the questions
+            pass  # a pipe or a file: its content was written by a program, as answers
 
 
 def _set(ready: asyncio.Future[None]) -> None:
@@ -162,14 +162,14 @@ def prompt(question: Question) -> str:
     """The question as lines on a terminal; control characters are shown, not sent."""
     lines = ["", f"$ {command_line(question.argv)}", f"  in {visible(question.cwd)}"]
     lines += [f"  changes {visible(path)}" for path in question.paths]
-    # What a yes does stands next to the answers: a long command moves the top out of sight.
+    # What a yes does is next to the choices: a long command scrolls the top out of sight.
     lines += [f"  {line}" for line in (*facts(question), *effects(question))]
     lines += [f"  [{_KEYS[choice]}] {choice_text(choice, question)}" for choice in question.choices]
     return "\n".join(lines) + "\n> "
 
 
 def read_answer(question: Question, line: str) -> Answer | None:
-    """The answer a line means: a key, and behind ``n`` or ``q`` a text; None: none of them."""
+    """Parse a line: a key, and after ``n`` or ``q`` a text; None if it is none of the keys."""
     key, _, text = line.partition(" ")
     for choice in question.choices:
         if _KEYS[choice] == key.lower():

@@ -1,4 +1,4 @@
-"""What happened, step by step: events for whoever watches, and a count of decisions.
+"""Events of each step of a call, for listeners, and a count of decisions.
 
 A listener is called at once and in order; it must not block.  ``Trail`` is a listener that keeps
 the last events and counts, for a program that has no event system of its own.
@@ -15,7 +15,7 @@ from handrail.orchestrator.approvals import Choice, Question, Source
 
 
 class Outcome(enum.Enum):
-    """What became of a run that did not simply succeed, and of a call that never ran."""
+    """The result of a run that did not simply succeed, or of a call that never ran."""
 
     DENIED = "denied"
     ESCALATED = "escalated"
@@ -27,7 +27,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """A question is put to somebody."""
+    """A question goes to the reviewers."""
 
     question: Question
 
@@ -38,7 +38,7 @@ class ApprovalRequested:
 
 @dataclass(frozen=True, slots=True)
 class ToolDecision:
-    """A call was let through or stopped, and by whom."""
+    """A call was allowed or stopped, and by what."""
 
     call_id: str
     tool: str
@@ -49,7 +49,7 @@ class ToolDecision:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence about what goes on in the background."""
+    """A sentence about background work."""
 
     call_id: str
     text: str
@@ -67,7 +67,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class RuleAdded:
-    """A rule is in force from now on; ``path`` is None if it was not written anywhere."""
+    """A rule is in force from now on; ``path`` is None if it was not saved."""
 
     call_id: str
     line: str
@@ -79,7 +79,7 @@ Listener = Callable[[Event], None]
 
 
 def nobody(event: Event) -> None:
-    """A listener that does not listen."""
+    """A listener that ignores every event."""
 
 
 @dataclass(slots=True)
@@ -99,5 +99,5 @@ class Trail:
             self.decisions[event.tool, event.choice.value] += 1
 
     def of(self, call_id: str) -> list[Event]:
-        """What is still known about one call, in order."""
+        """The remembered events of one call, in order."""
         return [event for event in self.events if event.call_id == call_id]

@@ -1,4 +1,4 @@
-"""A call as the orchestrator sees it, and what is wrong with its arguments.  Pure."""
+"""A call as the orchestrator sees it, and the errors of its arguments.  Pure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def read_request(
 
 
 def read_grants(given: Mapping[str, object], cwd: str) -> Grants:
-    """``{"network": {"enabled": true}, "file_system": {"read": [..], "write": [..]}}``."""
+    """Read ``{"network": {"enabled": true}, "file_system": {"read": [..], "write": [..]}}``."""
     network = given.get("network")
     enabled = network.get("enabled") if isinstance(network, Mapping) else network
     files = given.get("file_system")

@@ -1,9 +1,8 @@
-"""Covers programs that the rules forbid as a whole in the sandbox of a run.
+"""Hides programs that the rules forbid as a whole in the sandbox of a run.
 
-The guard of the rules reads commands, and no reader knows what a script does that was there before
-or a name that is computed.  The mounts do not have to know: the file of a forbidden program is
-covered like one that is denied, so it can be neither run nor copied.  Where nothing is forbidden as
-a whole this costs nothing.
+Policy reads commands, and cannot know what an existing script does or which name it computes.
+Mounts need not know: the file of a forbidden program is covered like a denied one, so it can be
+neither run nor copied.  Where nothing is forbidden as a whole this costs nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from handrail.orchestrator.settings import Settings, denied_entry, writable_root
 from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_directories
 from handrail.process import env_policy
 
-#: Seconds for which an answer of another machine is used again.
+#: Seconds for which an answer of another machine is cached.
 _REMEMBERED = 30.0
-#: Questions to it that are on their way at the same time.
+#: Concurrent calls to it.
 _AT_ONCE = 16
 
 
 @dataclass(slots=True)
 class ForbiddenPrograms:
-    """The covers of one session."""
+    """The forbidden programs of one session."""
 
     _files: ProgramFiles = field(default_factory=ProgramFiles)
-    #: The last intent that was given and what was made of it: executors like to see it again.
+    #: The last intent and the one made from it: executors cache by identity.
     _made: tuple[Mapping[str, object], tuple[str, ...], Mapping[str, object]] | None = None
     _far: tuple[tuple[str, ...], float, tuple[str, ...]] | None = None
     #: Files covered before, by path: a command that replaces the link to one does not uncover it.
@@ -69,9 +68,9 @@ class ForbiddenPrograms:
         path, home = (env.get(name) or os.environ.get(name) for name in ("PATH", "HOME"))
         places = search_directories(path, home, request.cwd)
         begins = os.fsdecode(request.argv[0])
-        # What starts the run is no program that the command has chosen: its shell.
+        # Visible in any case: the shell that starts the run, and setsid for the sandbox.
         needed = [begins] if "/" in begins else [os.path.join(place, begins) for place in places]
-        needed += [f"{place}/setsid" for place in places] if request.tty else []  # of the sandbox
+        needed += [f"{place}/setsid" for place in places] if request.tty else []
         roots = writable_roots(settings, os.environ.get("TMPDIR"))
         find = self._files.find(names, places, writable=roots, needed=needed, home=home)
         return self._and_before(names, find.covered)
@@ -87,7 +86,7 @@ class ForbiddenPrograms:
     async def _there(
         self, names: tuple[str, ...], request: SpawnRequest, executor: Executor
     ) -> tuple[str, ...]:
-        """On another machine: files of that very name; what its links are cannot be seen."""
+        """Remote version: files with exactly that name; the targets of links cannot be seen."""
         now = asyncio.get_running_loop().time()
         if self._far is not None and self._far[0] == names and now - self._far[1] < _REMEMBERED:
             return self._far[2]

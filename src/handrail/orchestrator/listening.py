@@ -1,4 +1,4 @@
-"""Telling somebody's listener, whose failures are its own."""
+"""Calls listeners so that their failures stay their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def guarded(listener: Callable[[E], None]) -> Callable[[E], None]:
-    """The listener, never raising: a process that runs must not be lost because a log is full."""
+    """Wrap a listener so that it never raises: a full log must not cost a running process."""
 
     def tell(event: E) -> None:
         try:

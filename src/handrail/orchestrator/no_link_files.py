@@ -1,8 +1,8 @@
-"""Files of this machine for a patch outside the sandbox: no link is followed, anywhere.
+"""Files of this machine for an unsandboxed patch: no link is followed, anywhere.
 
 An approved path is that path.  A check before the write would leave a moment in which a command
-puts a link there, so nothing is checked: every file is opened by the kernel with links refused in
-each component, and what is done is done by descriptors.
+puts a link there, so nothing is checked: the kernel opens every file with links refused in
+each component, and all work is done by descriptor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NoLinkFiles:
 
 
 class AwaitedNoLinkFiles:
-    """``AsyncFiles``: the same in threads."""
+    """``AsyncFiles``: ``NoLinkFiles`` in threads."""
 
     def __init__(self) -> None:
         self._files = NoLinkFiles()
@@ -93,7 +93,7 @@ def anchored(path: str) -> str:
 
 @contextmanager
 def _entry(raw: str) -> Iterator[tuple[int, bytes]]:
-    """The directory of an entry, opened, and the entry's name."""
+    """Open the directory of an entry; returns its fd and the entry's name."""
     with os_errors(os.fsencode(raw), follow=False):
         parent, name = open_parent(raw, follow=False)
         try:
@@ -106,7 +106,7 @@ def _read(raw: str) -> bytes:
     try:
         return local.read_file(raw, follow=False)
     except FilesError as error:
-        # The patch tool tells a folder from other things that are no files.
+        # The patch tool distinguishes a folder from other things that are no files.
         if error.kind == "invalid_input" and _is_directory(raw):
             text = f"path `{raw}` is not a file"
             raise FilesError(text, kind="is_a_directory", path=raw) from error

@@ -1,7 +1,7 @@
 """Runs one command to its end, with a time limit and no further input (``AgentShell.run``).
 
-What is kept of each stream is bounded; reading goes on to the end all the same, so the command
-never waits for us.  A command that is cancelled gets TERM and a moment before KILL.
+What is kept of each stream is bounded; all of it is read, so the command never waits for us.  A
+command that is cancelled gets TERM and a moment before KILL.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo, ExitKind
 
 DEFAULT_TIMEOUT = 10.0
-#: How long pipes that somebody else holds are read after the exit.
+#: How long pipes that a descendant holds open are read after the exit.
 DRAIN_LIMIT = 2.0
-#: What of each stream is kept, and of both together.
+#: Bytes kept of each stream, and of both together.
 KEEP = 1024 * 1024
 CANCEL_GRACE = 0.05
-#: Output is told in pieces of at most this size, and at most so many of them.
+#: Output events have at most this size, and there are at most so many of them.
 PIECE = 8192
 MOST_PIECES = 10_000
 
@@ -50,13 +50,13 @@ OnOutput = Callable[[OutputKind, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run.  ``timeout`` is seconds; None: no limit.  ``on_output`` sees it come."""
+    """A command to run.  ``timeout`` is seconds; None: no limit.  ``on_output`` gets its output."""
 
     call: Call
     env: Mapping[str, str] = field(repr=False)
     timeout: float | None = DEFAULT_TIMEOUT
     on_output: OnOutput | None = None
-    #: The whole of its standard input; None: it is at its end at once.
+    #: Its whole standard input; None: it is empty.
     stdin: bytes | None = field(default=None, repr=False)
     #: What it inherits of the executor's environment; None: nothing.
     env_policy: EnvPolicy | None = None
@@ -64,7 +64,7 @@ class Command:
 
 @dataclass(slots=True)
 class _Kept:
-    """Both streams, as far as they are kept."""
+    """Both streams, up to their limits."""
 
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
@@ -85,7 +85,7 @@ class _Kept:
 async def run_command(
     orchestrator: Orchestrator, executor: Executor, command: Command
 ) -> ExecOutput:
-    """The whole way of a one-shot command.
+    """Run a command through policy, approval, sandbox and retry.
 
     Raises CommandTimedOut and KilledBySignal, both with the output, and what stopped it before.
     """
@@ -158,7 +158,7 @@ async def capture(
 
 
 async def _end(session: ExecSession, timeout: float | None) -> ExitInfo | None:
-    """How it ended; None: the time was up, and now it is gone."""
+    """Wait for its exit; None: the time was up, and it was ended."""
     try:
         async with asyncio.timeout(timeout):
             return await session.wait()
@@ -175,7 +175,7 @@ async def _feed(session: ExecSession, data: bytes | None) -> None:
         await session.write(data)
         await session.close_stdin()
     except ExecutorError:
-        pass  # it has ended without reading, and its exit says how
+        pass  # it exited without reading; its exit says how
 
 
 async def _read(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:

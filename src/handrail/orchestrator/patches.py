@@ -1,9 +1,9 @@
-"""Patches: approved by where they write, carried out in the sandbox of the run.
+"""Patches: approved by the paths they write, applied in the sandbox of the run.
 
 A writer that the sandbox refuses asks, once, whether the rest may be done with more; nothing that
-was written is written again.  Of a patch that was approved with paths outside, those are written
-without following any link (``no_link_files.py``), for an approved path is that path; the others
-are still written in the sandbox.
+was written is written again.  When a patch was approved with paths outside the sandbox, those are
+written without following any link (``no_link_files.py``), for an approved path is that path; the
+others are still written sandboxed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def admit_patch(
     local: bool = True,
     confine: Confine | None = None,
 ) -> PatchWriter:
-    """Let a patch through; raises Forbidden or ApprovalRejected.
+    """Decide about a patch; raises Forbidden or ApprovalRejected.
 
     ``free_files`` are used where no sandbox is needed; ``local``: they are of this machine.
     ``confine`` gives those of another machine under an intent.
@@ -87,7 +87,7 @@ class OutsidePaths:
 
 
 class PatchWriter:
-    """``AsyncFiles`` under a course."""
+    """``AsyncFiles`` of one patch, under a ``CallFlow``."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class PatchWriter:
         self._executor = executor
         self._free_files = free_files
         self._confine = confine
-        #: What of an approved patch is written outside; None: all of it.
+        #: The part of an approved patch that is written outside; None: all of it.
         self._outside = outside
         self._sandboxed = False
         self._over = False
-        #: The answer, if more was asked for and not given.
+        #: The answer, if more was asked for and refused.
         self.rejection: ApprovalRejected | None = None
         self._inside: AsyncFiles | None = None
         self._take(attempt)
@@ -133,7 +133,7 @@ class PatchWriter:
         await self._do(path, lambda files: files.rmdir(path))
 
     async def close(self) -> None:
-        """The patch is done with; tells how it went."""
+        """The patch is done; reports how it went."""
         await self.close_helper()
         if not self._over:
             self._over = True
@@ -150,7 +150,7 @@ class PatchWriter:
             try:
                 attempt = await self._course.after(denied, str(error).encode())
             except ApprovalRejected as rejection:
-                # As a failure of the file, so that what was written before is put back.
+                # Raised as a failure of the file, so that what was written before is put back.
                 self._over, self.rejection = True, rejection
                 raise FilesError(str(rejection), kind=error.kind, path=path) from rejection
             self._over = attempt is None
@@ -163,7 +163,7 @@ class PatchWriter:
         return await work(self._files(path))
 
     async def close_helper(self) -> None:
-        """End what reads and writes inside, unless others use it, too."""
+        """End the sandboxed helper, unless it is shared."""
         if self._confine is None and isinstance(self._inside, SandboxedFiles):
             await self._inside.close()
 
@@ -184,7 +184,7 @@ class PatchWriter:
         self._inside = SandboxedFiles(self._executor, name, call.cwd, sandbox, self._cover)
 
     def _files(self, path: str) -> AsyncFiles:
-        """The files to reach this path through."""
+        """The files through which this path is written."""
         if self._inside is None:
             return self._free_files
         if self._sandboxed or self._outside is None or path not in self._outside:

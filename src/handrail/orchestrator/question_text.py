@@ -1,7 +1,7 @@
 """The lines of a question, the same at a terminal and in a form.  Pure.
 
-Each field is one line, and what a caller wrote cannot begin another one: characters that move,
-hide or turn around text are shown as escapes.
+Each field is one line, and a caller's text cannot begin another one: characters that move,
+hide or reverse text are shown as escapes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from handrail.orchestrator.approvals import Choice, Question
 OUTSIDE = "this runs outside the sandbox: it can read and change whatever you can"
 OUTSIDE_PATCH = "this writes outside the sandbox"
 MODEL_SAYS = "the model says:"
-#: So much is shown of what the model says: a longer text would push the rest out of sight.
+#: The longest part of the model's text that is shown: a longer one would scroll the rest away.
 _WORDS_LIMIT = 1000
-#: Printable by the tables of Unicode, and yet nothing is seen of them, or the text in front of
-#: them looks different.
+#: Printable according to Unicode, and yet invisible, or they change the look of the text before
+#: them.
 _INVISIBLE = frozenset(
     {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0}
     | set(range(0x180B, 0x1810))
@@ -67,15 +67,15 @@ def _escaped(char: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """A command, quoted as a shell would want it."""
+    """A command, quoted for a shell."""
     return visible(shlex.join(words))
 
 
 def facts(question: Question) -> list[str]:
-    """What is to be known besides the command and ``effects``."""
+    """The facts besides the command and ``effects``."""
     lines = [] if question.host is None else [f"connects to {_place(question.host)}"]
     if question.justification:
-        # Runs of blanks would look like a new line where a terminal breaks the old one.
+        # Runs of blanks would look like a new line where a terminal wraps.
         words = visible(" ".join(question.justification.split()))
         cut = words if len(words) <= _WORDS_LIMIT else words[:_WORDS_LIMIT] + "…"
         lines.append(f"{MODEL_SAYS} {cut}")
@@ -86,7 +86,7 @@ def facts(question: Question) -> list[str]:
 
 
 def effects(question: Question) -> list[str]:
-    """What a yes opens beyond the sandbox of the settings; nothing if nothing."""
+    """What a yes opens beyond the sandbox of the settings; may be empty."""
     wants = question.wants
     lines = [f"may read {visible(path)}" for path in wants.read]
     lines += [f"may write {visible(path)}" for path in wants.write]
@@ -98,7 +98,7 @@ def effects(question: Question) -> list[str]:
 
 
 def choice_text(choice: Choice, question: Question) -> str:
-    """What an answer means, in one line."""
+    """The meaning of an answer, in one line."""
     prefix = question.proposed_prefix
     outside = " outside the sandbox" if question.outside else ""
     text = _CHOICES[choice].format(

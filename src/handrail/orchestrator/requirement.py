@@ -1,7 +1,7 @@
-"""What a call needs before it may run: nothing, an approval, or it may not run.  Pure.
+"""What a call needs before it may run: nothing, an approval, or it is forbidden.  Pure.
 
 Two tables lead to the same three answers: today's (``policy.decide``) and the first generation's
-(``policy.seed_era``).  Patches have their own, by where they write.
+(``policy.legacy_table``).  Patches have their own, by the paths they write.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The answer.
+    """What a call needs.
 
     ``free``: the first run is without a sandbox (after the approval, if one is needed).
-    ``retry``: after a denial somebody may be asked for another run.  ``retry_prefix`` is the rule
-    to offer then.
+    ``retry``: after a denial the approver may be asked for another run.  ``retry_prefix`` is the
+    rule to offer then.
     """
 
     need: Need
@@ -51,7 +51,7 @@ class Requirement:
     reason: str | None = None
     proposed_prefix: Argv | None = None
     retry_prefix: Argv | None = None
-    #: What else a question after a denial says.
+    #: Further notes of a question after a denial.
     notes: tuple[str, ...] = ()
     #: PATH of a first run that leaves by a rule, if it is to be another one.
     path: str | None = None
@@ -64,8 +64,8 @@ def command_requirement(
 ) -> Requirement:
     """What this command needs.
 
-    ``approved``: for the session, outside the sandbox (the seed's table asks).  ``local``: it runs
-    on this machine.
+    ``approved``: for the session, unsandboxed (the first generation's table asks).  ``local``: it
+    runs on this machine.
     """
     if settings.table is Table.SEED:
         return _seed(call, settings, approved=approved)
@@ -83,7 +83,7 @@ def command_requirement(
     return Requirement(
         Need.APPROVAL if verdict.action is Action.ASK else Need.NOTHING,
         free=free and settings.sandbox.may_run_free,
-        # What a rule was not believed about is put to the user instead.
+        # Where a rule was not trusted, the user is asked instead.
         retry=wants_retry(settings) or (bool(verdict.withheld) and situation.may_ask_to_escalate),
         notes=(verdict.withheld,) if verdict.withheld else (),
         reason=verdict.reason,
@@ -101,7 +101,7 @@ def _path_outside(situation: Situation) -> str | None:
 
 
 def wants_retry(settings: Settings, *, patch: bool = False) -> bool:
-    """Whether the approval policy puts a denial to somebody."""
+    """Whether the approval policy asks about a retry after a denial."""
     if settings.granular is not None:
         return settings.granular.sandbox_approval
     if settings.approval is Approval.ON_REQUEST:

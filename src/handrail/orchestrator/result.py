@@ -1,7 +1,7 @@
-"""The one form every run ends in, also one that failed.  Pure.
+"""The form in which every run ends, also a failed one.  Pure.
 
-``normalise`` gives a program always the same object: that of the run itself for success and for a
-timeout, a made one for anything else.
+``normalise`` always returns the same class: the run's own object for success and for a timeout, a
+new one for anything else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from handrail.errors import HandrailError
 
-#: A message for people is cut in its middle to this.
+#: A message for people is cut in its middle to this length.
 MESSAGE_LIMIT = 2048
 TIMEOUT_EXIT_CODE = 124
 UNKNOWN_EXIT_CODE = -1
@@ -18,7 +18,7 @@ UNKNOWN_EXIT_CODE = -1
 
 @dataclass(frozen=True, slots=True)
 class ExecOutput:
-    """How a command went.  Streams are bytes; ``omitted`` of them were not kept."""
+    """The result of a command.  Streams are bytes; ``omitted`` of them were not kept."""
 
     exit_code: int
     stdout: bytes = b""
@@ -30,7 +30,7 @@ class ExecOutput:
 
 
 class CommandTimedOut(HandrailError):
-    """The time was up; ``output`` is what there was until then."""
+    """The time was up; ``output`` is what was printed until then."""
 
     def __init__(self, output: ExecOutput, limit: float) -> None:
         super().__init__(f"command timed out after {limit * 1000:.0f} milliseconds")
@@ -39,7 +39,7 @@ class CommandTimedOut(HandrailError):
 
 
 class KilledBySignal(HandrailError):
-    """A signal ended it that was not ours; ``output`` is what there was until then."""
+    """A signal that was not ours ended it; ``output`` is what was printed until then."""
 
     def __init__(self, signal: str, output: ExecOutput) -> None:
         super().__init__(f"command was killed by {signal}")
@@ -57,11 +57,11 @@ class MissingVariable(HandrailError):
 
 
 class ModelError(HandrailError):
-    """Something the model did wrong; the sentence is meant for it, whole."""
+    """An error of the model; the sentence is meant for it, whole."""
 
 
 def normalise(result: ExecOutput | BaseException) -> ExecOutput:
-    """The output of a run, whatever became of it."""
+    """The output of a run or of its error."""
     if isinstance(result, ExecOutput):
         return result
     if isinstance(result, CommandTimedOut):
@@ -101,7 +101,7 @@ def text_for_model(output: ExecOutput, limit: float | None = None, *, lines: boo
 
 
 def aggregate(stdout: bytes, stderr: bytes, cap: int) -> bytes:
-    """stdout, then stderr; over the cap a third and two thirds, unused room goes to the other."""
+    """stdout, then stderr; over the cap a third and two thirds, unused space goes to the other."""
     if len(stdout) + len(stderr) <= cap:
         return stdout + stderr
     for_stdout = min(len(stdout), cap // 3)

@@ -1,7 +1,7 @@
-"""From what the sandbox refused to what would have to be opened for it.  Pure.
+"""From a sandbox denial to the permission that would avoid it.  Pure.
 
-The evidence of the sandbox comes first; the words of the program are only a hint, and nothing here
-opens anything: it makes the narrow offer that somebody may accept.
+The evidence of the sandbox comes first; the program's error text is only a hint.  Nothing here
+opens anything: it makes the narrow offer that the approver may accept.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _QUOTED = re.compile(rf"['\"‘`]([^'\"’`\n]+)['\"’`]\s*:\s*(?:{_PHRASES})",
 _BEHIND = re.compile(rf"(?:{_PHRASES})\s*:\s*['\"]([^'\"\n]+)['\"]", re.IGNORECASE)
 #: ``bash: line 1: /etc/x: Permission denied``.
 _COLON = re.compile(rf"(?:^|: )([^:'\"\n]*[^:'\"\s]): (?:{_PHRASES})", re.IGNORECASE | re.MULTILINE)
-#: Only the end of long output is looked through.
+#: Only the end of long output is searched.
 _LOOKED_AT = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What to open, and how it is called in the question."""
+    """What to open, and its name in the question."""
 
     grants: Grants
     shown: str
 
 
 def refused_path(denied: Denied, output: bytes, cwd: str) -> str | None:
-    """The path that was refused, absolute, if anything tells."""
+    """The path that was refused, absolute, if there is evidence of one."""
     for evidence in denied.evidence:
         path = evidence.get("path")
         if isinstance(path, str) and path and evidence.get("kind") != "network":
@@ -53,14 +53,14 @@ def refused_path(denied: Denied, output: bytes, cwd: str) -> str | None:
 
 
 def refused_network(denied: Denied) -> bool:
-    """Whether it was a connection."""
+    """Whether a network connection was refused."""
     return any(
         evidence.get("kind") == "network" or "host" in evidence for evidence in denied.evidence
     )
 
 
 def ancestors(path: str) -> list[str]:
-    """The path and what is above it, without the root."""
+    """The path and its parents, without the root."""
     found = []
     while path != "/":
         found.append(path)
@@ -69,7 +69,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def offer(denied: Denied, path: str | None, settings: Settings) -> Offer | None:
-    """The narrowest opening that would let the command do what it was refused.
+    """The narrowest permission that would let the command do what it was refused.
 
     ``path`` is what was refused or, since what does not exist cannot be opened, the nearest folder
     above it.  Never the root, and nothing that is writable already, for then it was not the

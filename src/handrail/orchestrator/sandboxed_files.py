@@ -1,7 +1,7 @@
-"""Files as a sandboxed process sees them: every read and write happens inside.
+"""Files as a sandboxed process sees them: a sandboxed helper does every read and write.
 
-A helper (``patch/file_helper.py``) is started by the executor under the intent of the run with an
-empty environment, at the first use, and ends when nothing was asked for a moment.
+The helper (``patch/file_helper.py``) is started by the executor under the intent of the run with an
+empty environment, at the first use, and ends when it is idle for a moment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from handrail.patch.file_helper import PIECE
 IDLE = 1.0
 _TAIL = 2000
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
-#: Isolated (-I -S), so that neither the workspace, variables nor .pth files lend it modules.
+#: Isolated (-I -S), so that neither the workspace, variables nor .pth files provide modules.
 _PROGRAM = (
     f"import sys; sys.path.append({_ROOT!r}); import handrail; sys.path.pop();"
     " from handrail.patch.file_helper import main; main()"
@@ -33,7 +33,7 @@ Cover = Callable[[SpawnRequest], Awaitable[SpawnRequest]]
 
 
 class SandboxedFiles:
-    """``AsyncFiles`` of the patch tool, inside a sandbox."""
+    """``AsyncFiles`` of the patch tool, sandboxed."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class SandboxedFiles:
 
     def _end_idle(self) -> None:
         if self._turn.locked():
-            return  # a call has begun; its end sets the next time
-        # Taken at once: a call that comes before the task runs starts a helper of its own.
+            return  # a call has begun; its end sets the next deadline
+        # Taken at once: a call that comes before the task runs starts a new helper.
         session, self._session = self._session, None
         task = asyncio.ensure_future(_ended(session))
         self._closing.add(task)
@@ -175,4 +175,4 @@ async def _ended(session: ExecSession | None) -> None:
         try:
             await session.terminate()
         except ExecutorError:
-            pass  # it is gone, or the way to it is
+            pass  # it has exited, or the connection is lost

@@ -12,10 +12,10 @@ from handrail.policy.rules import Decision, PrefixRule, Sandbox
 def add_rule(
     call_id: str, prefix: tuple[str, ...], path: str | None, *, sandbox: Sandbox | None
 ) -> tuple[PrefixRule | None, RuleAdded | None, Notice | None]:
-    """The rule for ``prefix``, and what is to be told about it.
+    """Add the rule for ``prefix``; returns it with a note about it.
 
-    ``sandbox`` is OFF if what it allows was approved outside the sandbox; None: the rule does not
-    say it.  A rule that cannot be written is in force until the session ends.
+    ``sandbox`` is OFF if an unsandboxed run was approved; None: the rule does not say it.  A rule
+    that cannot be written is in force until the session ends.
     """
     if is_too_broad(prefix):
         text = f"no rule was added: `{' '.join(prefix)}` would allow almost anything"
@@ -33,7 +33,7 @@ def add_rule(
 def add_host_rule(
     call_id: str, host: str, protocol: str, path: str | None, *, allow: bool
 ) -> tuple[RuleAdded | None, Notice | None]:
-    """The same for a host."""
+    """Add a rule for a host; see `add_rule`."""
     try:
         line = network_rule_line(host, protocol, "allow" if allow else "deny")
     except HandrailError as error:

@@ -1,1 +1,1 @@
-"""One machine, many clients: listening, sessions, and the methods of the wire."""
+"""The exec-server: listening, sessions, and the methods of the wire for many clients."""

@@ -1,4 +1,4 @@
-"""A server from its start to its end: listen, drain, stop."""
+"""The server's life: listen, drain, stop, hand over."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long an orderly stop may take beyond the grace of the children.
+#: How long an orderly stop may take beyond the grace period of the children.
 STOP_SECONDS = 5.0
-#: How long a hand-over waits for processes that are just being started.
+#: How long a hand-over waits for processes that are being started.
 _STARTS_SECONDS = 2.0
 
 
 class Server:
-    """The sessions, the keeper's link and the connections of one server."""
+    """The sessions, the keeper link and the connections of one server."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Server:
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
         )
-        #: Without what we only tell our keepers by it.
+        #: Without the variable that only configures our keepers.
         self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
@@ -89,12 +89,13 @@ class Server:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._info: EnvironmentInfo | None = None
         self._retained = quota.Retained(self.sessions.tables)
-        #: Where the next server waits for its turn, once there is one.
+        #: The socket on which the next server waits for *go*, during an upgrade.
         self.successor: socket.socket | None = None
-        #: We never got as far as serving: what we found is for somebody else.
+        #: True until the server serves: if its start fails, the keeper's processes are left to the
+        #: next one.
         self.failed = False
         launcher.on_lost = self.keeper_lost
-        _ = can_splice(), can_send()  # while there are descriptors
+        _ = can_splice(), can_send()  # probe now, while fds are free
 
     def environment_info(self) -> EnvironmentInfo:
         if self._info is None:
@@ -108,7 +109,7 @@ class Server:
 
     @property
     def confinements(self) -> Confinements:
-        """The plans of file calls under a sandbox."""
+        """The plans of sandboxed file calls."""
         if self._confinements is None:
             from handrail.server.sandboxed_files_plan import Confinements
 
@@ -117,7 +118,7 @@ class Server:
 
     @property
     def sandbox(self) -> Sandbox:
-        """What contains commands here; made, and looked after, when it is first asked for."""
+        """The sandbox of this server; made on first use."""
         if self._sandbox is None:
             from handrail.sandbox.sandbox import Sandbox
 
@@ -125,7 +126,7 @@ class Server:
         return self._sandbox
 
     def admit(self, session: Session) -> None:
-        """Refuse a new process once the server is on its way out, or there are too many."""
+        """Refuse a new process while the server drains, or when a quota is used up."""
         if self.draining:
             raise RpcError(INTERNAL_ERROR, "the server is stopping and starts nothing any more")
         bounds = self.settings.quota
@@ -135,7 +136,7 @@ class Server:
             raise RpcError(INTERNAL_ERROR, refusal)
 
     def spawn_task(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Work that outlives the request that asked for it."""
+        """Run a task that outlives the request that started it."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -152,12 +153,12 @@ class Server:
             self.stopping.set()
 
     def accept(self, principal: Principal) -> Receiver:
-        """A connection for somebody who may connect."""
+        """Make the receiver for an authenticated connection."""
         return Connection(self, f"{principal.mode.value}:{principal.issuer}:{principal.subject}")
 
     def keeper_lost(self) -> None:
-        """There is no keeper and there will be none."""
-        log.error("without a keeper children are ended and their exits reported as lost")
+        """Give up: the keeper is gone and no other can be started."""
+        log.error("no keeper: children are ended and their exits reported as lost")
         self.exit_code = 1
         self.launcher.give_up()
         children = self.sessions.children()
@@ -176,7 +177,7 @@ class Server:
             else:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
-            # Without a keeper nobody would have what we are about to let go of.
+            # The children are left to the keeper: check first that it is alive.
             await self.launcher.at_hand()
             for child in self.sessions.children():
                 release.park(child)
@@ -199,7 +200,7 @@ class Server:
             await asyncio.to_thread(self.export.shutdown)
 
     def _start_export(self) -> Export:
-        from handrail.telemetry import otel  # an extra, and only when it was asked for
+        from handrail.telemetry import otel  # an optional extra, imported only when enabled
 
         return otel.start(self.measures.registry)
 
@@ -211,11 +212,11 @@ async def serve(
     state: StateDir | None = None,
     heir: upgrade_server.Inheritance | None = None,
 ) -> int:
-    """Run one server until it is told to stop; the exit code."""
+    """Run one server until it is told to stop; returns the exit code."""
     loop = asyncio.get_running_loop()
     if heir is not None and state is not None:
         if not await heir.take(loop):
-            return 1  # the server before us goes on
+            return 1  # the previous server continues
         keeper = state.keeper(settings.orphan_ttl)
     assert keeper is not None  # noqa: S101 (given, or found just now)
     launcher = Launcher(keeper, loop)
@@ -233,7 +234,7 @@ async def serve(
             state.at_work(mark)
 
     loss = KeeperRestart(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
-    launcher.on_lost = None  # until it knows us
+    launcher.on_lost = None  # until the keeper has answered hello
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -256,7 +257,7 @@ async def serve(
             known = set(launcher.marks.values())
             await asyncio.to_thread(state.end_others, launcher.mark, known)
         ready = None if state is None else state.ready
-        listener = await _listen(server, auth, door.sock, ready, announce=heir is None)
+        listener = await _listen(server, auth, listening.sock, ready, announce=heir is None)
         server.failed = False
         if state is not None and listener is not None:
             offer = upgrade_server.Upgrade(state.path, state.lock, listener.fileno)
@@ -294,10 +295,11 @@ async def serve(
     return server.exit_code
 
 
-class _Door:
-    """The socket to listen on, opened before calls of commands that are taken over are answered.
+class _ListenSocket:
+    """The listening socket, opened before syscalls of adopted sandboxes are answered.
 
-    None of them may reach it, so it has to be known first (``handrail.listeners``).
+    Sandboxed commands must not connect to it, so its address is registered first
+    (``handrail.listeners``).
     """
 
     def __init__(self, listen: Listen, given: socket.socket | None) -> None:
@@ -306,18 +308,18 @@ class _Door:
         self._opened = False
 
     def open(self) -> None:
-        """Bind the address, or enter the socket that was inherited; raises UsageError."""
+        """Bind the address, or register the inherited socket; raises UsageError."""
         if not self._opened and self._listen.kind == "websocket":
             self.sock = _tcp_socket(self._listen, self.sock)
         self._opened = True
 
 
-async def _greet(
-    server: Server, keeper: KeeperHandle, state: StateDir | None, door: _Door
+async def _take_lease(
+    server: Server, keeper: KeeperHandle, state: StateDir | None, listening: _ListenSocket
 ) -> KeeperHandle:
-    """Take the lease of a keeper and go on with what it holds; the keeper that answered.
+    """Take the lease of a keeper, adopt its processes, and return the keeper that answered.
 
-    One that was found may have been killed, and only seem to be there: then another is started.
+    A keeper that was found may just have been killed; then another one is started.
     """
     launcher = server.launcher
     for last in (False, False, True):
@@ -325,7 +327,7 @@ async def _greet(
             with silent_keeper.reported(keeper.sock, 0 if keeper.found else keeper.pid):
                 await launcher.hello()
                 log.info("trees are ended by %s", launcher.abilities.trees)
-                door.open()
+                listening.open()
                 if keeper.found:
                     await adopt(server.sessions, launcher, server.loop)
             break
@@ -358,12 +360,12 @@ async def _unless_stopped(
 
 
 async def _hand_over(server: Server, offer: upgrade_server.Upgrade) -> None:
-    """Start the next server; when it is ready, stop without stopping anything else."""
+    """Start the next server; when it is ready, stop this one and leave the children running."""
     control = await offer.prepare(server.loop)
     if control is None:
         return
     server.draining = True
-    # What is just being started is answered by whoever was asked.
+    # A start that is under way is answered by this server, which received the request.
     deadline = server.loop.time() + _STARTS_SECONDS
     while server.sessions.starting and server.loop.time() < deadline:  # noqa: ASYNC110 (rare, short)
         await asyncio.sleep(0.005)
@@ -372,7 +374,7 @@ async def _hand_over(server: Server, offer: upgrade_server.Upgrade) -> None:
 
 
 def _tcp_socket(listen: Listen, given: socket.socket | None) -> socket.socket:
-    """A socket that listens, and stands in the registry of our listeners."""
+    """A listening socket, registered in ``handrail.listeners``."""
     if given is not None:
         listeners.enter(given)
         return given
@@ -392,9 +394,9 @@ async def _listen(
     *,
     announce: bool,
 ) -> WebSocketListener | None:
-    """Open the way in; with a socket of the server before us nothing is announced again.
+    """Open the listener; ``announce`` is False with the previous server's socket.
 
-    ``ready`` is called before the address is told.
+    ``ready`` is called before the address is printed.
     """
     listen = server.settings.listen
     if listen.kind == "stdio":
@@ -431,7 +433,7 @@ async def _listen(
         front,
         limits=limits,
         sock=sock,
-        # As the overflow user we were let start with a token alone, and then that decides.
+        # As the overflow user the server starts only with a token, so the token decides.
         any_user=server.settings.any_user or is_overflow_user(),
     )
     if ready is not None:
@@ -443,9 +445,9 @@ async def _listen(
 
 
 def _announce(url: str) -> None:
-    """The one line on stdout, for whoever started us."""
+    """Print the address on stdout, the only line there; the program that started us reads it."""
     try:
         sys.stdout.write(url + "\n")
         sys.stdout.flush()
     except OSError as error:
-        raise UsageError(f"cannot tell the address on stdout: {error.strerror}") from None
+        raise UsageError(f"cannot print the address on stdout: {error.strerror}") from None

@@ -1,13 +1,13 @@
-"""Who may connect: the flags of authentication, the check of one request, the brake on guessing.
+"""Authentication: its flags, the check of one request, the throttle against guessing.
 
-Owns secrets from the file to the comparison; they stay in here.  No secret is in a repr, a
-log line, an error or the chain behind an error, which is why errors about a secret are raised
-after the ``except`` that found them.  Where a request goes is ``front``'s business; waiting
-for as long as ``Throttle`` says is the listener's.
+Owns secrets from the file to the comparison.  No secret is in a repr, a log line, an error or
+the chain behind an error, which is why errors about a secret are raised after the ``except``
+that found them.  ``http_front.py`` routes requests; the listener waits for as long as
+``Throttle`` says.
 
 The wording of failures, the order of the checks and the 30 seconds are those of the Codex
-exec-server 0.166.  It takes anything that can be read for a token file; we refuse pipes,
-devices and files that belong to somebody else, and warn about files that others can read.
+exec-server 0.166.  It accepts any readable path as a token file; we refuse pipes, devices and
+files of other users, and warn about files that others can read.
 PyJWT is imported by the mode that needs it: it costs more than the rest of this module.
 """
 
@@ -39,13 +39,13 @@ _SHORTEST_SECRET = 32  # bytes: the key size of HS256
 _SHORTEST_TOKEN = 16  # bytes: 128 bits if they are random
 _I64 = range(-(2**63), 2**63)
 _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}")
-# Stricter than PyJWT, of which some versions skip foreign characters and all take padding.
+# Stricter than PyJWT: some versions skip foreign characters, and all accept padding.
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)")
 _CLAIMS = ("exp", "nbf", "iss", "aud")
 
 
 class AuthMode(enum.Enum):
-    """How peers prove who they are; the value is the word on the command line."""
+    """How clients authenticate; the value is the word on the command line."""
 
     NONE = "none"
     CAPABILITY_TOKEN = "capability-token"  # noqa: S105  the name of a mode
@@ -54,7 +54,7 @@ class AuthMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """The flags as given; None where one was not."""
+    """The flags as given; None for a flag that was not."""
 
     mode: AuthMode = AuthMode.NONE
     token_file: str | None = None
@@ -67,7 +67,7 @@ class AuthSettings:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is at the other end, as far as it was proved.  Equal principals are the same one."""
+    """The authenticated client.  Equal principals are the same client."""
 
     mode: AuthMode
     subject: str = ""
@@ -76,7 +76,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class AuthFailure:
-    """Why not.  ``body`` is a fixed text and never holds anything of the request."""
+    """Why a request was refused.  ``body`` is a fixed text and has nothing of the request."""
 
     body: bytes
     status: int = 401
@@ -93,7 +93,7 @@ BAD_AUDIENCE = AuthFailure(b"websocket jwt audience mismatch")
 
 
 class Authenticator(Protocol):
-    """The check of one request; pure but for the clock."""
+    """Checks one request; pure but for the clock."""
 
     mode: AuthMode
 
@@ -106,8 +106,8 @@ def build_authenticator(
     listener: Literal["websocket", "unix", "stdio"] = "websocket",
     clock: Callable[[], float] = time.time,
 ) -> Authenticator:
-    """The authenticator the flags ask for.  Raises UsageError, before any file is read if the
-    flags contradict each other."""
+    """Make the authenticator for these flags.  Raises UsageError; flags that contradict each other
+    are refused before any file is read."""
     _check_flags(settings)
     if settings.mode is AuthMode.NONE:
         return _Anyone()
@@ -178,7 +178,7 @@ class _Anyone:
 
 
 class _CapabilityToken:
-    """Knows the digest only; the token itself is forgotten once that is made."""
+    """Keeps only the digest of the token."""
 
     mode = AuthMode.CAPABILITY_TOKEN
 
@@ -195,7 +195,7 @@ class _CapabilityToken:
 
 
 class _SignedBearerToken:
-    """HS256 only.  ``verify`` gives the signed claims, None for any token it does not take."""
+    """HS256 only.  ``verify`` gives the signed claims, None for any token it does not accept."""
 
     mode = AuthMode.SIGNED_BEARER_TOKEN
 
@@ -206,7 +206,7 @@ class _SignedBearerToken:
         clock: Callable[[], float],
     ) -> None:
         self._verify = verify
-        # Blank after trimming means: not looked at, as with the real peer.
+        # Blank after trimming means: not checked, as with the real peer.
         self._issuer = (settings.issuer or "").strip()
         self._audience = (settings.audience or "").strip()
         skew = settings.max_clock_skew_seconds
@@ -224,7 +224,7 @@ class _SignedBearerToken:
 
     def _judge(self, claims: dict[str, object]) -> Principal | AuthFailure:
         exp, nbf, iss, aud = (claims.get(name) for name in _CLAIMS)
-        # type() and not isinstance: True is an int to Python, and 1.5e9 is no integer here.
+        # type() and not isinstance: True is an int in Python, and 1.5e9 is no integer here.
         if type(exp) is not int or exp not in _I64:
             return BAD_JWT
         if nbf is not None and (type(nbf) is not int or nbf not in _I64):
@@ -280,7 +280,7 @@ def _signed_bearer_token(settings: AuthSettings, clock: Callable[[], float]) -> 
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Two values for a claim that decides: two readers could disagree which one counts."""
+    """Refuse a repeated claim: two readers could disagree about which one counts."""
     names = [name for name, _ in pairs]
     if any(names.count(claim) > 1 for claim in _CLAIMS):
         raise ValueError("a claim is given twice")
@@ -323,15 +323,15 @@ def _token_digest(settings: AuthSettings) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-# --- the brake on guessing -----------------------------------------------------------------
+# --- the throttle against guessing -----------------------------------------------------------
 
 
 class Throttle:
-    """How long the answer to a failed attempt waits, by peer.
+    """How long the answer to a failed attempt waits, per client address.
 
     The first ten failures cost nothing: a client with a stale token retries a few times.
-    After that the wait doubles from 50 ms to one second.  Five quiet minutes forgive all of
-    it.  Good answers never wait, so a guesser cannot slow down an honest client behind the
+    After that the wait doubles from 50 ms to one second.  Five minutes without a failure reset it.
+    Successful requests never wait, so a guesser cannot slow down an honest client behind the
     same address.
     """
 
@@ -343,14 +343,14 @@ class Throttle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: dict[str, tuple[int, float]] = {}  # the one that failed last is last
+        self._failures: dict[str, tuple[int, float]] = {}  # last failure last
 
     def __len__(self) -> int:
         return len(self._failures)
 
     def failed(self, peer: str) -> float:
-        """Count a failure of that peer (an address, with or without a port) and say how many
-        seconds its answer has to wait."""
+        """Count a failure of this address (with or without a port); returns how many seconds its
+        answer waits."""
         now = self._clock()
         key = _network(peer)
         count, last = self._failures.pop(key, (0, now))
@@ -364,7 +364,7 @@ class Throttle:
 
 
 def _network(peer: str) -> str:
-    """What counts as one peer: an IPv4 address, or the /64 that an IPv6 host picks from."""
+    """What counts as one client: an IPv4 address, or the /64 that an IPv6 host picks from."""
     host = peer
     if peer.startswith("["):
         host = peer[1:].partition("]")[0]

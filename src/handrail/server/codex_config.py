@@ -1,14 +1,14 @@
-"""Which configuration files of the peer speak for a directory of this machine.
+"""Codex configuration files that apply to a directory of this machine.
 
-From low to high: the system's, the user's, those of the project from its root down to the
-directory, the managed one.  Requirements: the system's, then what the managed file implies.
+From low to high precedence: the system's, the user's, those of the project from its root down to
+the directory, the managed one.  Requirements: the system's, then what the managed file implies.
 
-A project speaks only when it is trusted, for its files come with whatever was checked out.
-Trust is a word in one of the other files about the directory, the root of the project or the
+A project's files count only when it is trusted, for they come with whatever was checked out.
+Trust is an entry in one of the other files about the directory, the root of the project or the
 repository it is a work tree of; the first of these that has one counts.  Some keys a project
 never sets, trusted or not: they say where secrets go and what is run.
 
-Learned from exec-server 0.166.0.  Everything here blocks.
+Observed from exec-server 0.166.0.  Everything here blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from handrail.server import utf8_files
 Table = dict[str, Any]
 
 SYSTEM_DIR = b"/etc/codex"
-#: Of one file.
+#: The largest file, in bytes.
 SIZE_LIMIT = 4 * 1024 * 1024
 
 _FOLDER = b".codex"
@@ -47,7 +47,7 @@ _NOT_FOR_PROJECTS = {
 }
 _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
-#: The peer's sentences for files of each kind: one that cannot be read, one that is no TOML.
+#: The peer's sentences per kind of file: one that cannot be read, one that is not TOML.
 _CONFIG = ("Failed to read config file {path}", "{path}:{line}:{column}")
 _PROJECT = (
     "Failed to read project config file {path}",
@@ -60,12 +60,12 @@ _REQUIREMENTS = (
 
 
 class LayersError(HandrailError):
-    """A file that counts cannot be read or makes no sense."""
+    """A file that applies cannot be read or is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One file: where it is from, in words; where its relative paths start; what it says."""
+    """One file: its source in words, the base of its relative paths, its table."""
 
     source: str
     base: bytes
@@ -74,14 +74,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Low to high.  ``below_cloud`` of them stand below what a cloud would say."""
+    """Layers from low to high; the first ``below_cloud`` of them rank below cloud settings."""
 
     layers: list[Layer]
     below_cloud: int
 
 
 def load(cwd: bytes, codex_home: bytes, system: bytes = SYSTEM_DIR) -> tuple[Layers, Layers]:
-    """Configuration and requirements for ``cwd``; raises LayersError."""
+    """Load configuration and requirements for ``cwd``; raises LayersError."""
     managed_path = os.path.join(system, b"managed_config.toml")
     managed = _read(managed_path)
     system_path = os.path.join(system, b"config.toml")
@@ -129,7 +129,7 @@ def _read(path: bytes, sentences: tuple[str, str] = _CONFIG) -> Table | None:
 
 
 def _place(complaint: str, text: str) -> tuple[str, int, int]:
-    """A complaint of the library without its place, and the place; the end if it has none."""
+    """Split a parser message into its text and its position; the end of the file if it has none."""
     match = _AT.fullmatch(complaint)
     if match is not None and match[2] is not None:
         return match[1], int(match[2]), int(match[3])
@@ -138,7 +138,7 @@ def _place(complaint: str, text: str) -> tuple[str, int, int]:
 
 
 def _merged(tables: Iterable[Mapping[str, Any]]) -> Table:
-    """Later ones win, tables are laid over each other."""
+    """Merge tables; later ones win."""
     result: Table = {}
     for table in tables:
         for name, value in table.items():
@@ -172,7 +172,7 @@ def _project_layers(cwd: bytes, codex_home: bytes, said: Table) -> list[Layer]:
 
 
 class _Trust:
-    """What the other files say about directories."""
+    """What the other files say about trusting directories."""
 
     def __init__(self, said: Table, root: bytes, repository: bytes | None) -> None:
         self._root = root
@@ -223,7 +223,7 @@ def _is_marked(directory: bytes, marker: str) -> bool:
     except (OSError, ValueError):
         return False
     if marker == _GIT and stat.S_ISDIR(status.st_mode):
-        return os.path.lexists(os.path.join(path, b"HEAD"))  # an empty one marks nothing
+        return os.path.lexists(os.path.join(path, b"HEAD"))  # an empty .git marks nothing
     return True
 
 
@@ -236,7 +236,7 @@ def _repository(cwd: bytes) -> bytes | None:
     text = _line(link)
     if text is None or not text.startswith(b"gitdir:"):
         return root
-    # Anybody can write that line.  It counts when the repository knows of this work tree.
+    # Any checkout can contain that line.  It counts when the repository lists this work tree.
     private = os.path.join(root, text.removeprefix(b"gitdir:").strip())
     back, common = (
         _line(os.path.join(private, b"gitdir")),
@@ -287,7 +287,7 @@ _MODES = {
     "workspace-write": ["read-only", "workspace-write"],
     "danger-full-access": ["read-only", "danger-full-access"],
 }
-#: The members of a granular policy, and those that may be left out.
+#: The members of a granular policy, and the optional ones.
 _GRANULAR = (
     "sandbox_approval",
     "rules",
@@ -299,7 +299,7 @@ _OPTIONAL = {"skill_approval", "request_permissions"}
 
 
 def _implied(managed: Table) -> Table:
-    """A managed choice allows itself, and what is stricter."""
+    """A managed choice allows itself and every stricter one."""
     required: Table = {}
     policy = managed.get("approval_policy")
     if isinstance(policy, Mapping) and isinstance(policy.get("granular"), Mapping):

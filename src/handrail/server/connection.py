@@ -1,7 +1,6 @@
-"""One client: messages in, answers and notifications out, and at most one session.
+"""One client connection: messages in, answers and notifications out, at most one session.
 
-Which request runs when is ``request_queue.py``'s business; what a method does is
-``server/methods/session.py``'s.
+``request_queue.py`` decides which request runs when; ``server/methods/`` has what a method does.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds for a client to initialize; who talks to us by stdio is our parent and has all time.
+#: Seconds for a client to initialize; a stdio client is our parent and has no limit.
 INITIALIZE_SECONDS = 10.0
 #: Seconds for one piece of a large result.
 PIECE_DEADLINE = 60.0
 
 
 class Connection:
-    """A receiver of one transport, and the holder of at most one session."""
+    """The receiver of one transport; holds at most one session."""
 
     notifier: Notifier
 
@@ -56,7 +55,7 @@ class Connection:
         self.calls = RequestQueue(self, settings.concurrent_requests, strict=settings.strict_lanes)
         self._transport: Transport | None = None
         self._peer: Peer[asyncio.Future[Any]] = Peer()
-        #: Waits that can be replaced, by their names.
+        #: Replaceable waits by name.
         self.waits: dict[str, Watch] = {}
         self._files: ConnectionFiles | None = None
         self._http: ConnectionHttp | None = None
@@ -68,14 +67,14 @@ class Connection:
 
     @property
     def files(self) -> ConnectionFiles:
-        """Open files and watches, which end with the connection."""
+        """Open files and watches; they end with the connection."""
         if self._files is None:
             self._files = ConnectionFiles(self, self.server.pool)
         return self._files
 
     @property
     def http(self) -> ConnectionHttp:
-        """HTTP requests under way, which end with the connection."""
+        """Running HTTP requests; they end with the connection."""
         if self._http is None:
             self._http = ConnectionHttp(self)
         return self._http
@@ -148,13 +147,13 @@ class Connection:
                 writer.set_result(None)
 
     async def writable(self) -> None:
-        """Wait until the client keeps up; raises ConnectionLost when it is gone."""
+        """Wait until the client has read enough; raises ConnectionLost when it is gone."""
         while True:
             await self._unpaused()
             if not self._streaming.locked():
                 return
             async with self._streaming:
-                pass  # a large answer was under way
+                pass  # a large answer was being sent
 
     async def _unpaused(self) -> None:
         while self._paused:
@@ -165,7 +164,7 @@ class Connection:
             raise ConnectionLost("the client is gone")
 
     def missing_changed(self, watch_id: int) -> None:
-        """A path that was missing has appeared."""
+        """Report that a missing path has appeared."""
         params = MissingChangedNotification(watch_id=watch_id)
         self.transport.send(codec.notification_message("fs/missingChanged", params))
 
@@ -190,7 +189,7 @@ class Connection:
     # --- Attached ----------------------------------------------------------------------------
 
     def evicted(self) -> None:
-        """Another connection presented the secret of our session."""
+        """Close: another connection presented the secret of our session."""
         self.session = None
         self.transport.close(CLOSE_POLICY, "the session was taken over by another connection")
 
@@ -226,7 +225,7 @@ class Connection:
         raise RpcError(INVALID_REQUEST, text)
 
     async def stream(self, request_id: RequestId, answer: Streamed) -> None:
-        """Send a large result piece by piece; whatever else is said meanwhile waits for it."""
+        """Send a large result piece by piece; other messages wait for it."""
         pool = self.files.pool
         try:
             async with self._streaming:
@@ -242,7 +241,7 @@ class Connection:
                         await self._unpaused()
                     self.transport.piece(answer.tail + b"}", last=True)
                 except BaseException:
-                    # Half a message cannot be taken back, nor ended in truth.
+                    # A half-sent message can neither be taken back nor completed: close.
                     self.transport.abort()
                     raise
             if not self._paused:

@@ -1,9 +1,9 @@
-"""What a client has certainly received, for processes that wait for it (``onLag: block``).
+"""What a client has received for certain, for processes with ``onLag: block``.
 
-A message that was sent may still be lost with its line, and with it output that nothing else
-holds any more.  So such a process goes on only when the client has *got* its output.  No client
-has to do anything for that: the transport confirms what has arrived, and ``process/read`` with
-``afterSeq`` says the same.
+A message that was sent may be lost with its connection, and with it output that is retained
+nowhere else.  So such a process continues only when the client has *received* its output.  The
+client has to do nothing for that: the transport confirms what has arrived, and ``process/read``
+with ``afterSeq`` says the same.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from handrail.process.child import Child, Sink
 from handrail.transport.base import Transport
 
-#: Bytes sent before a confirmation is asked for; well below what a process may have unread.
+#: Bytes sent before a confirmation is requested; well below what a process may have unread.
 ASK_EVERY = 128 * 1024
 
 
 class DeliveryAcks:
-    """What was sent to one client and not confirmed yet."""
+    """Output sent to one client and not confirmed yet."""
 
     __slots__ = ("_sent", "_sink", "_size", "_transport")
 
@@ -27,7 +27,7 @@ class DeliveryAcks:
         self._size = 0
 
     def notified(self, child: Child, seq: int, size: int) -> None:
-        """The next event of a process has been sent; they are sent in order."""
+        """The next event of a process was sent; they are sent in order."""
         first, _ = self._sent.get(child, (seq, 0))
         self._sent[child] = (first, seq)
         self._size += size
@@ -42,12 +42,12 @@ class DeliveryAcks:
             self._transport.confirm(lambda: self._received(sent))
 
     def answered(self, child: Child, first: int, last: int) -> None:
-        """Events with these numbers have been sent as an answer."""
+        """Events with these sequence numbers were sent as an answer."""
         if first <= last:
             self._transport.confirm(lambda: self._received({child: (first, last)}))
 
     def _received(self, sent: dict[Child, tuple[int, int]]) -> None:
         for child, (first, last) in sent.items():
-            # Who lost the session to another client cannot speak for that one.
+            # A connection that lost its session cannot confirm for the one that took it.
             if child.sink is self._sink:
                 child.acknowledge(first, last)

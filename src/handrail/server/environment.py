@@ -1,4 +1,4 @@
-"""What this machine is, for ``environment/info``."""
+"""Facts about this machine, for ``environment/info``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
 
-#: Capabilities of the peer: which of them we have ourselves.
+#: Capabilities of the peer: which of them this server has.
 _WIRE_CAPABILITIES = {
     "networkProxyLaunch": False,
     "networkProxyReviewDomains": False,
@@ -33,7 +33,7 @@ _WIRE_CAPABILITIES = {
     "linuxApprovedRootWritePreservesRestrictions": False,
 }
 
-#: Ours, so that a client can ask before it uses them.
+#: Our own capabilities, so that a client can check before it uses them.
 EXTENSIONS = {
     "resumeSecret": True,
     "detachTtl": True,
@@ -71,10 +71,10 @@ def describe(
     header_env: bool = False,
     waits: bool = True,
 ) -> EnvironmentInfo:
-    """Look once; nothing of it changes while a server runs.
+    """Describe this machine once; nothing of it changes while a server runs.
 
-    ``waits``: whether a request that waits holds up no other.  If it does, a client that waits for
-    a process could not write to it meanwhile, and had better follow the output.
+    ``waits``: whether a waiting request leaves the others free.  If not, a client that waits for a
+    process could not write to it meanwhile, and should follow the output instead.
     """
     shell = _shell(environ)
     home = environ.get("HOME") or _passwd_field(5)
@@ -99,8 +99,8 @@ def describe(
 
 
 def _machine(abilities: Abilities) -> dict[str, bool]:
-    """What depends on the machine: how trees are ended, which limits can be set, and whether
-    output in flight survives a killed server."""
+    """What depends on the machine: how trees are ended, which limits can be set, and whether output
+    in flight survives a killed server."""
     limits = abilities.limits
     return {
         "treeKillCgroup": abilities.trees == "cgroup",
@@ -119,7 +119,7 @@ def _machine(abilities: Abilities) -> dict[str, bool]:
 def _cwd() -> bytes:
     try:
         return os.getcwdb()
-    except FileNotFoundError:  # it was removed under us
+    except FileNotFoundError:  # the directory was removed under us
         return b"/"
 
 

@@ -1,15 +1,15 @@
 """The HTTP surface of a listener: one request in, an answer or a receiver out.
 
-Pure but for what it is given.  The order of the rules is the point:
+Pure but for what it is given.  The order of the rules matters:
 
-  1. Origin      browsers send it, clients do not: 403 before anything is looked at
-  2. Host        a name that is not ours is DNS rebinding: 403
-  3. path, then method, then the upgrade headers
-  4. authentication, only where something is given away: the upgrade and /metrics
+1. Origin      browsers send it, clients do not: 403 before anything is looked at
+2. Host        a name that is not ours is DNS rebinding: 403
+3. path, then method, then the upgrade headers
+4. authentication, only where something is given away: the upgrade and /metrics
 
-A probe of /readyz needs no token, and a wrong method is told so without one, as with the
-Codex exec-server 0.166.  That server looks at no Host at all; ours is rule 2.  Whoever sends
-an answer of status 401 asks ``auth.Throttle`` first how long to wait.
+A probe of /readyz needs no token, and a wrong method is answered without one, as with the
+Codex exec-server 0.166.  That server checks no Host; rule 2 is ours.  The listener asks
+``auth.Throttle`` how long to wait before it sends a 401.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORBIDDEN_HOST = HttpResponse(
 
 
 class HttpFront:
-    """Decides about each request of one listener.  Instances are its ``Route``.
+    """Decides about each request of one listener; an instance is its ``Route``.
 
     ``bound_host`` is the address listened on, without the port.  ``allowed_origins`` are
     compared whole (``https://example.org``), ``allowed_hosts`` with or without a port.
@@ -82,7 +82,7 @@ class HttpFront:
             return host == self._bound_name
         if address.is_loopback or address == self._bound:
             return True
-        # Bound to every address, we do not know our own ones.  Rebinding needs a name.
+        # Bound to every address, the server does not know its own.  Rebinding needs a name.
         return self._bound is not None and self._bound.is_unspecified
 
     def _route(self, request: HttpRequest) -> HttpResponse | Receiver:
@@ -99,7 +99,7 @@ class HttpFront:
             return HttpResponse(405, b"Request method must be `GET`", headers=(("Allow", "GET"),))
         problem = upgrade_problem(request)
         if problem is not None:
-            # RFC 6455, 4.4: name the version we speak, in case theirs was the problem.
+            # RFC 6455, 4.4: name the version we speak, in case the client's was the problem.
             version = (("Sec-WebSocket-Version", "13"),)
             return HttpResponse(400, problem.encode(), headers=version)
         who = self._authenticator.check(request)
@@ -126,7 +126,7 @@ def _unauthorized(failure: AuthFailure) -> HttpResponse:
 
 
 def _bare(host: str) -> str:
-    """A host for comparing: lower-case, without brackets around an address that has no port."""
+    """A host in the form for comparing: lower-case, no brackets around an address without port."""
     host = host.strip().lower()
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1]
@@ -134,8 +134,7 @@ def _bare(host: str) -> str:
 
 
 def _host_of(value: str) -> str | None:
-    """The host of a Host header without port, brackets and the dot of the root; None if the
-    header has no such form."""
+    """The host of a Host header without port, brackets and final dot; None if malformed."""
     value = value.strip().lower()
     if value.startswith("["):
         host, bracket, port = value[1:].partition("]")
@@ -151,8 +150,8 @@ def _host_of(value: str) -> str | None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address a literal means.  Only the usual spelling: browsers send no other, and
-    ``127.1`` or ``0x7f000001`` are names to us."""
+    """The address of a literal in its usual spelling.  Browsers send no other, so ``127.1`` or
+    ``0x7f000001`` count as names."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

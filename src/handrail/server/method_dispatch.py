@@ -35,14 +35,14 @@ class MethodRow:
 
     @property
     def measures(self) -> RequestMetrics:
-        """The counters; made at the first use, so that /metrics shows what was used."""
+        """The counters; made on first use, so that /metrics shows what was used."""
         if self._measures is None:
             self._measures = self._resolve()
         return self._measures
 
 
 class MethodDispatch:
-    """All rows of one server; methods nobody knows share one."""
+    """All rows of one server; unknown methods share one."""
 
     def __init__(
         self, handlers: Mapping[str, Callable[[Any, Any], Any]], measures: ServerMetrics

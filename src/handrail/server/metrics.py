@@ -48,7 +48,7 @@ class ServerMetrics:
         }
 
     def method(self, name: str) -> RequestMetrics:
-        """The handles for requests of one method; unknown ones share a row."""
+        """The handles for requests of one method; unknown methods share a row."""
         found = self._methods.get(name)
         if found is None:
             if name not in self._known:

@@ -1,7 +1,7 @@
-"""Turns what children do into notifications on one connection.
+"""Turns events of children into notifications on one connection.
 
 The hottest path of the server: the fixed part of each message is made once per process and
-stream, and the base64 goes out as a part of its own, never copied into a string.
+stream, and the base64 is sent as a part of its own, never copied into a string.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Notifier:
 
     def exited(self, child: Child, seq: int) -> None:
         info = child.exit
-        # The wire wants a number here; -1 is its word for "not known".  `exit` tells the truth.
+        # The wire wants a number here; -1 means "not known".  `exit` has the full answer.
         code = b"-1" if info is None or info.code is None else b"%d" % info.code
         extra = b""
         if self.extended:
@@ -81,7 +81,7 @@ class Notifier:
         self.ready = False
 
     def resume(self) -> None:
-        """The client keeps up again: everybody whose pipe was left alone goes on."""
+        """The client reads again: children that waited for it continue."""
         self.ready = True
         blocked, self._blocked = self._blocked, []
         for child in blocked:
@@ -103,12 +103,12 @@ def exit_shape(child: Child) -> ExitShape | None:
 
 
 def denied(child: Child) -> bool:
-    """Whether a contained child seems to have met its sandbox."""
+    """Whether a sandboxed child seems to have been denied something by its sandbox."""
     return child.verdict is not None and child.verdict.denied
 
 
 def denial_shapes(child: Child) -> list[DenialShape]:
-    """What is known of that, for the wire."""
+    """The denials of a sandboxed child, for the wire."""
     found = child.verdict.denials if child.verdict is not None else ()
     return [
         DenialShape(kind=d.kind, op=d.op, path=d.path, source=d.source, certain=d.certain)
@@ -117,7 +117,7 @@ def denial_shapes(child: Child) -> list[DenialShape]:
 
 
 def usage_shape(child: Child) -> UsageShape | None:
-    """What a child has cost, for the wire."""
+    """The resource usage of a child, for the wire."""
     usage = child.exit.usage if child.exit is not None else None
     if usage is None:
         return None

@@ -1,7 +1,8 @@
 """How many processes, and how much of their output, a session and a server may have.  Pure.
 
-Every process costs descriptors and memory that the others need too.  Who has reached a bound is
-told which one, and what to do.  File handles are bounded by connection (``filesystem/handles.py``).
+Every process costs descriptors and memory that the others need too.  The error names the limit
+that was reached and what to do.  File handles are limited per connection
+(``filesystem/handles.py``).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from handrail.config import Quota
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.table import ProcessTable
 
-#: How old a count of everything that is retained may be.
+#: How old a count of all retained output may be.
 _COUNT_SECONDS = 1.0
 
 
 class Retained:
-    """Bytes of output that are retained for all sessions, counted now and then."""
+    """Bytes of output retained for all sessions, counted now and then."""
 
     def __init__(self, tables: Callable[[], list[ProcessTable]]) -> None:
         self._tables = tables
@@ -25,7 +26,7 @@ class Retained:
         self._until = 0.0
 
     def at(self, now: float, bound: int) -> int:
-        """About how many; 0 while there are too few processes to reach the bound."""
+        """About how many; 0 while there are too few processes to reach the limit."""
         if now >= self._until:
             self._until = now + _COUNT_SECONDS
             tables = self._tables()
@@ -54,7 +55,7 @@ def refusal(quota: Quota, table: ProcessTable, running: int, retained: int) -> s
             f"{retained} bytes of output are retained for all sessions, more than the server may"
             " hold; end processes or sessions, or wait until those that have closed are forgotten"
         )
-    # Not counted as long as all of it together cannot be too much.
+    # Not counted as long as all of it together cannot exceed the limit.
     if len(table) * RETENTION_BYTES > quota.session_bytes:
         own = sum(child.log.retained for child in table)
         if own > quota.session_bytes:

@@ -1,4 +1,4 @@
-"""Results that are too large, or too hot, to be made as one object and encoded."""
+"""Results that are too large, or too frequent, to be built as one object and encoded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Parts:
-    """A result that is already JSON, in pieces.  ``sent`` is called when it is under way."""
+    """A result that is already JSON, in pieces.  The transport has it when ``sent`` is called."""
 
     __slots__ = ("parts", "sent")
 
@@ -16,10 +16,10 @@ class Parts:
 
 
 class Streamed:
-    """A result that is JSON and never in memory as a whole.
+    """A JSON result that is never in memory as a whole.
 
     ``piece`` is called in a thread until it returns nothing, between ``head`` and ``tail``;
-    ``close`` once, whatever happens.
+    ``close`` once, in any case.
     """
 
     __slots__ = ("close", "head", "piece", "tail")

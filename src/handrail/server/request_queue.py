@@ -1,15 +1,15 @@
 """The requests of one connection: which one runs, which one waits, and for how long.
 
-How it works.  A request whose handler can answer at once is answered in the same turn of the
+How it works.  A request that its handler can answer at once is answered in the same turn of the
 loop, without a task.  One that has to wait becomes a task and holds a permit of its lane, so
-that at most N of a lane run; a request that only waits for the world (a long poll, a full
+that at most N of a lane run; a request that only waits for a process (a long poll, a full
 stdin) gives its permit back unless the server was told to count strictly, for it must not
 keep others out.  Before ``initialized`` everything is answered strictly in order, and with
 ``--concurrent-requests 1`` always.  Requests for a process wait behind the ``process/start`` of
 its id, in order, until that is answered; requests for other processes do not.
 
-What a client may pile up is bounded: unanswered requests, and answers it does not read.
-Beyond either its socket is left alone until it catches up.
+What a client may queue is bounded: unanswered requests, and answers it does not read.
+Beyond either, its socket is not read until it catches up.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Unanswered requests of one client before its socket is left alone.
+#: Unanswered requests of one client before its socket is no longer read.
 MOST_REQUESTS = 8192
-#: The same in bytes, and what is too small to be counted.
+#: The same in bytes, and the size below which a request is not counted.
 MOST_REQUEST_BYTES = 64 * 1024 * 1024
 SMALL_REQUEST = 4096
-#: A request this soon after the last answer is part of a quick conversation ...
+#: A request this soon after the last answer is part of a quick exchange ...
 QUICK_SECONDS = 0.0003
-#: ... and the loop looks this long for the next one before it sleeps.
+#: ... and the loop polls this long for the next one before it sleeps.
 AWAKE_SECONDS = 0.00015
-#: Unread answers of one client, in bytes, before the same.
+#: Unread answers of one client, in bytes, before its socket is no longer read.
 MOST_UNREAD = 4 * 1024 * 1024
 
 
 class QueuedRequest:
-    """One request on its way to an answer."""
+    """One request until its answer."""
 
     __slots__ = (
         "arrived",
@@ -81,7 +81,7 @@ class QueuedRequest:
 
 
 class LaneState:
-    """The permits of one lane and who waits for one."""
+    """The permits of one lane and the requests that wait for one."""
 
     __slots__ = ("free", "waiting")
 
@@ -115,7 +115,7 @@ class RequestQueue:
         self._awake = False
 
     def take(self, request: Request, size: int) -> None:
-        """A request has come in."""
+        """Take a request that has come in."""
         row = self._rows.find(request.method)
         if not self._conn.initialized or request.method == INITIALIZE:
             lane = self._early
@@ -173,7 +173,7 @@ class RequestQueue:
     # --- one call ------------------------------------------------------------------------
 
     def _run(self, call: QueuedRequest) -> None:
-        """Answer now, or begin to."""
+        """Answer a request now, or start its task."""
         call.row.measures.queued.observe(call.began - call.arrived)
         request = call.request
         if self._export is not None:
@@ -204,11 +204,11 @@ class RequestQueue:
         self._stay_awake(call, self._done(call, "success"))
 
     def _stay_awake(self, call: QueuedRequest, now: float) -> None:
-        """Look for the next request a little longer, if this client asks one after the other.
+        """Poll a little longer for the next request, if this client sends one after the other.
 
         Falling asleep and waking up costs such a client more than the answer itself.  Only a
-        request that came right after the last answer buys this time, so an idle or a slow
-        conversation never spins.
+        request that came right after the last answer gets this time, so an idle or a slow
+        connection never spins.
         """
         if call.arrived - self._answered < QUICK_SECONDS:
             self._awake_until = now + AWAKE_SECONDS
@@ -302,7 +302,7 @@ class RequestQueue:
         self._conn.transport.send(codec.error_message(request.id, INTERNAL_ERROR, text))
 
     def _done(self, call: QueuedRequest, outcome: str) -> float:
-        """Count it; the time."""
+        """Count a finished request; returns the time."""
         self._unanswered -= 1
         if call.size > SMALL_REQUEST:
             self._large_bytes -= call.size
@@ -317,10 +317,10 @@ class RequestQueue:
             self._start_answered(call.starts)
         return now
 
-    # --- what the connection asks for ----------------------------------------------------------
+    # --- called by the connection --------------------------------------------------------------
 
     def park(self, lane: Lane) -> None:
-        """The request only waits for the world now: its permit is for others."""
+        """Release this request's concurrency permit while it blocks on a process."""
         if not self._strict:
             state = self._lanes[lane]
             state.free += 1

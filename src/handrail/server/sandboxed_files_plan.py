@@ -3,8 +3,8 @@
 The plan is the one that a command with the same profile would get, with these differences: there
 is never a network, and no socket can be made; what the helper itself is made of (interpreter,
 standard library, this package) is readable also where the profile hides it; and a call that changes
-nothing gets a plan in which nothing can be changed.  Such a plan covers no missing names, so its
-helper can stay for as long as it likes: what a plan covers is there on the host meanwhile.
+nothing gets a plan in which nothing can be changed.  Such a plan has no placeholders for missing
+names, which would exist on the host meanwhile, so its helper can stay for as long as it likes.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
     from handrail.server.sandboxed_files_pool import Confinement
 
-#: For calls that change nothing a plan is looked at again when this many times the cost of looking
-#: has passed: patterns in large trees take a while.  Calls that change something always look.
+#: A plan for calls that change nothing is made again after this many times the cost of making it:
+#: patterns in large trees take a while.  Calls that change something always make it again.
 PATIENCE = 20
-#: Profiles whose last plan is remembered.
+#: How many profiles have their last plan cached.
 _MOST_KNOWN = 64
 
 
 class PlanConfinement:
-    """One plan, for as many helpers as there are connections that use it."""
+    """One plan, for the helpers of all connections that use it."""
 
     def __init__(self, sandbox: Sandbox, profile: Profile, plan: Plan) -> None:
         self._sandbox = sandbox
         self._profile = profile
         self.plan = plan
         self.key: Hashable = _key(profile, plan)
-        #: Whether the host has to hold something for as long as a helper lives.
+        #: Whether the host has placeholders for as long as a helper lives.
         self.passing = bool(plan.masks)
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command inside; raises SandboxError."""
+        """The sandboxed command; raises SandboxError."""
         held = self._sandbox.contain(spec, self._profile)
         inside = held.containment
         return held, _nothing if inside is None else inside.sent
 
 
 class LandlockConfinement:
-    """The same where bubblewrap cannot work, for profiles that Landlock can hold."""
+    """The plan where bubblewrap does not work, for profiles that Landlock can enforce."""
 
     def __init__(self, profile: Profile, why: SandboxUnavailable) -> None:
         from handrail.sandbox.landlock import ruleset
@@ -66,7 +66,7 @@ class LandlockConfinement:
         self.key: Hashable = ("landlock", profile, ruleset.abi_version())
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command behind Landlock; raises SandboxError."""
+        """The command started through Landlock; raises SandboxError."""
         from handrail.sandbox.landlock import backend
 
         held, fd = backend.contain(spec, self._profile, self._why)
@@ -74,20 +74,20 @@ class LandlockConfinement:
 
 
 def _nothing() -> None:
-    """There is nothing to let go of."""
+    """Release nothing."""
 
 
 class Confinements:
-    """The plans of a server's file calls, looked at again when it is time."""
+    """The plans of a server's file calls, made again when they are due."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
-        #: What the look took that was taken beforehand, in seconds.
+        #: Seconds that the plan made by ``prepare`` took.
         self._cost = 0.0
 
     async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
-        """Have the look that ``get`` takes in a thread, if it may take a while."""
+        """Make the plan for ``get`` in a thread, if it may take a while."""
         from handrail.server.methods.process_sandbox import planned
 
         profile = _of_calls(profile, writes)
@@ -97,13 +97,13 @@ class Confinements:
         try:
             preparation = self._sandbox.prepare(profile)
         except SandboxError:
-            return  # which ``get`` has an answer for
+            return  # ``get`` reports the error
         if preparation is not None:
             await planned(pool, preparation, "file")
             self._cost = preparation.seconds
 
     def get(self, profile: Profile, *, writes: bool) -> Confinement:
-        """The confinement for a profile and a kind of call; raises SandboxError."""
+        """The plan for a profile and a kind of call; raises SandboxError."""
         profile = _of_calls(profile, writes)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)
@@ -138,7 +138,7 @@ class Confinements:
 async def confinement_of(
     conn: Connection, given: dict[str, Any], *, writes: bool
 ) -> Confinement | None:
-    """The plan; None when the profile confines no file.  Raises the wire's errors."""
+    """The plan of a call; None when the profile restricts no file.  Raises the wire's errors."""
     from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
 
     server = conn.server
@@ -156,7 +156,7 @@ async def confinement_of(
 
 
 def _all_files(profile: Profile) -> bool:
-    """Files are unrestricted, or the caller looks after them: only the network is confined."""
+    """Whether files are unrestricted, or the caller's business: only the network is restricted."""
     from handrail.sandbox.profile import Access, Rule
 
     everything = (Rule(b"/", Access.WRITE),)
@@ -169,7 +169,7 @@ def _of_calls(profile: Profile, writes: bool) -> Profile:
 
 
 def _reading(profile: Profile) -> Profile:
-    """The same profile for a call that changes nothing."""
+    """The same profile with every write removed."""
     from handrail.sandbox.profile import Access, Rule
 
     rules = tuple(
@@ -189,13 +189,13 @@ def _key(profile: Profile, plan: Plan) -> Hashable:
 
 @cache
 def interpreter() -> str:
-    """The program itself: not a link in a virtual environment, of which nothing is needed."""
+    """The interpreter itself: not a link in a virtual environment, of which nothing is needed."""
     return os.path.realpath(sys.executable)
 
 
 @cache
 def _runtime() -> tuple[bytes, ...]:
-    """Files and directories that the helper reads before it can do anything."""
+    """Files and directories that the helper reads when it starts."""
     import ctypes  # noqa: F401  (so that its library is among those below)
 
     found = {interpreter(), os.path.dirname(os.__file__), os.path.dirname(handrail.__file__)}
@@ -207,7 +207,7 @@ def _runtime() -> tuple[bytes, ...]:
             if ".so" in path and "site-packages" not in path:
                 libraries.add(os.path.dirname(path))
     for place in list(libraries):
-        # The loader may ask by the older name, which is a link on most systems.
+        # The loader may use the older name, which is a link on most systems.
         older = place.removeprefix("/usr")
         if os.path.realpath(older) == place:
             libraries.add(older)
@@ -216,7 +216,7 @@ def _runtime() -> tuple[bytes, ...]:
 
 
 def _loader() -> str:
-    """The program that the kernel starts to load the interpreter."""
+    """The ELF loader of the interpreter."""
     with open(interpreter(), "rb") as file:
         head = file.read(4096)
     start = head.find(b"/lib")

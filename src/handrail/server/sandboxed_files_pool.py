@@ -1,12 +1,12 @@
-"""The confined file helpers of one connection: one warm process for each plan in use.
+"""The sandboxed file helpers of one connection: one warm process for each plan in use.
 
-How it works.  A helper is a child of the keeper like any other, started inside the plan that a
-command with the same profile would get, and spoken to over a socket that only the server holds:
-when the connection ends, or the server dies, the helper reads an end and goes.  A plan that changed
-(a new repository, a root that was swapped) is another plan and gets another helper.
+How it works.  A helper is a child of the keeper like any other, started in the sandbox that a
+command with the same profile would get, and called over a socket that only the server holds:
+when the connection ends, or the server dies, the helper reads end-of-file and exits.  A plan that
+changed (a new repository, a root that was swapped) is another plan and gets another helper.
 
 Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
-while it is used: the names that its plan keeps from being made are there on the host meanwhile.
+while it is used: the placeholders of its plan exist on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.program import THREADS
 from handrail.server.sandboxed_files_plan import interpreter
 
-#: Helpers that a connection keeps warm; the one used longest ago makes room.
+#: Helpers that a connection keeps warm; the least recently used one is closed.
 MOST_HELPERS = 8
 #: Seconds for one call, the first one included.
 DEADLINE = 60.0
-#: The number under which a helper finds its socket, beyond those that a plan needs.
+#: The fd under which a helper finds its socket, above those that a plan needs.
 SOCKET_FD = 300
 _PROGRAM = os.path.realpath(
     os.path.join(os.path.dirname(handrail.sandboxed_files.__file__), "program.py")
 )
-#: Seconds that a helper stays after its last use when the host holds something for it.
+#: Seconds that a helper with placeholders on the host stays after its last use.
 LINGER = 0.5
-#: Seconds that a helper has to go by itself after the server hung up.
+#: Seconds for a helper to exit by itself after the server hung up.
 GRACE = 1.0
 
 
@@ -47,18 +47,18 @@ class Confinement(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """The same for plans that confine in the same way."""
+        """Equal for plans that restrict in the same way."""
 
     @property
     def passing(self) -> bool:
         """Whether a helper must not stay longer than it is used."""
 
     def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command inside the plan, and what to call when it was sent; raises SandboxError."""
+        """The sandboxed command, and what to call when it was sent; raises SandboxError."""
 
 
 def helper_command() -> ProcessSpec:
-    """The helper as a plain command: nothing of any request is in it."""
+    """The helper as a plain command: it contains nothing of any request."""
     argv = (interpreter(), "-I", "-S", "-B", _PROGRAM, str(SOCKET_FD))
     env = {name: os.environ[name] for name in ("TMPDIR", "TMP", "TEMP") if name in os.environ}
     env["PATH"] = "/usr/bin:/bin"
@@ -87,7 +87,7 @@ class FileHelper:
         self._spawned: Spawned | None = None
         self._inside: Containment | None = None
         self.link: FileHelperClient | None = None
-        #: Handles the client has open here.
+        #: Handles the client has open in this helper.
         self.handles: set[str] = set()
         self.words = ""
         self._passing = passing
@@ -159,7 +159,7 @@ class FileHelper:
 
     @property
     def busy(self) -> bool:
-        """Whether closing it now would break something."""
+        """Whether closing it now would break a call or a handle."""
         return bool(self.handles) or (self.link is not None and self.link.busy)
 
     async def ended(self) -> None:
@@ -167,16 +167,16 @@ class FileHelper:
         await self._gone.wait()
 
     async def call(self, op: str, *arguments: Any, body: bytes | memoryview = b"") -> Reply:
-        """One operation inside."""
+        """Run one operation in the helper."""
         if self.link is None:
-            raise FilesError("the confined file helper has not been started")
+            raise FilesError("the sandboxed file helper has not been started")
         try:
             return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
         finally:
             self.touch()
 
     def touch(self) -> None:
-        """It is used: one that must not stay goes some time after the last use."""
+        """Note a use: a helper that must not stay exits some time after the last one."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -191,7 +191,7 @@ class FileHelper:
             self.close()
 
     def close(self) -> None:
-        """Hang up, and end it if it does not go by itself."""
+        """Hang up, and end it if it does not exit by itself."""
         if self.link is not None:
             self.link.close()
         self._close_stderr()
@@ -201,7 +201,7 @@ class FileHelper:
         self._hung_up()
 
     def _hung_up(self) -> None:
-        """Nobody talks to it any more: it cleans up and goes, or is made to."""
+        """Wait until the helper exits after the hang-up, and kill it if it does not."""
         if self._spawned is not None and self._timer is None:
             self._ending.add(self)
             self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
@@ -213,7 +213,7 @@ class FileHelper:
         if self._timer is not None:
             self._timer.cancel()
         self._close_stderr()
-        self._launcher.kill(spawned.child)  # whatever of its family is left
+        self._launcher.kill(spawned.child)  # whatever descendants are left
         self._launcher.forget(spawned.child)
         if self.link is not None:
             self.link.close()
@@ -228,7 +228,7 @@ class FileHelper:
             os.close(fd)
 
     def _settle(self) -> None:
-        """What was made for the plan is cleared away when nobody is in there."""
+        """Remove the placeholders of the plan when its sandbox is empty."""
         inside, self._inside = self._inside, None
         if inside is not None:
             inside.settle(self._loop, _nothing)
@@ -240,7 +240,7 @@ class FileHelpers:
     def __init__(
         self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
     ) -> None:
-        """``ending`` holds those that are on their way out, for the server's stop."""
+        """``ending`` has those that are shutting down, for the server's stop."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -293,7 +293,7 @@ class FileHelpers:
         return helper
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Close all helpers; the connection has ended."""
         self._closed = True
         for key in list(self._helpers):
             self._drop(key)
@@ -331,11 +331,11 @@ def _usable(task: asyncio.Task[FileHelper]) -> bool:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Ignore output; nothing reads it."""
 
 
 def _heard(task: asyncio.Task[FileHelper]) -> None:
-    """Whoever waited was told; the failure is not news a second time."""
+    """Retrieve the exception; the waiting call has already reported it."""
     if not task.cancelled():
         task.exception()
 
@@ -345,7 +345,7 @@ def _with_socket(spec: ProcessSpec, fd: int) -> ProcessSpec:
 
 
 def _last_words(fd: int) -> str:
-    """What it said on stderr: why a sandbox could not be entered."""
+    """What it printed on stderr: why the sandbox could not be entered."""
     try:
         said = os.read(fd, 4096)
     except OSError:

@@ -1,8 +1,8 @@
-"""Directories for temporary files, one a session, gone with it.
+"""Directories for temporary files, one per session, removed with it.
 
-A session outlives its server, so the path is in the session's note and, for the day the keeper
-dies as well, in a file of the state directory.  A server without a state directory takes its
-sessions along, and holds the directories by locks as everybody else does.
+A session outlives its server, so the path is in the session's note and, in case the keeper
+dies as well, in a file of the state directory.  Without a state directory the sessions end with
+the server, and the directories are locked as those of other users of ``temp_dirs`` are.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _FILE = "temporary"
 
 
 class SessionTempDirs:
-    """Those of one server."""
+    """The temporary directories of one server."""
 
     def __init__(self, directory: int | None = None) -> None:
-        #: Where we write down what we make: the state directory, if there is one.
+        #: The state directory, where the paths are recorded, if there is one.
         self.directory = directory
         self._held: dict[bytes, TempDir] = {}
 
     def make(self) -> bytes:
-        """Another one; raises OSError."""
+        """Make a directory; raises OSError."""
         if self.directory is None:
             held = TempDir()
             self._held[held.path] = held
@@ -37,7 +37,7 @@ class SessionTempDirs:
         return path
 
     def remove(self, path: bytes) -> None:
-        """Its session is over."""
+        """Remove the directory; its session is over."""
         held = self._held.pop(path, None)
         if held is not None:
             held.remove()
@@ -46,7 +46,7 @@ class SessionTempDirs:
 
 
 def clear_all(directory: int) -> None:
-    """Nothing is left of any session of this state directory."""
+    """Remove all: nothing is left of any session of this state directory."""
     try:
         file = private_places.open_file(directory, _FILE, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """Sessions: create, attach, detach, resume, expire.
 
-A session is a set of processes under a random name.  It belongs to at most one connection;
-without one it goes on for its time to live and is then ended, every tree of it.  Whoever knows
-the id may resume a detached session; whoever also knows its secret may take an attached one
-over, and the connection that had it is closed with a reason.  What a session is lies with the
-keeper too, so that the next server goes on with it, its remaining time included.
+A session is a set of processes under a random id.  It belongs to at most one connection;
+without one it lives for its time to live and is then ended, with every process tree of it.  A
+client that knows the id may resume a detached session; one that also knows its secret may take
+over an attached one, and the connection that had it is closed with a reason.  The keeper has a
+note of each session, so that the next server resumes it with its remaining time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from handrail.server.session_temp import SessionTempDirs
 
 log = logging.getLogger(__name__)
 
-#: What children of an expired session get between TERM and KILL.
+#: Seconds between TERM and KILL for children of an expired session.
 EXPIRY_GRACE = 1.0
-#: A client may not ask for a longer life without a connection than this.
+#: The longest time to live that a client may ask for.
 LONGEST_TTL = 24 * 3600.0
 
 
@@ -46,7 +46,7 @@ class Attached(Protocol):
     notifier: Notifier
 
     def evicted(self) -> None:
-        """Another connection has taken the session over."""
+        """Close: another connection has taken the session over."""
 
 
 class SessionNote(msgspec.Struct, array_like=True, frozen=True):
@@ -57,14 +57,14 @@ class SessionNote(msgspec.Struct, array_like=True, frozen=True):
     secret: str | None  # its digest
     detached_at: float | None  # monotonic
     temporary: str | None = None
-    older: str | None = None  # the digest of a secret that is still good
+    older: str | None = None  # the digest of a secret that is still valid
 
 
 _KEY = b"session/"
 
 
 class Session:
-    """Processes, and who is to hear of them."""
+    """A set of processes, and the connection that is notified of them."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Session:
         self.owner = owner
         self.table = table
         self.ttl = ttl
-        self.secret: str | None = None  # the digest of the one that was given last
-        #: The one before, as long as we do not know that the last has arrived.
+        self.secret: str | None = None  # the digest of the latest secret
+        #: The digest of the previous secret, until the client has confirmed the latest.
         self.older: str | None = None
         self.detached_at: float | None = None
-        #: A directory for temporary files that goes with it.
+        #: Its directory for temporary files.
         self.temporary: str | None = None
         self._save = save
         self.holder: Attached | None = None
@@ -90,11 +90,11 @@ class Session:
         self.ended = False
 
     def sink(self) -> Notifier | None:
-        """Who hears of a child that starts now."""
+        """The sink of a child that starts now."""
         return self.holder.notifier if self.holder is not None else None
 
     def new_secret(self) -> str:
-        """A secret for the next resume; the one before is good until this has arrived."""
+        """Make a secret for the next resume; the previous one is valid until this has arrived."""
         secret = secrets.token_urlsafe(32)
         self.older = self.older or self.secret
         self.secret = _digest(secret)
@@ -102,13 +102,13 @@ class Session:
         return secret
 
     def arrived(self) -> None:
-        """The client has the last secret: the one before is worth nothing any more."""
+        """The client confirmed the new resume secret; revoke the previous one."""
         if self.older is not None:
             self.older = None
             self._save(self)
 
     def knows(self, secret: str | None) -> bool:
-        """Whether this is a secret of ours."""
+        """Whether this is a valid secret of the session."""
         if secret is None:
             return False
         digest = _digest(secret)
@@ -162,7 +162,7 @@ class Sessions:
             owner=session_id,
         )
 
-    # --- one server after another ----------------------------------------------------------
+    # --- succession of servers and keepers ---------------------------------------------------
 
     def _save(self, session: Session) -> None:
         note = SessionNote(
@@ -176,13 +176,13 @@ class Sessions:
         self._launcher.note(_KEY + session.id.encode(), msgspec.json.encode(note))
 
     def save_all(self) -> None:
-        """The keeper is a new one."""
+        """Give every note to a new keeper."""
         for session in self._sessions.values():
             self._save(session)
 
     def everything(self) -> Iterator[tuple[str, bool, Child]]:
         """Every process with its session, or with its owner when it is detached from any; also
-        those that are forgotten and have left somebody behind."""
+        forgotten ones that have left descendants."""
         for session in self._sessions.values():
             for child in (*session.table, *session.table.left_behind()):
                 yield session.id, False, child
@@ -192,14 +192,14 @@ class Sessions:
 
     @property
     def starting(self) -> bool:
-        """Whether any process is on its way."""
+        """Whether any process is being started."""
         return any(session.table.starting for session in self._sessions.values())
 
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
     def revive(self, kept: dict[bytes, bytes], lost_at: float) -> None:
-        """Go on with the sessions of a server that was lost then; nobody is attached."""
+        """Revive the sessions of a server that was lost at this time; none is attached."""
         for key, value in kept.items():
             if not key.startswith(_KEY):
                 continue
@@ -223,7 +223,7 @@ class Sessions:
         return list(self._detached.get(owner, ()))
 
     def reattach(self, session: Session, key: str) -> Child | None:
-        """Have one of them belong to this session from now on."""
+        """Move one of them to this session."""
         table = self._detached.get(session.owner)
         child = None if table is None else table.get(key)
         if table is None or not isinstance(child, Child):
@@ -237,11 +237,11 @@ class Sessions:
         return child
 
     def revive_detached(self, owner: str, child: Child, closed_ago: float | None) -> None:
-        """A process of nobody, found after a crash."""
+        """Add a detached process that was found after a crash."""
         self._detached.setdefault(owner, self._table()).revive(child, closed_ago)
 
     def _detach_processes(self, session: Session) -> bool:
-        """Have those outlive it that were started to; whether there were any."""
+        """Keep those that were started to outlive the session; whether there were any."""
         outlived = False
         for child in session.table:
             if child.spec.detach and not child.closed:
@@ -260,7 +260,7 @@ class Sessions:
         """Attach to a session that exists; raises the wire's errors."""
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
-            # Not telling "not yours" from "not there".
+            # One error for "not yours" and "not there".
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if secret is not None and not session.knows(secret) and session.holder is None:
             log.warning("a wrong secret was presented for session %s", session.id)
@@ -285,14 +285,14 @@ class Sessions:
         return session
 
     def temporary(self, session: Session) -> str:
-        """Its directory for temporary files, made when it is first asked for; raises OSError."""
+        """Its directory for temporary files, made on first use; raises OSError."""
         if session.temporary is None:
             session.temporary = os.fsdecode(self.temporaries.make())
             self._save(session)
         return session.temporary
 
     def set_ttl(self, session: Session, ttl: float) -> None:
-        """How long it lives without a connection, within our own bounds."""
+        """Set its time to live without a connection, within the server's limits."""
         session.ttl = min(max(ttl, 0.0), max(LONGEST_TTL, self._ttl))
         self._save(session)
 
@@ -316,7 +316,7 @@ class Sessions:
         self.close(session)
 
     def close(self, session: Session) -> asyncio.Task[None]:
-        """Begin to end a session, whoever may stop waiting for it."""
+        """Start to end a session; the task runs on if the caller stops waiting."""
         task = self._loop.create_task(self.end(session, EXPIRY_GRACE))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -325,7 +325,7 @@ class Sessions:
     async def end(
         self, session: Session, grace: float = 0.0, *, keep_detached: bool = True
     ) -> None:
-        """End a session and every tree of it, but for those that were started to outlive it."""
+        """End a session with its process trees, except for those started to outlive it."""
         if session.ended:
             return
         session.ended = True
@@ -333,7 +333,7 @@ class Sessions:
             session.timer.cancel()
             session.timer = None
         self._sessions.pop(session.id, None)
-        # First of all: without it the next server ends what we have not ended.
+        # First: otherwise the next server ends what we have not ended.
         self._launcher.note(_KEY + session.id.encode(), None)
         session.holder = None
         outlived = self._detach_processes(session) if keep_detached else False
@@ -342,7 +342,7 @@ class Sessions:
             await asyncio.to_thread(self.temporaries.remove, os.fsencode(session.temporary))
 
     async def end_all(self, grace: float = 0.0) -> None:
-        """The server stops."""
+        """End all sessions; the server stops."""
         ending = [self.end(s, grace, keep_detached=False) for s in self._sessions.values()]
         detached, self._detached = self._detached, {}
         ending += [table.end_all(grace) for table in detached.values()]
@@ -355,15 +355,15 @@ class Sessions:
         return [child for table in self.tables() for child in table]
 
     def tables(self) -> list[ProcessTable]:
-        """Those of all sessions, and of what has outlived some."""
+        """The tables of all sessions, and of processes that outlived theirs."""
         return [*(s.table for s in self._sessions.values()), *self._detached.values()]
 
 
 def _digest(secret: str) -> str:
-    """What is kept of a secret: random enough to need no salt."""
+    """The stored form of a secret: random enough to need no salt."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _same(one: str, other: str) -> bool:
-    """Compared in constant time; as bytes, for text that is not ASCII is refused there."""
+    """Compare in constant time; as bytes, because compare_digest refuses non-ASCII text."""
     return hmac.compare_digest(one.encode(), other.encode())

@@ -1,11 +1,12 @@
-"""What an agent calls: ``exec_command``, ``write_stdin`` and ``read_output`` on any executor.
+"""The tools of an agent: ``exec_command``, ``write_stdin`` and ``read_output`` on any executor.
 
-tools, schemas              arguments and answers; how a model is told of them
-gate, events                who may say no; what happens
-wait, head_tail, truncate,  when a call returns, what is kept, what is shown, who makes room,
-prune, response, keys       the text of an answer, names of keys              (all pure)
-transcript                  everything a process printed, bounded, on disk
-shell, environment          which shell, which environment
-session, table, processes   one process; the open ones by id; their lives
+tools, schemas              arguments and answers; the schemas for a model
+gate, events                what may refuse a command; what is reported
+wait, head_tail, truncate,  when a call returns, what is kept and shown, which process is pruned,
+prune, answer_text, keys    the text of an answer, names of keys              (all pure)
+answer, transcript          an answer from its parts; everything a process printed, on disk
+shell, child_env            the shell, the environment; ``spawn_request`` joins them
+process, process_table      one process, the open ones; ``process_lifecycle``: their life
+send_input, patch_command   input and keys; a patch that was sent as a command
 manager                     the calls
 """

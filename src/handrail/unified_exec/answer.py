@@ -1,4 +1,4 @@
-"""Making an answer: fit the output, say what is missing and where it can be read.  Pure."""
+"""Makes an answer: fits the output, says what is missing and where it can be read.  Pure."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def make_answer(
 
 
 def _shown_bytes(prefix: bytes, taken: HeadTail) -> int:
-    """How much of the output stands before the first byte that does not; 0 if that is unclear."""
-    if REPLACEMENT in prefix:  # which is longer than what it stands for
+    """How many bytes of the output precede the first omitted one; 0 if that is unclear."""
+    if REPLACEMENT in prefix:  # longer than the bytes it replaces
         return 0
     return min(len(prefix), len(taken.head)) if taken.omitted else len(prefix)

@@ -1,10 +1,10 @@
-"""The environment of a child: the policy, then what every command of an agent needs.  Pure."""
+"""The environment of a child: the policy's, and what every command of an agent needs.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: No colours, no pager, no questions about the terminal, one encoding.  These win over everything.
+#: No colours, no pager, no questions about the terminal, one encoding.  These override the rest.
 FORCED: Mapping[str, str] = {
     "NO_COLOR": "1",
     "TERM": "dumb",
@@ -16,11 +16,11 @@ FORCED: Mapping[str, str] = {
     "GIT_PAGER": "cat",
     "GH_PAGER": "cat",
     "HANDRAIL_CI": "1",
-    # What scripts have learnt to look for.
+    # Variables that scripts look for.
     "CODEX_CI": "1",
 }
 
 
 def overlay(extra: Mapping[str, str]) -> dict[str, str]:
-    """What is laid over the environment that a policy leaves."""
+    """What is laid over the environment that the policy gives."""
     return {**extra, **FORCED}

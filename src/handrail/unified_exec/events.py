@@ -1,4 +1,4 @@
-"""What happens, as it happens: for a user interface, a log, a progress bar.
+"""Events of processes as they happen: for a user interface, a log, a progress bar.
 
 For each process one ``Begin``, then ``Delta`` and ``Interaction`` in their order, then one
 ``End``, after which nothing follows.  A listener is called at once and must not block.
@@ -21,7 +21,7 @@ MAX_DELTAS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A process runs; ``attempt`` is 2 when it is the rerun after a refusal of the sandbox."""
+    """A process runs; ``attempt`` is 2 for the rerun after a sandbox denial."""
 
     call_id: str
     process_id: int
@@ -34,7 +34,7 @@ class Begin:
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...] | None:
-        """The script's plain commands; None if it is more than that."""
+        """The script's plain commands; None if it is more than those."""
         from handrail.policy.strict_reader import plain_commands
 
         return plain_commands(self.cmd)
@@ -42,7 +42,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Output, cut between characters where there are any."""
+    """Output, cut between characters where possible."""
 
     call_id: str
     process_id: int
@@ -51,7 +51,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """Somebody wrote to a process, or waited for it and left it running (``stdin`` empty)."""
+    """A call wrote to a process, or waited for it and left it running (``stdin`` empty)."""
 
     call_id: str
     process_id: int
@@ -118,7 +118,7 @@ def _length(lead: int) -> int:
     return 4 if 0xF0 <= lead <= 0xF4 else 1
 
 
-#: Second bytes that some leads do not take: overlong forms, surrogates, beyond U+10FFFF.
+#: Second bytes that some leads do not allow: overlong forms, surrogates, beyond U+10FFFF.
 _SECOND = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
 
 
@@ -128,7 +128,7 @@ def _may_follow(lead: int, rest: bytes | bytearray) -> bool:
 
 
 class Frames:
-    """Output -> pieces for ``Delta``: small, few enough, and with whole characters."""
+    """Cuts output into pieces for ``Delta``: small, few enough, with whole characters."""
 
     __slots__ = ("_held", "_left")
 
@@ -137,7 +137,7 @@ class Frames:
         self._left = most
 
     def cut(self, data: bytes, *, final: bool = False) -> list[bytes]:
-        """The pieces that are ready; ``final`` gives out what was held back."""
+        """The pieces that are ready; ``final`` also gives what was kept back."""
         if not self._left:
             return []
         data = self._held + data if self._held else data

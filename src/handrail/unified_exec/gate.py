@@ -1,7 +1,7 @@
-"""The gate: who turns a command into a running process, and may say no.
+"""The gate: turns a command into a running process, or refuses it.
 
-Unified exec asks a gate before it starts anything; the orchestrator is one (policy, approval,
-sandbox, retry).  Without a gate a command is started as it is.  These are the faces only.
+Unified exec calls a gate before it starts anything; the orchestrator is one (policy, approval,
+sandbox, retry).  Without a gate a command is started as it is.  Only the contract is here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExecCall:
-    """One exec_command, worked out: what would be started if nobody objects.
+    """One exec_command with its arguments resolved: what would be started if the gate agrees.
 
     ``spawn`` is without a sandbox; the gate adds one, and asks for a ``process_id`` of its own
     for every further start (``attempt`` counts from 1).
@@ -44,7 +44,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended within its first call: everything a question for a retry needs."""
+    """How a process ended within its first call: what a question for a retry needs."""
 
     session: ExecSession
     exit: ExitInfo
@@ -62,13 +62,13 @@ class PatchRequest:
 
 
 class Gate(Protocol):
-    """Asked before a start, after an end and before a patch."""
+    """Called before a start, after an end and before a patch."""
 
     async def start(self, call: ExecCall) -> Started:
-        """Start it.  A HandrailError says, in a sentence for the model, why not."""
+        """Start it; a HandrailError says why not, in a sentence for the model."""
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
-        """Told of an end within the first call; a second start replaces the first answer."""
+        """Report an end within the first call; a second start replaces the first answer."""
 
     async def patch(self, request: PatchRequest) -> AsyncFiles | None:
-        """Approve a patch: the files to write through (None: the usual ones); else it raises."""
+        """Approve a patch; returns the files to write through (None: the usual ones), or raises."""

@@ -1,4 +1,4 @@
-"""Keep both ends of long output, and count what was between.  Pure."""
+"""Keeps both ends of long output, and counts the bytes between.  Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeadTail:
         self._head_done = self._head_cap == 0
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
-        #: Bytes that were dropped, all from one place: between head and tail.
+        #: Bytes that were dropped, all from one position: between head and tail.
         self.omitted = 0
 
     @property
@@ -74,9 +74,9 @@ class HeadTail:
             self.omitted += dropped
 
     def skip(self, count: int) -> None:
-        """Take note of bytes that were lost before they came here.
+        """Note bytes that were lost before they came here.
 
-        There is room for one gap only, so what the tail held falls into it.
+        There is only one gap, so the tail falls into it.
         """
         if not count:
             return
@@ -86,14 +86,14 @@ class HeadTail:
         self._tail_size = 0
 
     def extend(self, other: HeadTail) -> None:
-        """Append what ``other`` saw, as if its bytes had come here in the first place."""
+        """Append the content of ``other``, as if its bytes had come here in the first place."""
         self.append(bytes(other._head))
         self.skip(other.omitted)
         for part in other._tail:
             self.append(part)
 
     def take(self) -> HeadTail:
-        """Hand over the content and start again, empty."""
+        """Return the content and start again, empty."""
         taken = HeadTail.__new__(HeadTail)
         taken._head_cap, taken._tail_cap = self._head_cap, self._tail_cap
         taken._head, taken._head_done = self._head, self._head_done

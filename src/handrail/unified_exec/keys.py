@@ -43,7 +43,7 @@ _CONTROL = {letter: chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvw
 
 
 def key_text(keys: Sequence[str]) -> str:
-    """What pressing these keys sends.  Raises UsageError naming the one nobody knows."""
+    """The bytes that these keys send.  Raises UsageError naming an unknown key."""
     return "".join(_one(key) for key in keys)
 
 

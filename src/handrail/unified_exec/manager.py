@@ -1,6 +1,6 @@
-"""The calls of one agent: start a command, talk to it later, read what was left out.
+"""The calls of one agent: start a command, write to it later, read what was left out.
 
-An interrupted call loses nothing: its process stays open, and its output waits for the next call.
+An interrupted call loses nothing: its process stays open, and the next call gets its output.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from handrail.unified_exec.wait import (
 
 __all__ = ["Background", "UnifiedExec"]
 
-#: A program is given this much before the wait for its reaction begins.
+#: A program has this long before the wait for its reaction begins.
 _AFTER_WRITE = 0.1
 
 
@@ -67,7 +67,7 @@ class UnifiedExec:
         self._executor = executor
         self._settings = settings
         self._gate = gate
-        self._tell: Listener = guarded(listener or _nobody)
+        self._tell: Listener = guarded(listener or _ignore)
         self._clock = clock
         self._rng = rng or random.Random(secrets.randbits(64))  # noqa: S311 (ids, no secrets)
         self._processes = Processes(settings, self._rng)
@@ -80,7 +80,7 @@ class UnifiedExec:
     async def exec_command(
         self, args: ExecCommandArgs, *, call_id: str | None = None
     ) -> ExecAnswer:
-        """Start a command and give what it printed within the waiting time.
+        """Start a command and return what it printed within the waiting time.
 
         Raises ToolFailed.
         """
@@ -107,19 +107,19 @@ class UnifiedExec:
             self._table.release(number)
             raise ToolFailed(f"exec_command failed: {error}") from error
         except BaseException:
-            if self._table.get(number) is None:  # else it was broken off while others made room
+            if self._table.get(number) is None:  # else cancelled while another was pruned
                 self._table.release(number)
             raise
         return await self._first_answer(call, process, notes)
 
     async def write_stdin(self, args: WriteStdinArgs) -> ExecAnswer:
-        """Write to a session and give what it printed since the last answer.
+        """Write to a session and return what it printed since the last answer.
 
         Raises UnknownProcess, ToolFailed.
         """
         while (process := self._table.get(args.session_id)) is not None:
             async with process.lock:
-                # The call before this one may have told its end, or started it again.
+                # The call before this one may have reported its end, or started it again.
                 if self._table.get(args.session_id) is process:
                     return await self._interact(process, args)
         return self._of_the_ended(args)
@@ -138,15 +138,15 @@ class UnifiedExec:
         return process.transcript.read(args.offset, args.max_bytes)
 
     def background(self) -> list[Background]:
-        """The processes that live, by id."""
+        """The running processes, by id."""
         return self._processes.background()
 
     async def terminate(self, process_id: int) -> bool:
-        """End one; False if there is none of that id."""
+        """End one process; False if there is none of that id."""
         return await self._processes.terminate(process_id)
 
     async def clean(self) -> int:
-        """End them all; how many there were."""
+        """End all processes; returns how many there were."""
         return await self._processes.clean()
 
     @contextmanager
@@ -179,7 +179,7 @@ class UnifiedExec:
     async def _start(
         self, call: ExecCall, origin: Origin, started: Started
     ) -> tuple[Process, tuple[str, ...]]:
-        """Watch a started process, and keep it if it lives; what the model has to be told."""
+        """Watch a started process, and keep it if it runs on; returns the notes for the model."""
         process = Process(
             origin,
             started.session,
@@ -191,7 +191,7 @@ class UnifiedExec:
         )
         if started.session.try_exit_status() is not None:
             return process, started.notes
-        # Kept before anything is awaited: a call that is broken off must not lose it.
+        # Stored before the first await: a cancelled call must not lose it.
         return process, (*started.notes, *await self._processes.keep(process))
 
     async def _first_answer(
@@ -238,12 +238,12 @@ class UnifiedExec:
             return await self._gate.ended(call, ended)
         except asyncio.CancelledError:
             if self._table.get(call.process_id) is process:
-                process.give_back(taken)  # the next call tells its end
+                process.give_back(taken)  # the next call reports its end
             else:
                 self._processes.bury(process)
             raise
         except BaseException:
-            # What the gate says instead is the answer.
+            # The gate's refusal is the answer.
             self._table.remove(process)
             self._processes.bury(process)
             raise
@@ -297,7 +297,7 @@ class UnifiedExec:
         return make_answer(process, taken, circumstances, self._settings, max_output_tokens)
 
     def _of_the_ended(self, args: WriteStdinArgs) -> ExecAnswer:
-        """An ended session is unknown, unless it is only told to end."""
+        """An ended session is unknown, unless the call would only end it."""
         tombstone = self._table.ended(args.session_id)
         if tombstone is None:
             raise UnknownProcess("write_stdin", args.session_id)
@@ -321,11 +321,11 @@ class UnifiedExec:
         return f"{self._rng.randrange(1 << 24):06x}"
 
 
-def _nobody(event: Event) -> None:
-    """Nobody listens."""
+def _ignore(event: Event) -> None:
+    """Ignore an event."""
 
 
 def _sentence(error: HandrailError) -> str:
-    # The prefix of the executor's families says «process» once more.
+    # The prefix of the executor's error families repeats "process".
     detail = getattr(error, "detail", "")
     return str(detail or error)

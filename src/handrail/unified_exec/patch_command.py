@@ -14,7 +14,7 @@ from handrail.unified_exec.tools import ExecAnswer, ToolFailed
 
 
 class PatchFiles:
-    """An executor's files, as the patch tool wants them."""
+    """An executor's files in the form that the patch tool needs."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -32,7 +32,7 @@ class PatchFiles:
     async def remove(self, path: str) -> None:
         found = await self._files.metadata(path)
         if found.is_directory and not found.is_symlink:
-            # An executor would take an empty folder for a file to be removed.
+            # An executor would remove an empty folder like a file.
             raise FilesError(f"path `{path}` is not a file", kind="is_a_directory", path=path)
         await self._files.remove(path)
 
@@ -56,7 +56,7 @@ async def intercepted(
 
     Raises ToolFailed with the sentences models know.
     """
-    # Most commands are none: what reads patches is imported for those that look like one.
+    # Most commands are no patch: the patch reader is imported for those that look like one.
     if not _looks_like_a_patch(argv):
         return None
     from handrail.patch import report

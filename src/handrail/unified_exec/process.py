@@ -1,6 +1,6 @@
-"""One process of an agent: what it printed and nobody has read yet, how it ended, who is told.
+"""One process of an agent: its unread output, its exit, its events.
 
-A task reads the output for as long as there is any; another waits for the exit.  Calls take what
+One task reads the output for as long as there is any; another waits for the exit.  Calls take what
 has come since the last answer, one call at a time (``lock``).
 """
 
@@ -19,13 +19,13 @@ from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.transcript import Transcript
 from handrail.unified_exec.wait import Collection, Pauses
 
-#: How long the last event waits for output that something else still holds open.
+#: How long the last event waits for output that a descendant holds open.
 TRAILING_GRACE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a process came from; the same for every start of one call."""
+    """The origin of a process; the same for every start of one call."""
 
     call_id: str
     process_id: int
@@ -56,13 +56,13 @@ class Process:
         self.last_used = self.started
         self.lock = asyncio.Lock()
         self.transcript = transcript
-        #: Questions about this process; they move the deadlines of its calls.
+        #: Open questions about this process; they move the deadlines of its calls.
         self.pauses = Pauses()
-        #: Offset in the whole output up to which answers have been given.
+        #: Offset in the whole output up to which answers were given.
         self.reported = 0
         self.exit: ExitInfo | None = None
         self.exited_at = 0.0
-        #: The way to it is lost; nothing more will be known.
+        #: The connection to it is lost; nothing more will be known.
         self.failure = ""
         self.closed = False
         self._clock = clock
@@ -94,7 +94,7 @@ class Process:
         return self._session
 
     def let_go(self) -> None:
-        """Its end was told: keep only what can still be asked, now or when its output ends."""
+        """Its end was reported: keep only what can still be read, now or when its output ends."""
         self._told = True
         if self.exited and self.closed:
             self._session = None
@@ -105,15 +105,15 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """What a shell would show; -1 where nobody knows."""
+        """What a shell would show; -1 where it is not known."""
         if self.exit is None:
             return None
         return -1 if self.exit.code is None else self.exit.code
 
     async def collect(self, collection: Collection) -> HeadTail:
-        """What comes until ``collection`` says enough.
+        """Collect output until ``collection`` says enough.
 
-        If the caller goes away meanwhile, the next call gets it.
+        If the call is cancelled meanwhile, the next one gets it.
         """
         result = HeadTail(self._buffer_bytes)
         collection.begin(self._clock())
@@ -131,7 +131,7 @@ class Process:
                     self._changed.clear()
                     await _wait_for(self._changed, seconds)
                 else:
-                    # A flood must not keep everybody else from their turn.
+                    # A flood of output must not starve other tasks.
                     await asyncio.sleep(0)
         except BaseException:
             self._put_in_front(result)
@@ -140,7 +140,7 @@ class Process:
         return result
 
     def give_back(self, taken: HeadTail) -> None:
-        """Undo a ``collect`` whose result reached nobody."""
+        """Undo a ``collect`` after a call that gave no answer."""
         self.reported -= taken.total
         self._put_in_front(taken)
 
@@ -152,16 +152,16 @@ class Process:
         self.last_used = self._clock()
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Wake the waiting call."""
         self._changed.set()
 
     def interaction(self, stdin: str) -> None:
-        """Tell that somebody wrote, or looked in vain."""
+        """Report that a call wrote, or waited in vain."""
         if not self._ended:
             self._listener(Interaction(self.origin.call_id, self.origin.process_id, stdin))
 
     def fail(self, why: str) -> None:
-        """The way to it is lost: take it as ended."""
+        """The connection to it is lost: take it as ended."""
         self.failure = self.failure or why
         if self.exit is None:
             self.exited_at = self._clock()

@@ -1,4 +1,4 @@
-"""The processes of one agent over their whole life: kept, listed, ended, buried, forgotten."""
+"""The life of an agent's processes: kept, listed, ended, readable for a while, forgotten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handrail.unified_exec.process import Process
 from handrail.unified_exec.process_table import OpenProcesses
 from handrail.unified_exec.settings import Settings
 
-#: How long ending a process may hold up the call that made it necessary.
+#: How long ending a process may delay the call that needs its slot.
 _END_SECONDS = 5.0
 
 
@@ -26,7 +26,7 @@ class Background:
 
 
 class Processes:
-    """A table, and what has to be done when an entry comes or goes."""
+    """The process table, and the work when an entry is added or removed."""
 
     def __init__(self, settings: Settings, rng: random.Random) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class Processes:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def keep(self, process: Process) -> list[str]:
-        """Put a live process into the table, at once; what the model has to be told of it."""
+        """Put a running process into the table at once; returns the notes for the model."""
         notes: list[str] = []
         pruned = self.table.store(process)
         if pruned is not None:
@@ -63,13 +63,13 @@ class Processes:
         return f"{what} was ended to make room for this one: it was the least recently used"
 
     def bury(self, process: Process, *, pruned: bool = False) -> None:
-        """Its end was told: it can be read for a while, and is no session any more."""
+        """Move a process with a reported end to the readable ones; it is no session any more."""
         process.let_go()
         for forgotten in self.table.bury(process, pruned=pruned):
             self.retire(forgotten)
 
     def retire(self, process: Process) -> None:
-        """Stop listening to a process nobody can ask about any more."""
+        """Stop listening to a process that can no longer be read."""
 
         async def retire() -> None:
             await process.close()
@@ -80,7 +80,7 @@ class Processes:
         task.add_done_callback(self._closing.discard)
 
     def background(self) -> list[Background]:
-        """The processes that live, by id."""
+        """The running processes, by id."""
         return [
             Background(one.origin.call_id, one.origin.process_id, one.origin.cmd, one.origin.cwd)
             for one in self.table.open()
@@ -88,7 +88,7 @@ class Processes:
         ]
 
     async def terminate(self, process_id: int) -> bool:
-        """End one; False if there is none of that id.  Raises TerminateFailed."""
+        """End one process; False if there is none of that id.  Raises TerminateFailed."""
         process = self.table.get(process_id)
         if process is None or process.exited:
             return False
@@ -98,7 +98,7 @@ class Processes:
         return True
 
     async def clean(self) -> int:
-        """End them all; how many there were."""
+        """End all processes; returns how many there were."""
         found = [one.process_id for one in self.background()]
         return sum(await asyncio.gather(*(self.terminate(number) for number in found)))
 

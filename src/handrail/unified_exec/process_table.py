@@ -1,4 +1,4 @@
-"""The open processes of one agent: their ids, who makes room, and what is known of the ended."""
+"""The open processes of one agent: their ids, which is pruned, and the ended ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LAST_ID = 99_999
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """An ended session: how it ended and, for a while, what it printed.
+    """An ended session: its exit and, for a while, its output.
 
-    ``pruned``: it was ended to make room and may not even have exited yet.
+    ``pruned``: it was ended to free its slot and may not even have exited yet.
     """
 
     process: Process
@@ -26,7 +26,7 @@ class Tombstone:
 
 
 class OpenProcesses:
-    """Ids are reserved before anybody is asked and given back when the end was told."""
+    """Open processes by id; ids are reserved before the gate is called, and freed after the end."""
 
     def __init__(self, settings: Settings, rng: random.Random) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class OpenProcesses:
             chosen = max([FIRST_ID - 1, *self._reserved]) + 1
         else:
             chosen = self._rng.randint(FIRST_ID, LAST_ID)
-            # An ended session can still be read by its id, so that is not given to another soon.
+            # An ended session can still be read by its id, so that is not used again soon.
             while chosen in self._reserved or chosen in self._ended:
                 chosen = self._rng.randint(FIRST_ID, LAST_ID)
         self._reserved.add(chosen)
@@ -51,7 +51,7 @@ class OpenProcesses:
         self._reserved.discard(process_id)
 
     def store(self, process: Process) -> Process | None:
-        """Keep a live process; returns the one that has to go for it."""
+        """Store a running process; returns the one to end for it."""
         pruned = None
         if len(self._open) >= self._settings.max_processes:
             chosen = pick(
@@ -69,7 +69,7 @@ class OpenProcesses:
         return self._open.get(process_id)
 
     def remove(self, process: Process) -> bool:
-        """Take an open process out; False if somebody else was faster."""
+        """Remove an open process; False if another call was faster."""
         number = process.origin.process_id
         if self._open.get(number) is not process:
             return False
@@ -77,7 +77,7 @@ class OpenProcesses:
         return True
 
     def bury(self, process: Process, *, pruned: bool = False) -> list[Process]:
-        """Note an end; returns the processes that are now forgotten for good."""
+        """Note an end; returns the processes that are now forgotten."""
         number = process.origin.process_id
         before = self._ended.get(number)
         if before is not None and before.process is process:
@@ -97,7 +97,7 @@ class OpenProcesses:
         return self._ended.get(process_id)
 
     def open(self) -> list[Process]:
-        """The open ones, by id."""
+        """The open processes, by id."""
         return [self._open[number] for number in sorted(self._open)]
 
     def all(self) -> list[Process]:

@@ -1,4 +1,4 @@
-"""Whom to end when there are too many.  Pure."""
+"""Which process to end when there are too many.  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROTECTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A process as pruning sees it; ``busy``: a call is on it right now."""
+    """A process as pruning sees it; ``busy``: a call is using it."""
 
     process_id: int
     last_used: float
@@ -21,10 +21,10 @@ class Entry:
 
 
 def pick(entries: Sequence[Entry], protected: int = PROTECTED) -> int | None:
-    """The process to let go: the least recently used that exited, else the least recently used.
+    """The process to end: the least recently used that exited, else the least recently used.
 
-    The most recently used are safe, and so is one that a call is on.  While such a call is about
-    to report an end, and so to make room, no live process is taken for it.
+    The most recently used are safe, and so is one that a call is using.  While such a call is about
+    to report an end, and so to free a slot, no running process is taken instead.
     """
     newest_first = sorted(entries, key=lambda entry: entry.last_used, reverse=True)
     safe = {entry.process_id for entry in newest_first[:protected]}

@@ -1,4 +1,4 @@
-"""The tools as a model is told of them: JSON schemas for function calling.  Pure data."""
+"""JSON schemas of the tools, for function calling.  Pure data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from handrail.unified_exec.wait import DEFAULT_EXEC_MS, DEFAULT_TOKENS, DEFAULT_
 
 
 def tools() -> list[dict[str, object]]:
-    """The tools as a model is told of them, for function calling."""
+    """The schemas of the tools, for function calling."""
     return [
         _tool("exec_command", _EXEC_COMMAND, _EXEC_FIELDS, ["cmd"]),
         _tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),

@@ -42,7 +42,7 @@ async def send(process: Process, args: WriteStdinArgs) -> bool:
             await process.session.signal("interrupt")
     except WriteFailed as error:
         if await process.exit_within(_EXIT_IS_NEAR):
-            return True  # the answer tells how it ended
+            return True  # the answer has its exit
         raise ToolFailed(f"write_stdin failed: {error}") from error
     except ExecutorTransportFailed as error:
         process.fail(str(error))
@@ -56,4 +56,4 @@ async def _end(process: Process) -> None:
     try:
         await process.session.terminate()
     except (ExecutorError, TerminateFailed):
-        pass  # the way to it is gone
+        pass  # the connection to it is lost

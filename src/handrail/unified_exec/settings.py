@@ -1,4 +1,4 @@
-"""How unified exec behaves, in one frozen piece."""
+"""Settings of unified exec, frozen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handrail.unified_exec.truncate import Budget, tokens
 from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS, DEFAULT_TOKENS
 
 DEFAULT_MODEL_BUDGET = tokens(DEFAULT_TOKENS)
-#: Everything but what looks like a secret.
+#: Everything but names that look like a secret.
 DEFAULT_ENV_POLICY = EnvPolicy(
     Inherit.ALL, ignore_default_excludes=False, exclude=(), set={}, include_only=()
 )
@@ -23,10 +23,10 @@ DEFAULT_ENV_POLICY = EnvPolicy(
 class Settings:
     """``cwd`` is absolute, on the executor's machine.
 
-    ``shell`` is the path of the shell to use (None: the one that machine names).  ``base_env`` is
+    ``shell`` is the path of the shell to use (None: that machine's default).  ``base_env`` is
     what the environment policy starts from (None: that machine's own).  ``env`` is set for every
     child after the policy.  ``remote`` says that the machine is not this one, so that shells are
-    not looked for here.
+    not looked up here.
     """
 
     cwd: str
@@ -46,11 +46,11 @@ class Settings:
     max_processes: int = MAX_PROCESSES
     warn_at: int = WARN_AT
     protected: int = PROTECTED
-    #: So many ended sessions stay readable, and so many bytes of theirs.
+    #: How many ended sessions stay readable, and how many bytes of them.
     ended_kept: int = 64
     ended_bytes: int = 128 * 1024 * 1024
     size: tuple[int, int] = (DEFAULT_ROWS, DEFAULT_COLS)
-    #: Ids count up from 1000 instead of being drawn; for tests.
+    #: Ids count up from 1000 instead of being random; for tests.
     deterministic_ids: bool = False
     #: False leaves the «Note:» lines out of the text; they stay in the structured answer.
     notes_in_text: bool = True

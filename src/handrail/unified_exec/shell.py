@@ -1,7 +1,7 @@
-"""Which shell runs a script, and how it is called.
+"""The shell of a script, and its argv.
 
-A shell is known by its file name without extension.  Asking for one by path asks for its kind:
-the program is the one of that kind on the PATH.  What is no shell we know becomes ``/bin/sh``.
+A shell is known by its file name without extension.  A path selects its kind: the program
+is the one of that kind on the PATH.  An unknown shell becomes ``/bin/sh``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FALLBACK = "/bin/sh"
 
 
 def kind(path: str) -> str | None:
-    """Which shell a path names."""
+    """The kind of shell that a path names."""
     name = posixpath.splitext(posixpath.basename(path))[0]
     return name if name in KINDS else None
 
@@ -32,8 +32,8 @@ def shell_argv(
 ) -> tuple[str, str, str]:
     """The argv that runs ``cmd``; ``default`` is the shell of the machine.
 
-    Raises UsageError for a login shell where none is allowed, and for another shell than its own
-    on a machine whose files cannot be seen from here.
+    Raises UsageError for a login shell where none is allowed, and for another shell than the
+    default on a remote machine, where files cannot be looked up.
     """
     if login and not allow_login:
         raise UsageError(

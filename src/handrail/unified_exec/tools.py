@@ -27,7 +27,7 @@ class ToolFailed(HandrailError):
 
 
 class UnknownProcess(ToolFailed):
-    """No process of that id: never started, made room for others, or reported as ended before."""
+    """No process of that id: never started, pruned, or reported as ended before."""
 
     def __init__(self, tool: str, process_id: int, more: str = "") -> None:
         super().__init__(f"{tool} failed: Unknown process id {process_id}{more}")
@@ -59,7 +59,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteStdinArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """Talk to a command that runs, or ask what it has said."""
+    """Write to a running command, or ask for its output."""
 
     session_id: int
     chars: str = ""
@@ -79,12 +79,12 @@ class ReadOutputArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecAnswer:
-    """What a call comes to.
+    """The answer of a call.
 
     ``text`` is for a model; ``raw`` are the bytes of this answer before any fitting to a budget,
-    ``omitted_bytes`` what not even they hold.  ``process_id`` is there only while the process
-    lives, ``exit_code`` only once it ended.  ``output_start`` and ``output_end`` say where in the
-    session's whole output this answer lies.
+    ``omitted_bytes`` what was dropped before that.  ``process_id`` is set only while the process
+    runs, ``exit_code`` only once it ended.  ``output_start`` and ``output_end`` are the offsets of
+    this answer in the session's whole output.
     """
 
     call_id: str
@@ -122,9 +122,9 @@ class ExecAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OutputRange:
-    """A range of a transcript: ``data`` starts at ``offset``, which may lie behind the one asked.
+    """A range of a transcript: ``data`` starts at ``offset``, which may be later than requested.
 
-    ``total`` is how much there was so far; ``missing`` bytes before ``data`` are not kept any more.
+    ``total`` is the size so far; ``missing`` bytes before ``data`` are no longer kept.
     """
 
     offset: int
@@ -152,7 +152,7 @@ def exec_command_args(arguments: Mapping[str, object]) -> ExecCommandArgs:
 
 
 def write_stdin_args(arguments: Mapping[str, object]) -> WriteStdinArgs:
-    """As ``exec_command_args``."""
+    """Like ``exec_command_args``, for write_stdin."""
     args = _read(_with_number(arguments), WriteStdinArgs)
     _not_negative(args.yield_time_ms, "yield_time_ms")
     _not_negative(args.max_output_tokens, "max_output_tokens")
@@ -160,7 +160,7 @@ def write_stdin_args(arguments: Mapping[str, object]) -> WriteStdinArgs:
 
 
 def read_output_args(arguments: Mapping[str, object]) -> ReadOutputArgs:
-    """As ``exec_command_args``."""
+    """Like ``exec_command_args``, for read_output."""
     args = _read(_with_number(arguments), ReadOutputArgs)
     _not_negative(args.offset, "offset")
     _not_negative(args.max_bytes, "max_bytes")
@@ -168,7 +168,7 @@ def read_output_args(arguments: Mapping[str, object]) -> ReadOutputArgs:
 
 
 def _with_number(arguments: Mapping[str, object]) -> Mapping[str, object]:
-    """Ids were strings once; both are taken."""
+    """Accept an id as a number or, as in earlier versions, a string."""
     given = arguments.get("session_id")
     if isinstance(given, str) and given.isascii() and given.isdigit():
         return {**arguments, "session_id": int(given)}
@@ -179,7 +179,7 @@ _Args = TypeVar("_Args", ExecCommandArgs, WriteStdinArgs, ReadOutputArgs)
 
 
 def _read(arguments: Mapping[str, object], shape: type[_Args]) -> _Args:
-    # A model says null where it means nothing.
+    # A model writes null where it means that a field is absent.
     given = {name: value for name, value in arguments.items() if value is not None}
     try:
         return msgspec.convert(given, shape)

@@ -1,9 +1,8 @@
 """Everything a process printed, by offset: in memory while it is little, then on disk, bounded.
 
 The first half of the bound holds the start, the second is a ring with the newest; what was between
-is gone and said to be.  The file has no name: nobody else can change it, and nothing is left
-behind, however this process ends.  A disk that does not take it costs the transcript, not the
-command.
+is dropped and counted.  The file has no name: no other program can change it, and nothing is left
+behind, however this process ends.  A full disk costs the transcript, not the command.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import tempfile
 
 from handrail.unified_exec.tools import OutputRange
 
-#: So much is kept in memory before a file is made.
+#: Bytes kept in memory before a file is made.
 MEMORY = 64 * 1024
 #: Gaps are noted one by one up to here; then neighbours become one.
 _MOST_GAPS = 256
@@ -22,7 +21,7 @@ _PREFERRED = "/var/tmp"  # noqa: S108 (a file without a name)
 
 
 class Transcript:
-    """One process's output.  Offsets count every byte it wrote, also those that were lost."""
+    """One process's output.  Offsets count every byte it wrote, lost ones included."""
 
     def __init__(self, limit: int, directory: str | None = None) -> None:
         self._head = max(limit // 2, 1)
@@ -56,7 +55,7 @@ class Transcript:
             self._break()
 
     def skip(self, count: int) -> None:
-        """Bytes that were lost on their way here."""
+        """Note bytes that were lost on their way here."""
         if count:
             self._note_gap(self.total, self.total + count)
             self.total += count
@@ -74,7 +73,7 @@ class Transcript:
         return OutputRange(start, data, self.total, missing=max(start - offset, 0))
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release the memory and the file."""
         self._break()
 
     def _first_kept(self, offset: int) -> int:
@@ -114,7 +113,7 @@ class Transcript:
             start, view = start + done, view[done:]
 
     def _place(self, offset: int) -> tuple[int, int]:
-        """Where a byte lies in the file, and how many may follow it there."""
+        """The position of a byte in the file, and how many may follow it there."""
         if offset < self._head:
             return offset, self._head - offset
         within = (offset - self._head) % self._ring

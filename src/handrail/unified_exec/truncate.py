@@ -1,4 +1,4 @@
-"""Fit a text into a budget: keep both ends, say in the middle how much is missing.  Pure.
+"""Fits a text into a budget: keeps both ends, says in the middle how much is missing.  Pure.
 
 Tokens are estimated at four bytes each.  The texts are those of the tool that models were trained
 with, byte for byte.
@@ -22,7 +22,7 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit in its own unit, which also words the marker."""
+    """A limit with its unit, which is also in the marker's text."""
 
     unit: Unit
     limit: int
@@ -32,7 +32,7 @@ class Budget:
         return self.limit * BYTES_PER_TOKEN if self.unit is Unit.TOKENS else self.limit
 
     def cost(self, size: int) -> int:
-        """What ``size`` bytes cost in this unit."""
+        """The cost of ``size`` bytes in this unit."""
         return approx_tokens(size) if self.unit is Unit.TOKENS else size
 
 
@@ -46,7 +46,7 @@ def approx_tokens(size: int) -> int:
 
 
 def effective_budget(requested_tokens: int, model: Budget) -> Budget:
-    """The caller's wish if it is the smaller one, else the model's own limit."""
+    """The caller's limit if it is the smaller one, else the model's own."""
     wish = tokens(requested_tokens)
     return wish if wish.in_bytes < model.in_bytes else model
 
@@ -71,7 +71,7 @@ def truncate(text: str, budget: Budget) -> str:
 
 
 def kept_prefix(text: str, budget: Budget) -> bytes:
-    """What ``truncate`` leaves standing in front of its marker; all of it if there is none."""
+    """The text that ``truncate`` keeps before its marker; all of it if there is none."""
     data = text.encode("utf-8", "surrogatepass")
     limit = budget.in_bytes
     return data if len(data) <= limit else data[: _boundary_before(data, limit // 2)]
@@ -80,7 +80,7 @@ def kept_prefix(text: str, budget: Budget) -> bytes:
 def formatted(
     text: str, budget: Budget, *, omitted: int = 0, total_bytes: int | None = None
 ) -> str:
-    """``truncate``, with a warning in front where something is missing.
+    """``truncate``, with a warning before the text where something is missing.
 
     ``omitted`` bytes were dropped before ``text`` was made and are marked in it by a line;
     ``total_bytes`` is the size before that.
@@ -109,7 +109,7 @@ def fit(
 ) -> tuple[str, Budget]:
     """``formatted`` so that the whole ``answer`` around it stays near the model's limit, too.
 
-    Also gives the budget that this took.
+    Also returns the budget that this took.
     """
     most = -(-model.limit * 6 // 5)
     while True:

@@ -1,7 +1,7 @@
-"""When does a call return?  Pure: the clock comes in as an argument, in seconds.
+"""When a call returns.  Pure: the clock is an argument, in seconds.
 
 A call collects until its deadline, or until the process has exited *and* its output is closed.
-Something the process left behind may hold the output open; for that a call waits a moment only.
+A descendant may hold the output open; for that a call waits a moment only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Pauses:
 
 @dataclass(slots=True)
 class Collection:
-    """One call's waiting: ask ``next_wait`` after everything at hand was taken."""
+    """One call's wait: call ``next_wait`` after all available output was taken."""
 
     deadline: float
     pauses: Pauses = field(default_factory=Pauses)
@@ -74,11 +74,11 @@ class Collection:
     left_open: bool = field(init=False, default=False)
 
     def begin(self, now: float) -> None:
-        """Pauses before this moment do not count."""
+        """Start: pauses before this moment do not count."""
         self._paused_before = self.pauses.total(now)
 
     def next_wait(self, now: float, *, took: bool, exited: bool, closed: bool) -> float | None:
-        """How many seconds to wait for news (0: look again at once); None: return.
+        """Seconds to wait for new output (0: look again at once); None: return.
 
         ``took`` says that there was output since the last look.
         """

@@ -1,5 +1,5 @@
-"""The front door: a directory, near or far, in which commands are run.
+"""Workspaces: a directory, on this machine or another, in which commands are run.
 
 Everything is written once, as coroutines (``asynchronous``, ``process``, ``files``); the names
-without ``Async`` hand over to them through ``bridge``.
+without ``Async`` call them through ``loop_thread``.
 """

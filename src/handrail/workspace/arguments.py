@@ -1,4 +1,4 @@
-"""What a caller may write for a command, its environment and its input.  Pure."""
+"""Checks and converts a caller's command, environment and input.  Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from handrail.errors import UsageError
 from handrail.executor.validate import check_size
 from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
 
-#: A string for ``/bin/sh -c``, or a list of words that no shell sees.
+#: A string for ``/bin/sh -c``, or an argument list that no shell sees.
 Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]"
 #: A path; one that is not UTF-8 is given as bytes, or as ``os.fsdecode`` makes it.
 AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
@@ -21,7 +21,7 @@ SHELL = "/bin/sh"
 
 
 def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
-    """The words to start; raises UsageError for what no program can be given."""
+    """The argv to start; raises UsageError for what no program can be given."""
     argv: tuple[str | bytes, ...]
     if isinstance(command, str):
         if not command.strip():
@@ -46,7 +46,7 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
 
 
 def _check_text(word: str | bytes) -> None:
-    """Lone surrogates stand for bytes, but not all of them do."""
+    """Refuse lone surrogates that do not stand for a byte."""
     try:
         os.fsencode(word)
     except UnicodeEncodeError:
@@ -54,7 +54,7 @@ def _check_text(word: str | bytes) -> None:
 
 
 class Environment:
-    """The variables of one child: those of the machine it runs on, and what the caller changed.
+    """The variables of one child: those of the machine it runs on, and the caller's changes.
 
     A value of None removes a variable.
     """
@@ -104,7 +104,7 @@ def to_bytes(data: str | bytes) -> bytes:
 
 
 def to_path(path: AnyPath) -> str:
-    """A path as text, which may hold surrogates; raises UsageError for what is none."""
+    """A path as text, which may have surrogates; raises UsageError for what is no path."""
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -114,7 +114,7 @@ def to_path(path: AnyPath) -> str:
 
 
 def to_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of a terminal; raises UsageError for what is none."""
+    """Rows and columns of a terminal; raises UsageError for what is no size."""
     try:
         rows, cols = size
     except (TypeError, ValueError):
@@ -124,7 +124,7 @@ def to_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def seconds(value: float | None, name: str) -> float | None:
-    """A time that was given by ``name``; raises UsageError unless it is a number from 0 on."""
+    """The value of the argument ``name``; raises UsageError unless it is a number from 0 on."""
     if value is None:
         return None
     if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):

@@ -34,21 +34,20 @@ from handrail.workspace.uncancellable import to_the_end
 
 
 class AsyncWorkspace:
-    """A directory, here or on another machine, in which commands are run.
+    """A directory, on this machine or another, in which commands are run.
 
-    ``root`` is the directory; a relative one starts where the program works, on another machine
-    where its server works, and with ssh at the home directory.  ``at`` says on which machine:
+    ``root`` is the directory; a relative one starts at the program's working directory, on another
+    machine at its server's, and with ssh at the home directory.  ``at`` names the machine:
     None is this one, else ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or
-    ``ssh://host``; ``token`` is what a server asks for.  ``sandbox`` holds for every command
+    ``ssh://host``; ``token`` authenticates with its server.  ``sandbox`` applies to every command
     unless it names another: ``workspace-write`` (writes only below the root, no network),
     ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
     None removes one.
-    ``request_timeout`` is how long the other side may take until it is connected to, and to answer,
-    in seconds; ``detach_ttl`` how long it keeps the processes without a connection (None: as long
-    as it likes).
+    ``request_timeout`` is how long the server may take to accept the connection, and to answer,
+    in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
-    Raises UsageError for arguments that make no sense, FilesError when the root is missing,
+    Raises UsageError for invalid arguments, FilesError when the root is missing,
     ExecutorTransportFailed when the machine cannot be reached.
     """
 
@@ -101,11 +100,11 @@ class AsyncWorkspace:
         await self.close()
 
     async def close(self) -> None:
-        """End every process of this workspace, and let go of its machine.
+        """End every process of this workspace, and release its machine.
 
         Can be repeated; raises nothing but a cancellation, when all is done.  In another event
-        loop than the one it was used in it only stops being usable: what it had ends with that
-        loop, or on another machine when its server misses us.
+        loop than the one it was used in it only stops being usable: its processes end with that
+        loop, or on another machine when the server's time to live is over.
         """
         if not self._ground.closed:
             self._ground.closed = True
@@ -121,12 +120,12 @@ class AsyncWorkspace:
             self._claim.release()
 
     async def detach(self) -> str:
-        """Leave with everything still running; the id with which ``attach`` finds it again.
+        """Leave with everything still running; returns the id with which ``attach`` finds it again.
 
         Its server keeps it for ``detach_ttl`` seconds, and the timeouts of its processes.  Raises
-        UsageError for a workspace on this machine without a server, or at one that we have
+        UsageError for a workspace on this machine without a server, or with a server that we have
         started (``stdio:``), because its processes end with the program; and for a process with
-        a ``timeout`` at a server that would not keep it.
+        a ``timeout`` when the server would not keep it.
         """
         for process in self._processes:
             if process._timed_here and process.running:
@@ -175,7 +174,7 @@ class AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
         ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError
-        when there is none of that id, WorkspaceBusy while somebody else is attached,
+        when there is none of that id, WorkspaceBusy while another program is attached,
         ExecutorTransportFailed when its server does not answer or has ended it.
         """
         claim = detached_store.claim(id)
@@ -218,12 +217,12 @@ class AsyncWorkspace:
 
     @property
     def id(self) -> str:
-        """Its name, for ``attach`` after a ``detach``."""
+        """Its id, for ``attach`` after a ``detach``."""
         return self._tag
 
     @property
     def processes(self) -> list[AsyncProcess]:
-        """The processes that were started here and run, as far as is known, oldest first.
+        """The running processes that were started here, as far as is known, oldest first.
 
         One that has exited is not among them, even if it has left descendants.  After ``attach``
         everything that was left is, also what has ended since; ``exit`` tells.
@@ -232,7 +231,7 @@ class AsyncWorkspace:
         return sorted(shown, key=lambda process: int(process.id.rpartition("-")[2]))
 
     async def executor(self) -> Executor:
-        """What runs the commands here; it ends with the workspace.
+        """The executor of this workspace; it ends with the workspace.
 
         Raises UsageError when that is closed, ExecutorTransportFailed when it cannot be reached.
         """
@@ -241,13 +240,13 @@ class AsyncWorkspace:
     async def private_tmp(self) -> str | None:
         """The directory of the machine that sandboxed commands have as their /tmp.
 
-        It is made when first needed and goes with the workspace.  None: its server is too old.
+        It is made on first use and removed with the workspace.  None: its server is too old.
         """
         return await self._ground.private_tmp()
 
     @property
     def profile(self) -> Profile | None:
-        """What commands may touch unless they name another sandbox; None: everything."""
+        """The profile of commands that name no other sandbox; None: not sandboxed."""
         return self._profile
 
     @property
@@ -348,19 +347,19 @@ class AsyncWorkspace:
         on_output: Listener | None = None,
         name: str | None = None,
     ) -> Result[Any]:
-        """Run a command to its end: a string by ``/bin/sh -c``, a list of words as it is.
+        """Run a command to its end: a string by ``/bin/sh -c``, an argument list as it is.
 
         ``timeout``: after so many seconds the command is ended with its descendants, and the
         result says so.  ``wait``: after so many seconds the result so far is returned and the
         command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
-        otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) behind it, which
+        otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) after it, which
         means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
         ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
 
-        Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the way
-        to its machine is lost for good, UsageError (also for ``input`` without a terminal at a
-        server that cannot end it), and what ``on_output`` raised.
+        Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the
+        connection to its machine is lost for good, UsageError (also for ``input`` without a
+        terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
         return await self._run(
             command,
@@ -412,17 +411,17 @@ class AsyncWorkspace:
             raise
         if result.exit is not None:
             if result.held_open:
-                process._let_go()  # nobody asks for what may still come
+                process._let_go()  # no reader is left for what may still come
             else:
                 self._processes.discard(process)
         return result.check() if check else result
 
     async def _ending_input(self, stdin: bytes) -> bytes | None:
-        """Input that has an end; raises UsageError where it could not be given one."""
+        """Input that has an end; raises UsageError where it cannot be given one."""
         if getattr(await self._ground.open(), "ends_input", True):
             return stdin
         if not stdin:
-            return None  # which is as empty
+            return None  # no stdin is as empty
         raise UsageError(
             "this server cannot end the input of a command, which would wait for more for ever;"
             " give it a terminal (tty=True) or a file to read, or use a handrail server"
@@ -469,10 +468,10 @@ class AsyncWorkspace:
         process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
         kept = getattr(executor, "keeps_timeouts", False)
         process._timed_here = timeout is not None and not kept
-        # What has ended is its holder's alone, and its output with it.
+        # A process that has ended belongs to its holder alone, and its output with it.
         self._processes = {one for one in self._processes if one._shown or one._held_open}
         self._processes.add(process)
-        if ground.closed:  # by somebody else, meanwhile
+        if ground.closed:  # by another task, meanwhile
             await to_the_end(process._end(0.0))
             raise UsageError("the workspace was closed while the command was being started")
         return process

@@ -1,7 +1,7 @@
-"""Calling a listener of synchronous code: in a thread of its own, in the order of the output.
+"""Calls a listener of synchronous code in a thread of its own, in the order of the output.
 
-Not in the loop's thread, where it would hold up everything and could not call back; and not in
-the caller's, which may be busy with something else.
+Not in the loop's thread, which it would block and could not call back into; and not in the
+caller's, which may be busy.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from handrail.workspace.result import Output
 
 
 class CallbackThread:
-    """A queue that never blocks who fills it, and the thread that empties it.
+    """An unbounded queue of output, and the thread that calls the listener.
 
-    To be given as ``on_output`` to the asynchronous side, which says when nothing more comes.
-    Raises UsageError for a coroutine function: there is no loop of the caller's to await it on.
+    Given as ``on_output`` to the asynchronous side, which says when nothing more comes.
+    Raises UsageError for a coroutine function: the caller has no loop to await it on.
     """
 
     def __init__(self, listener: Callable[[Output], object]) -> None:
@@ -34,17 +34,17 @@ class CallbackThread:
         self._thread.start()
 
     def __call__(self, output: Output) -> None:
-        """The next piece; what the listener raised is raised here."""
+        """Queue the next piece; what the listener raised is raised here."""
         if self._error is not None:
             raise self._error
         self._queue.put(output)
 
     def end(self) -> None:
-        """No more comes; can be said again."""
+        """Say that no more comes; can be repeated."""
         self._queue.put(None)
 
     def finish(self) -> None:
-        """Everything was told; raises what the listener raised."""
+        """Wait until the listener has had everything; raises what it raised."""
         self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -66,6 +66,6 @@ class CallbackThread:
 
 def _not_awaited() -> UsageError:
     return UsageError(
-        "on_output is a coroutine function, which nobody would await here; give a plain function,"
+        "on_output is a coroutine function, which is not awaited here; give a plain function,"
         " or use AsyncWorkspace"
     )

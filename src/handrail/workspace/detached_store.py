@@ -1,8 +1,8 @@
-"""Workspaces that were left running: what is needed to find them again.
+"""Records of detached workspaces: what is needed to attach again.
 
-One file a workspace in the user's state directory, readable by the user alone, because it holds
-the secret of its session and the variables of its commands.  It is locked while somebody is
-attached; tokens are never kept.
+One file per workspace in the user's state directory, readable by the user alone, because it has
+the secret of its session and the variables of its commands.  It is locked while a program is
+attached; tokens are never stored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ID = re.compile(r"[0-9a-f]{8}")
 
 
 class WorkspaceBusy(HandrailError):
-    """Somebody else is attached to that workspace; try again when they have left."""
+    """Another program is attached to that workspace; try again when it has left."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedRecord:
-    """A workspace somebody has detached from."""
+    """The stored record of a detached workspace."""
 
     id: str
     at: str
@@ -37,16 +37,16 @@ class DetachedRecord:
     secret: str | None = field(repr=False)
     profile: Profile | None
     temporary: str | None = None
-    #: What was laid over the variables of its machine; None removes one.
+    #: The caller's changes to the variables of its machine; None removes one.
     env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
-    #: Ids of its processes and their commands, as they were when it was detached from.
+    #: Ids of its processes and their commands, as of the detach.
     processes: dict[str, list[str]] = field(default_factory=dict)
     #: How many processes it has started in all.
     count: int = 0
 
 
 class Claim:
-    """A record that is ours until we let go of it."""
+    """A record that this program has locked."""
 
     def __init__(self, fd: int, path: str, record: DetachedRecord) -> None:
         self._fd = fd
@@ -54,29 +54,29 @@ class Claim:
         self.record = record
 
     def save(self, record: DetachedRecord) -> None:
-        """Write it anew: its secret changes with every connection."""
+        """Write it again: its secret changes with every connection."""
         _write(self._path, record)
 
     def remove(self) -> None:
-        """There is nothing to find any more."""
+        """Delete the record."""
         for path in (self._path, f"{self._path}.lock"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Unlock it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def create(record: DetachedRecord) -> None:
-    """Write down a workspace that is being left."""
+    """Write the record of a workspace that is being detached from."""
     _write(os.path.join(_directory(), record.id), record)
 
 
 def claim(workspace_id: str) -> Claim:
-    """Take one; raises UsageError when there is none, WorkspaceBusy when somebody has it."""
+    """Lock a record; raises UsageError when there is none, WorkspaceBusy when it is locked."""
     if not _ID.fullmatch(workspace_id):
         raise UsageError(f"{workspace_id!r} is no id of a workspace; `handrail ps` lists them")
     path = os.path.join(_directory(), workspace_id)
@@ -87,7 +87,7 @@ def claim(workspace_id: str) -> Claim:
     except BlockingIOError:
         os.close(lock)
         raise WorkspaceBusy(
-            f"somebody is attached to workspace {workspace_id}; try again when they have left"
+            f"another program is attached to workspace {workspace_id}; try again when it has left"
         ) from None
     except FileNotFoundError:
         os.unlink(f"{path}.lock")
@@ -151,7 +151,7 @@ def _read(path: str) -> DetachedRecord:
 
 
 def _write(path: str, record: DetachedRecord) -> None:
-    """Whole or not at all: the secret before is worth nothing any more."""
+    """Write it whole or not at all: the previous secret is no longer valid."""
     fresh = f"{path}.new"
     fd = _open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(fd, "w", encoding="utf-8") as file:

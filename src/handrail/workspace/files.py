@@ -1,7 +1,7 @@
-"""The files of a workspace: paths below its root, text or bytes, the sandbox's rules kept.
+"""The files of a workspace: paths below its root, text or bytes, under the sandbox's rules.
 
-A path is relative to the root or absolute.  In a sandboxed workspace what is written must lie
-where its commands may write too, links resolved; reading follows the profile's ``deny``.  ``/tmp``
+A path is relative to the root or absolute.  In a sandboxed workspace a written path must be one
+that its commands may write too, links resolved; reading follows the profile's ``deny``.  ``/tmp``
 is the one that its commands have.
 """
 
@@ -17,10 +17,10 @@ from handrail.workspace.profile import Access, Rules
 
 
 class AsyncFiles:
-    """Read and write below the root of a workspace, on the workspace's machine.
+    """Reads and writes below the root of a workspace, on the workspace's machine.
 
-    Everything raises FilesError (its ``kind`` says which) or, when the way to the machine is
-    gone, ExecutorTransportFailed.  Paths may be relative to the root or absolute.
+    Everything raises FilesError (its ``kind`` says which) or, when the connection to the machine
+    is lost, ExecutorTransportFailed.  Paths may be relative to the root or absolute.
     """
 
     def __init__(self, files: Files, root: str, rules: Rules | None) -> None:
@@ -42,7 +42,7 @@ class AsyncFiles:
     async def read(
         self, path: AnyPath, *, text: bool = True, progress: Progress | None = None
     ) -> str | bytes:
-        """The content of a file: UTF-8 text (what is none becomes U+FFFD), or its bytes.
+        """The content of a file: UTF-8 text (invalid bytes become U+FFFD), or its bytes.
 
         ``progress`` is called with the bytes done and the bytes in all.
         """
@@ -67,7 +67,7 @@ class AsyncFiles:
         await self._changes.write(await self._writable(path), to_bytes(data), progress=progress)
 
     async def exists(self, path: AnyPath) -> bool:
-        """Whether the path leads to something."""
+        """Whether the path exists."""
         try:
             await self._files.metadata(await self._readable(path))
         except FilesError as error:
@@ -77,7 +77,7 @@ class AsyncFiles:
         return True
 
     async def stat(self, path: AnyPath) -> FileMetadata:
-        """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
+        """Stat the path's target: kind, size in bytes, times in milliseconds since 1970."""
         return await self._files.metadata(await self._readable(path))
 
     async def list(self, path: AnyPath = ".") -> list[FileEntry]:
@@ -91,7 +91,7 @@ class AsyncFiles:
     async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
         """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine.
 
-        In a sandboxed workspace a link is left to a command, for its name may lead elsewhere.
+        In a sandboxed workspace a link is left to commands, for its name may lead elsewhere.
         """
         full = await self._writable(path, entry=True)
         if full == self._root:
@@ -132,7 +132,7 @@ class AsyncFiles:
     async def _allowed(self, full: str, wanted: Access, *, entry: bool = False) -> str:
         """The path without links, if the rules allow it; FilesError otherwise.
 
-        With ``entry`` the last name is meant itself, whatever it leads to.
+        With ``entry`` the last name itself is meant, and not its target.
         """
         assert self._rules is not None  # noqa: S101 (asked by the callers)
         if entry and full not in ("/", self._root):

@@ -1,9 +1,9 @@
-"""Calling coroutines from code that is not asynchronous.
+"""Calls coroutines from synchronous code.
 
 One background thread with one event loop for the whole process, started at the first call.  Any
-number of threads may call, also from inside a running event loop (a notebook's), because the
+number of threads may call, also from a running event loop (a notebook's), because the
 loop here is always another one.  After a fork the child starts a loop of its own at its first
-call and never touches the old one, whose descriptors it shares with its parent.
+call and never touches the old one: parent and child share its descriptors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from handrail.errors import UsageError
 
 T = TypeVar("T")
 
-#: How long the end of the program waits for what is still being cleaned up.
+#: How long the exit of the program waits for cleaning up.
 _STOP_SECONDS = 10.0
-#: How long a signal may be overlooked at worst.
+#: How long a signal may stay unnoticed at worst.
 _LOOK_SECONDS = 0.25
 
 
 class LoopThread:
-    """A thread with an event loop that does what other threads ask for."""
+    """A thread with an event loop that runs coroutines of other threads."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()
@@ -39,7 +39,7 @@ class LoopThread:
         self.loop.run_forever()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and hand out its result.
+        """Run a coroutine to its end and return its result.
 
         An interrupt (Ctrl-C) in the calling thread cancels the coroutine, waits until it has
         cleaned up and is then raised.  Raises UsageError when called from the loop's own
@@ -62,9 +62,9 @@ class LoopThread:
         return call.result()
 
     def clean_up(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, or, in the loop's own thread, only begin it.
+        """Run a coroutine to its end, or, in the loop's own thread, only start it.
 
-        The garbage collector may throw a reader away in any thread.
+        The garbage collector may finalize a reader in any thread.
         """
         if threading.current_thread() is not self._thread:
             self.call(coroutine)
@@ -81,7 +81,7 @@ class LoopThread:
         try:
             closing.result(_STOP_SECONDS)
         except TimeoutError:
-            pass  # what does not end in this time ends with the keeper, and that with us
+            pass  # what does not end in this time ends with the keeper, which ends with us
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_SECONDS)
         if not self._thread.is_alive():
@@ -89,7 +89,7 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the loop; ``ended`` is released when it is over."""
+    """One coroutine on the loop; ``ended`` is released when it is over."""
 
     __slots__ = ("_coroutine", "_task", "ended")
 
@@ -108,7 +108,7 @@ class _Call(Generic[T]):
 
     def _over(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # somebody is told, or was interrupted and does not care any more
+            task.exception()  # the caller gets it, or was interrupted
         self.ended.release()
 
     def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,13 +125,12 @@ class _Call(Generic[T]):
                 "the call was cut short, because handrail's event loop was stopped"
             ) from None
         finally:
-            self._task = None  # or a traceback would keep what it ran with alive
+            self._task = None  # or a traceback would keep its locals alive
 
 
 def _wait(lock: threading.Lock) -> None:
-    """With a look at the signals now and then: one that comes just before the waiting begins
-    does not interrupt it.
-    """
+    """Wait, and look for signals now and then: one that comes just before the wait begins does not
+    interrupt it."""
     while not lock.acquire(timeout=_LOOK_SECONDS):
         pass
 
@@ -141,7 +140,7 @@ def _wait_through_interrupts(lock: threading.Lock) -> None:
         try:
             _wait(lock)
         except KeyboardInterrupt:
-            continue  # it is being ended: leaving now would leave something behind
+            continue  # it is being cancelled: returning now would leave something behind
         return
 
 
@@ -163,13 +162,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 _lock = threading.Lock()
 _bridge: LoopThread | None = None
-#: Bridges of our parents.  Kept, because the end of a loop would reach into the epoll set that
+#: Loop threads of parent processes.  Kept, because closing a loop would change the epoll set that
 #: the parent still uses.
 _inherited: list[LoopThread] = []
 
 
 def bridge() -> LoopThread:
-    """The one of this process."""
+    """The loop thread of this process."""
     global _bridge
     found = _bridge
     if found is None:

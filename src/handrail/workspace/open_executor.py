@@ -1,4 +1,4 @@
-"""From ``at=`` to an executor: this machine's own, shared, or one at the end of a line."""
+"""From ``at=`` to an executor: the shared one of this machine, or a remote one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from handrail.executor.base import Executor
 if TYPE_CHECKING:
     from handrail.executor.local import LocalExecutor
 
-#: Gives back what ``reach`` handed out.
+#: Releases an executor that was handed out.
 Release = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _Shared:
-    """The local executor of one event loop, and how many use it."""
+    """The local executor of one event loop, and its number of users."""
 
     __slots__ = ("executor", "users")
 
@@ -37,9 +37,9 @@ _local: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionar
 
 
 async def reach_local(prefix: str) -> tuple[Executor, Release]:
-    """The executor of this loop.  It ends, and its keeper with it, when nobody uses it.
+    """The local executor of this loop.  It ends, and its keeper with it, after its last user.
 
-    ``prefix`` is that of the user's process ids: what these processes have left goes with the user.
+    ``prefix`` is that of the user's process ids: its processes end with the user.
     """
     from handrail.executor.local import LocalExecutor
 
@@ -72,8 +72,8 @@ async def reach_remote(
 ) -> tuple[Executor, Release]:
     """A session of the server at ``at``, new or resumed.
 
-    Raises UsageError for an address that makes no sense, ExecutorTransportFailed when nobody
-    answers there or what is asked for is refused.
+    Raises UsageError for an invalid address, ExecutorTransportFailed when no server answers there
+    or it refuses the session.
     """
     from handrail.executor.remote import RemoteExecutor
 

@@ -1,4 +1,4 @@
-"""Keeping all the output of a process, for a result."""
+"""Collects all output of a process, for a result."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from handrail.executor.base import ExecSession, OutputKind
 
 #: How long output may still come after the exit when a descendant holds the streams open.
 DRAIN_SECONDS = 0.25
-#: The same where so much was written that the line may have lagged: the last words of the command
-#: itself, no more than a pipe holds, are numbered behind its exit then.
+#: The same after so much output that the connection may lag: the last output of the command itself,
+#: no more than a pipe holds, then has sequence numbers after its exit.
 _BACKLOG_SECONDS = 2.0
-#: What a server has on its way to one client before it leaves pipes alone.
+#: The bytes a server queues for one client before it stops reading pipes.
 _BACKLOG_BYTES = 512 * 1024
 
 
 class OutputCollector:
-    """Output that is being kept."""
+    """Collects the output of one process."""
 
     __slots__ = ("_task", "omitted", "stderr", "stdout")
 
@@ -44,10 +44,10 @@ class OutputCollector:
         return len(self.stdout) + len(self.stderr)
 
     async def drained(self, more: float = 0.0) -> bool:
-        """Give the streams of an exited process their time to end; whether they have.
+        """Wait a little for the streams of an exited process to end; whether they have.
 
-        A quarter of a second and ``more``, whatever a descendant goes on writing.  They have not,
-        as far as is known, when somebody has stopped this.
+        A quarter of a second and ``more``, even if a descendant goes on writing.  If this is
+        cancelled, the streams count as not ended.
         """
         loop = asyncio.get_running_loop()
         lagged = self._size >= _BACKLOG_BYTES
@@ -56,7 +56,7 @@ class OutputCollector:
             before = self._size
             await asyncio.wait((self._task,), timeout=min(left, DRAIN_SECONDS + more))
             if before == self._size:
-                break  # nothing comes any more
+                break  # no more output arrives
         if not self._task.done() or self._task.cancelled():
             return False
         self._task.result()
@@ -67,6 +67,6 @@ class OutputCollector:
 
 
 def _noticed(task: asyncio.Task[None]) -> None:
-    """Whoever asks for the result is told; nobody may ask."""
+    """Retrieve the exception: the result raises it, and may never be asked for."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""One process of a workspace: talk to it, wait for it, read what it says."""
+"""One process of a workspace: write to it, wait for it, read its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
-#: What a process gets between TERM and KILL when ``timeout`` or the end of the workspace ends it.
+#: Seconds between TERM and KILL when ``timeout`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
 
 #: Called with each piece of output; may be a coroutine function.
@@ -29,8 +29,8 @@ Listener = Callable[[Output], object]
 class AsyncProcess:
     """A running command.  Made by ``AsyncWorkspace.start``.
 
-    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; every
-    iteration is a reader of its own.  As an async context manager it ends the process.
+    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; each
+    iteration has a reader of its own.  As an async context manager it ends the process.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class AsyncProcess:
     ) -> None:
         self._session = session
         self._sandboxed = sandboxed
-        self._started = started  # by time.monotonic, before it was asked for
-        self._ended: float | None = None  # when it was seen to have
+        self._started = started  # time.monotonic, before the start was requested
+        self._ended: float | None = None  # when its end was seen
         self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
-        self._timed_here = False  # nobody but us ends it in time
+        self._timed_here = False  # this program alone enforces its timeout
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._ender: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class AsyncProcess:
 
     @property
     def id(self) -> str:
-        """The name it has on its machine."""
+        """Its id on its machine."""
         return self._session.process_id
 
     @property
@@ -82,14 +82,14 @@ class AsyncProcess:
     def _shown(self) -> bool:
         """Whether it is among the processes of its workspace.
 
-        One that was left and come back to stays there: it may have ended while nobody was there,
-        and its end and its output are what somebody has come back for.
+        After ``attach`` every process is: it may have ended while the workspace was detached, and
+        its exit and output are still to be fetched.
         """
         return self.running or self._returned_to
 
     @property
     def _worth_finding(self) -> bool:
-        """Whether somebody may want to come back to it."""
+        """Whether a later ``attach`` may want it."""
         return self._shown or self._ended is None
 
     def _seen(self, info: ExitInfo) -> ExitInfo:
@@ -104,18 +104,18 @@ class AsyncProcess:
     async def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
         """Write to its stdin or terminal; text is sent as UTF-8, and no newline is added.
 
-        Raises WriteFailed or StdinClosed when it takes no input any more, and WriteFailed when it
-        has not read enough to make room within ``timeout`` seconds; what was not taken by then
-        never arrives.
+        Raises WriteFailed or StdinClosed when it accepts no more input, and WriteFailed when it
+        has not read enough to make room within ``timeout`` seconds; what was not accepted by then
+        is never written.
         """
         await self._session.write(to_bytes(data), seconds(timeout, "timeout"))
 
     async def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible.
 
-        In a terminal that is its end-of-file key (Ctrl-D), typed twice behind a line that was
-        begun.  A program that has put its terminal into raw mode reads a key like any other, and
-        cannot be told this way.
+        In a terminal that is its end-of-file key (Ctrl-D), typed twice after an unfinished line.  A
+        program that has put its terminal into raw mode reads a key like any other, and cannot be
+        told this way.
         """
         await self._session.close_stdin()
 
@@ -129,25 +129,25 @@ class AsyncProcess:
     async def signal(self, name: str) -> None:
         """Send a signal by its lower-case name (``term``, ``usr1``) to its process group.
 
-        Raises UsageError for a name that is none, ExecutorTransportFailed.
+        Raises UsageError for an unknown name, ExecutorTransportFailed.
         """
         await self._session.signal(name)
 
     async def interrupt(self) -> None:
-        """As Ctrl-C would; raises ExecutorTransportFailed."""
+        """Interrupt it, as Ctrl-C would; raises ExecutorTransportFailed."""
         await self._session.signal("interrupt")
 
     async def terminate(self, grace: float = GRACE_SECONDS) -> None:
-        """End it with all its descendants: politely, and after ``grace`` seconds by force.
+        """End it with all its descendants: SIGTERM, and after ``grace`` seconds SIGKILL.
 
-        Raises TerminateFailed, and UsageError for a grace that is none.
+        Raises TerminateFailed, and UsageError for an invalid grace.
         """
         await self._session.terminate(grace)
 
     async def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """How it ended; None if it still runs after ``wait`` seconds.  It is never ended by this.
+        """Wait for its exit; None if it still runs after ``wait`` seconds.  This never ends it.
 
-        Raises ExecutorTransportFailed when the way to it is lost for good.
+        Raises ExecutorTransportFailed when the connection is lost for good.
         """
         limit = seconds(wait, "wait")
         try:
@@ -165,11 +165,11 @@ class AsyncProcess:
     ) -> Waited:
         """Wait for whatever comes first and say which: a pattern, silence, the exit, a deadline.
 
-        ``patterns`` are regular expressions, looked for in the output after the last match, the
+        ``patterns`` are regular expressions, matched against the output after the last match, the
         retained output included.  ``idle``: seconds without output.  ``timeout``: seconds until
         the wait (not the process) is given up.  With ``exit=False`` an exit alone does not end
         the wait as long as output can still come.  Raises UsageError for a bad pattern and
-        ExecutorTransportFailed when the way to the process is lost for good.
+        ExecutorTransportFailed when the connection is lost for good.
         """
         if not patterns and idle is None and timeout is None and not exit:
             raise UsageError("there is nothing to wait for; give a pattern, idle or timeout")
@@ -194,12 +194,12 @@ class AsyncProcess:
         yield Exited(self._seen(await self._session.wait()))
 
     async def follow(self) -> AsyncGenerator[Event]:
-        """The same events for a reader that must not miss any: while it lags the process waits.
+        """Yield the same events without loss: while this reader lags the process waits.
 
         On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
         or the process may wait for ever.  Ending the process or the workspace waits for no reader;
-        one that lags then finds what is retained (``omitted`` tells the rest).  Raises
-        ExecutorTransportFailed when the way to it is lost for good.
+        one that lags then gets what is retained (``omitted`` has the rest).  Raises
+        ExecutorTransportFailed when the connection is lost for good.
         """
         outputs = self._outputs(paced=True)
         try:
@@ -228,12 +228,12 @@ class AsyncProcess:
     async def result(
         self, *, wait: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
-        """All its retained output and how it ended, as soon as both are known.
+        """All its retained output and its exit, as soon as both are known.
 
-        With ``wait`` what is known after that many seconds; the process runs on then.  A
+        With ``wait``, what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second, whether it
-        writes or not; ``held_open`` tells.  Raises
-        ExecutorTransportFailed when the way to it is lost for good, and what ``on_output`` raised.
+        writes or not; ``held_open`` tells.  Raises ExecutorTransportFailed when the connection is
+        lost for good, and what ``on_output`` raised.
         """
         return await self._result_and_all_told(wait, text)
 
@@ -248,13 +248,13 @@ class AsyncProcess:
         info = await self._waited(wait)
         held = False
         if info is not None:
-            # One that was out of time is ended with its tree, which may take its grace.
+            # A process that timed out is ended with its tree, which may take its grace.
             more = GRACE_SECONDS if self._timed_out else 0.0
             held = self._held_open = not await collected.drained(more)
         return self._result(collected, info, held, await self._denials(info), text)
 
     async def _waited(self, wait: float | None) -> ExitInfo | None:
-        """As ``wait``; raises what kept its timeout from ending it."""
+        """Like ``wait``; raises what kept its timeout from ending it."""
         ender = self._ender
         if ender is None:
             return await self.wait(wait)
@@ -300,7 +300,7 @@ class AsyncProcess:
     # --- for the workspace ---------------------------------------------------------------
 
     def _collect(self) -> OutputCollector:
-        """Begin to keep all output, from the first retained byte on; once."""
+        """Start to collect all output, from the first retained byte on; once."""
         if self._collected is None:
             self._collected = OutputCollector(self._session)
         return self._collected
@@ -312,7 +312,7 @@ class AsyncProcess:
         listener: Listener | None = None,
         stdin: bytes | None = None,
     ) -> None:
-        """Do what was asked for at the start, beside whatever the caller does."""
+        """Start the tasks for its input, listener and timeout."""
         if timeout is not None:
             self._ender = self._spawn(self._end_after(timeout))
         if listener is not None:
@@ -349,13 +349,13 @@ class AsyncProcess:
             await self._session.write(data)
             await self._session.close_stdin()
         except (ExecutorError, StdinClosed):
-            pass  # it did not want all of it, as `head` does not; its exit says whether that is bad
+            pass  # it did not read all, as `head` does not; its exit says whether that is bad
 
     async def _settle(self) -> None:
-        """After the end: everything was told; raises what a listener raised."""
+        """After the end: wait for the listener; raises what it raised."""
         for task in list(self._tasks):
             if self._collected is not None and not self._collected.done:
-                task.cancel()  # somebody holds the streams open; the listener heard all there is
+                task.cancel()  # a descendant holds the streams open; the listener has all output
             try:
                 await task
             except asyncio.CancelledError:
@@ -365,16 +365,16 @@ class AsyncProcess:
                 self._tasks.discard(task)
 
     def _let_go(self) -> None:
-        """Somebody else follows it from now on."""
+        """Stop following it here."""
         for task in self._tasks:
             task.cancel()
         if self._collected is not None:
             self._collected.stop()
 
     async def _end(self, grace: float = GRACE_SECONDS) -> None:
-        """End it and everything that was done beside it; never raises.
+        """End it and its tasks; never raises.
 
-        Somebody may be waiting for its result and has it then, to the last byte.
+        A task that waits for its result still gets all of it.
         """
         end_later = getattr(self._session, "end_later", None)
         try:
@@ -386,7 +386,7 @@ class AsyncProcess:
                 if self._collected is not None:
                     await self._collected.drained()
         except ExecutorError:
-            pass  # the way to it is gone, and its server ends it
+            pass  # the connection is lost, and its server ends it
         self._let_go()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
@@ -401,7 +401,7 @@ class AsyncProcess:
 
 
 def _noticed(task: asyncio.Task[None]) -> None:
-    """Its error is raised by ``result``; who never asks for that does not want to know."""
+    """Retrieve the exception; ``result`` raises it, if it is called."""
     if not task.cancelled():
         task.exception()
 
@@ -412,9 +412,9 @@ def _words(argv: tuple[str | bytes, ...]) -> str:
 
 
 def _source(pattern: object) -> str:
-    """The text of a pattern, the flags of a compiled one written into it: it may have to travel.
+    """The text of a pattern, with the flags of a compiled one written into it, for a server.
 
-    For all of it: flags for a part are more than every server can do.  Raises UsageError.
+    For all of it: not every server can do flags for a part.  Raises UsageError.
     """
     if isinstance(pattern, str):
         return pattern

@@ -1,4 +1,4 @@
-"""What comes back from a command: results, events, and the answer of a wait.  Pure data."""
+"""Results, events, and the answer of a wait.  Pure data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Denial:
     """One thing the sandbox refused.
 
     ``kind`` is ``file``, ``network``, ``process`` or ``unknown``; ``op`` and ``path`` say what
-    was tried, as far as it is known.  ``certain`` is false when only the output looks like it.
+    was tried, as far as it is known.  ``certain`` is false when it is concluded from the output.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Denial:
 
     @classmethod
     def from_evidence(cls, evidence: Mapping[str, object]) -> Denial:
-        """Read one element of ``denials`` as it travels; never raises."""
+        """Read one element of ``denials`` from the wire; never raises."""
         return cls(
             kind=str(evidence.get("kind") or "unknown"),
             op=str(evidence.get("op") or ""),
@@ -45,12 +45,12 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[Text]):
-    """How a command went.
+    """The result of a command.
 
-    ``exit`` is the whole truth about its end and None while it still runs, which only happens
-    with ``wait=``; ``process`` is the process then.  ``duration`` is in seconds, from the start
-    to the exit or to the return.  ``omitted`` counts bytes of output that were not kept.
-    ``held_open`` says that a descendant outlived the command and may still write.
+    ``exit`` says how it ended and is None while it still runs, which only happens with ``wait=``;
+    ``process`` is the process then.  ``duration`` is in seconds, from the start to the exit or to
+    the return.  ``omitted`` counts bytes of output that were not kept.  ``held_open`` says that a
+    descendant outlived the command and may still write.
     """
 
     argv: tuple[str | bytes, ...]
@@ -66,7 +66,7 @@ class Result(Generic[Text]):
 
     @property
     def exit_code(self) -> int | None:
-        """What a shell would show: 128+N for signal N; None while it runs or if nobody knows."""
+        """What a shell would show: 128+N for signal N; None while it runs or if it is not known."""
         return self.exit.code if self.exit is not None else None
 
     @property
@@ -87,11 +87,11 @@ class Result(Generic[Text]):
 
 
 class CommandFailed(ProcessError):
-    """A command that was to succeed did not; ``result`` has its output and its exit."""
+    """A command failed although ``check`` was set; ``result`` has its output and its exit."""
 
     def __init__(self, result: Result[str] | Result[bytes]) -> None:
         self.result = result
-        super().__init__(f"`{show(result.argv)}` {_ending(result)}{_last_words(result)}")
+        super().__init__(f"`{show(result.argv)}` {_ending(result)}{_last_line(result)}")
 
 
 def _ending(result: Result[Any]) -> str:
@@ -101,21 +101,21 @@ def _ending(result: Result[Any]) -> str:
     if end.kind is ExitKind.TIMED_OUT:
         return f"was ended after its timeout ({result.duration:.1f} s)"
     if end.kind is ExitKind.LOST:
-        return "ended, and nobody knows how"
+        return "ended, and how is not known"
     if end.signal is not None:
         return f"was ended by {end.signal}"
     return f"exited with {end.code}"
 
 
-def _last_words(result: Result[Any]) -> str:
+def _last_line(result: Result[Any]) -> str:
     said = result.stderr or result.stdout
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
     lines = text.strip().splitlines()
-    return f"; its last words: {lines[-1][:500]}" if lines else ""
+    return f"; last line of its output: {lines[-1][:500]}" if lines else ""
 
 
 def show(argv: tuple[str | bytes, ...]) -> str:
-    """A command for people; a shell's own script without the shell around it."""
+    """A command in readable form; a shell's script without the shell around it."""
     import shlex
 
     words = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in argv]
@@ -155,7 +155,7 @@ Event = Output | Exited
 class Waited:
     """Why ``wait_for`` returned; true if a pattern matched.
 
-    ``index`` is the pattern's place among the arguments and ``match`` the text it matched.
+    ``index`` is the pattern's position among the arguments and ``match`` the text it matched.
     ``exit`` is set when the process has ended.
     """
 

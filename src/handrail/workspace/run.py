@@ -61,9 +61,9 @@ def run(
     on_output: Callable[[Output], object] | None = None,
     request_timeout: float | None = 30.0,
 ) -> Result[Any]:
-    """Run one command in a workspace of its own, whose root is ``cwd``.
+    """Run one command in a workspace of its own, with ``cwd`` as its root.
 
-    For several commands a ``Workspace`` is quicker.  The arguments and what is raised are those
+    For several commands a ``Workspace`` is faster.  The arguments and what is raised are those
     of ``Workspace`` and ``Workspace.run``; times are in seconds.
     """
     with Workspace(

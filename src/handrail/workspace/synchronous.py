@@ -1,6 +1,6 @@
-"""``Workspace``: the same names without ``await``, for scripts, threads and notebooks.
+"""``Workspace``: blocking version of ``AsyncWorkspace``, for scripts, threads and notebooks.
 
-Nothing is done here: every call hands over to its asynchronous twin on the background loop.
+Every call runs its asynchronous counterpart on the background loop.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class Workspace:
-    """A directory, here or on another machine, in which commands are run.
+    """A directory, on this machine or another, in which commands are run.
 
     The arguments are those of ``AsyncWorkspace``; every call may be made from any thread, also
-    inside a running event loop, which it then holds up.  Leaving the ``with`` ends every process
+    in a running event loop, which it then blocks.  Leaving the ``with`` ends every process
     that was started here, with its descendants.  After a fork the child opens its own.
     """
 
@@ -75,7 +75,7 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """End every process of this workspace, and let go of its machine.
+        """End every process of this workspace, and release its machine.
 
         Can be repeated; raises nothing but an interrupt, when all is done.
         """
@@ -83,7 +83,7 @@ class Workspace:
             self._call(self._twin.close())
 
     def asynchronous(self) -> AsyncWorkspace:
-        """The same place for coroutines, as long as nothing was run in this one; never raises."""
+        """This workspace as an ``AsyncWorkspace``, if nothing was run in it yet; never raises."""
         return self._twin
 
     def detach(self) -> str:
@@ -115,13 +115,13 @@ class Workspace:
 
     @property
     def id(self) -> str:
-        """Its name, for ``attach`` after a ``detach``."""
+        """Its id, for ``attach`` after a ``detach``."""
         return self._twin.id
 
     @property
     def processes(self) -> list[Process]:
-        """The processes that were started here and run, as far as is known, oldest first; after
-        ``attach`` also what was left and has ended since."""
+        """The running processes that were started here, as far as is known, oldest first; after
+        ``attach`` also those that have ended since the detach."""
         return [Process(twin, self._call) for twin in self._twin.processes]
 
     @property

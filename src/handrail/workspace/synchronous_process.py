@@ -1,4 +1,4 @@
-"""The processes and files of a ``Workspace``: thin faces of their asynchronous twins."""
+"""Blocking versions of ``AsyncProcess`` and ``AsyncFiles``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Process:
 
     @property
     def id(self) -> str:
-        """The name it has on its machine."""
+        """Its id on its machine."""
         return self._twin.id
 
     @property
     def argv(self) -> tuple[str | bytes, ...]:
-        """The words it was started with."""
+        """The argv it was started with."""
         return self._twin.argv
 
     @property
@@ -60,8 +60,8 @@ class Process:
         return self._twin.running
 
     def send(self, data: str | bytes, *, timeout: float | None = None) -> None:
-        """Write to its stdin or terminal, without a newline of its own; raises WriteFailed, also
-        when it has not read enough to make room within ``timeout`` seconds."""
+        """Write to its stdin or terminal, without adding a newline; raises WriteFailed, also when
+        it has not read enough to make room within ``timeout`` seconds."""
         self._call(self._twin.send(data, timeout=timeout))
 
     def close_stdin(self) -> None:
@@ -77,20 +77,20 @@ class Process:
         self._call(self._twin.signal(name))
 
     def interrupt(self) -> None:
-        """As Ctrl-C would; raises ExecutorTransportFailed."""
+        """Interrupt it, as Ctrl-C would; raises ExecutorTransportFailed."""
         self._call(self._twin.interrupt())
 
     def terminate(self, grace: float = GRACE_SECONDS) -> None:
-        """End it with all its descendants, after ``grace`` seconds by force.
+        """End it with all its descendants, after ``grace`` seconds by SIGKILL.
 
         Raises TerminateFailed.
         """
         self._call(self._twin.terminate(grace))
 
     def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """How it ended; None if it still runs after ``wait`` seconds.
+        """Wait for its exit; None if it still runs after ``wait`` seconds.
 
-        Raises ExecutorTransportFailed when the way to it is lost for good.
+        Raises ExecutorTransportFailed when the connection is lost for good.
         """
         found: ExitInfo | None = self._call(self._twin.wait(wait))
         return found
@@ -127,7 +127,7 @@ class Process:
         return self._iterate(self._twin.__aiter__())
 
     def follow(self) -> Generator[Event]:
-        """The same events for a reader that must not miss any; see ``AsyncProcess.follow``."""
+        """Yield the same events without loss; see ``AsyncProcess.follow``."""
         return self._iterate(self._twin.follow())
 
     def _iterate(self, events: AsyncIterator[Event]) -> Generator[Event]:
@@ -136,8 +136,8 @@ class Process:
             while (event := self._call(_next(events))) is not None:
                 yield event
         finally:
-            # Not when it is only thrown away because the interpreter ends: no loop can be had.
-            # Nor in a child of ours, which has a copy of it and not what it reads.
+            # Not when the interpreter's end discards it: no loop can run then.  Nor in a forked
+            # child, which has a copy of it but not its process.
             if not sys.is_finalizing() and owner == os.getpid():
                 loop_thread.bridge().clean_up(events.aclose())  # type: ignore[attr-defined]
 
@@ -156,7 +156,7 @@ async def _next(events: Any) -> Event | None:
 
 
 class WorkspaceFiles:
-    """Read and write below the root of a workspace; see ``AsyncFiles`` for what is raised."""
+    """Reads and writes below the root of a workspace; see ``AsyncFiles`` for what is raised."""
 
     def __init__(self, twin: AsyncFiles, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._twin = twin
@@ -191,12 +191,12 @@ class WorkspaceFiles:
         self._call(self._twin.write(path, data, parents=parents, progress=progress))
 
     def exists(self, path: AnyPath) -> bool:
-        """Whether the path leads to something."""
+        """Whether the path exists."""
         found: bool = self._call(self._twin.exists(path))
         return found
 
     def stat(self, path: AnyPath) -> FileMetadata:
-        """What the path leads to: kind, size in bytes, times in milliseconds since 1970."""
+        """Stat the path's target: kind, size in bytes, times in milliseconds since 1970."""
         found: FileMetadata = self._call(self._twin.stat(path))
         return found
 

@@ -1,4 +1,4 @@
-"""Cleaning up that a cancellation cannot cut short."""
+"""Clean-up that a cancellation cannot cut short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end whatever happens to the caller; a cancellation is raised afterwards."""
+    """Run to the end even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.get_running_loop().create_task(coroutine)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

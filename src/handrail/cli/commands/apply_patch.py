@@ -1,7 +1,7 @@
 """``handrail apply-patch``: apply a patch in the current directory.
 
-The texts are those that models know.  All or nothing, unless ``--compatible`` asks for hunk after
-hunk, where what came before a failure stays.
+The texts are those that models know.  All or nothing, unless ``--compatible`` asks for one hunk
+after another, where what came before a failure stays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Apply it."""
+    """Apply the patch."""
     from handrail.patch.apply import Mode
     from handrail.patch.command import run as apply
 

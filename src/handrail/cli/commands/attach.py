@@ -1,4 +1,4 @@
-"""``handrail attach``: back to a process that was left running, terminal and all."""
+"""``handrail attach``: attach to a detached process, with its terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "attach",
-        help="go back to a process that was left running",
+        help="attach to a detached process",
         description="Show what it has written so far and connect it to this terminal. The exit"
         " code is the process's own, 0 when it was left by the key, and 128+N when it was left by"
         " the signal N: without a terminal Ctrl-C leaves it running, too.",
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Attach until it ends or is left."""
+    """Attach until the process ends or is detached from."""
     from handrail.cli.terminal import read_key
 
     try:
@@ -66,7 +66,7 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
 
 
 async def _fit(process: object) -> None:
-    """Its terminal gets the size of ours, if it has one."""
+    """Give the process's terminal the size of ours, if it has one."""
     from handrail.cli import terminal
     from handrail.errors import ResizeFailed
     from handrail.workspace.process import AsyncProcess

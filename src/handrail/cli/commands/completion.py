@@ -1,10 +1,10 @@
-"""``handrail completion``: what a shell has to be told, made from the parser itself."""
+"""``handrail completion``: shell completions, made from the parser itself."""
 
 from __future__ import annotations
 
 import argparse
 
-#: Commands whose argument is the id of something that was left running.
+#: Commands that take the id of a detached process or workspace.
 _WITH_ID = ("attach", "logs", "kill")
 
 
@@ -21,7 +21,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the completions."""
     print(render(args.shell))
     return 0
 
@@ -39,7 +39,7 @@ class _Command:
         self.name = name
         self.help = help_
         self.options = _options(parser)
-        #: Commands of its own.
+        #: Its sub-commands.
         self.own: list[str] = []
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -167,5 +167,5 @@ def _fish(commands: list[_Command]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Inside single quotes of a shell, and without the colon that zsh splits at."""
+    """Quote for a shell's single quotes, without the colon that zsh splits at."""
     return text.replace("'", "").replace(":", ",")

@@ -1,4 +1,4 @@
-"""``handrail cp``: files to and from another machine, with progress when it takes long."""
+"""``handrail cp``: copy files to and from another machine, with progress when it takes long."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.files import AsyncFiles
 
-#: Copies that are done sooner show nothing.
+#: Copies that are done sooner show no progress.
 _PATIENCE_SECONDS = 0.5
-#: Says which of its words are programs.
+#: A shell script that prints which of its arguments are executable.
 _PROGRAMS = 'for f; do if [ -x "$f" ]; then printf "%s\\0" "$f"; fi; done'
-#: Names in one command; a line of arguments has its limits.
+#: Names per command; argv is limited in size.
 _MOST_NAMES = 200
 
 
@@ -44,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy; 1 when a file could not be read or written, and all the others were copied."""
+    """Copy; returns 1 when some files could not be copied and all others were."""
     far = [path for path in (*args.sources, args.destination) if path.startswith(":")]
     if not far:
         args.parser.error("one of the paths is on the other machine and begins with :")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     from handrail.workspace.asynchronous import AsyncWorkspace
 
-    # Copying is what the user does, not a command: no sandbox is meant to hold it back.
+    # The user copies, not a command: no sandbox applies.
     async with (
         AsyncWorkspace(".", sandbox="off") as here,
         AsyncWorkspace(".", at=args.at, token=options.token(args, args.at), sandbox="off") as there,
@@ -78,7 +78,7 @@ async def _run(args: argparse.Namespace) -> int:
 
 
 def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) -> int:
-    """Each in a line, or all of them with what was copied in one object."""
+    """Print each failure in a line, or all of them with what was copied in one object."""
     named = [
         FilesError(
             str(one) if one.path in str(one) else f"{one.path}: {one}", kind=one.kind, path=one.path
@@ -93,7 +93,7 @@ def _tell(failures: list[FilesError], done: dict[str, int], *, as_json: bool) ->
 
 
 class NotCopied(HandrailError):
-    """Some files; ``failed`` says which, ``files`` and ``bytes`` how much was copied."""
+    """Files that were not copied: ``failed`` has them, ``files`` and ``bytes`` what was copied."""
 
     def __init__(self, failures: list[FilesError], done: dict[str, int]) -> None:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -105,7 +105,7 @@ class NotCopied(HandrailError):
 
 
 class _Copying:
-    """One call of the command: what was copied, and the line that says so."""
+    """One call of the command: what was copied, and its progress line."""
 
     def __init__(
         self, here: AsyncWorkspace, there: AsyncWorkspace, *, recursive: bool, quiet: bool
@@ -123,14 +123,14 @@ class _Copying:
         self.failures: list[FilesError] = []
 
     async def check_room(self, sources: list[str], destination: str) -> None:
-        """Several things fit into a directory only; raises UsageError."""
+        """Require a directory for several sources; raises UsageError."""
         if len(sources) > 1 and not await self._is_directory(destination, missing_ok=True):
             raise UsageError(f"{destination} is no directory, so it cannot hold several files")
 
     async def copy(self, source: str, destination: str) -> None:
-        """A file or a tree; into a directory that exists, under its own name.
+        """Copy a file or a tree; into a directory that exists, under its own name.
 
-        What cannot be copied is noted, and the others are.
+        What cannot be copied is noted, and the rest is copied.
         """
         try:
             await self._copy(source, destination)
@@ -165,7 +165,7 @@ class _Copying:
                 self.failures.append(error)
 
     async def _check_no_link(self, path: str) -> None:
-        """One that leads back up would be copied for ever; raises FilesError."""
+        """Refuse a link to a parent, which would be copied for ever; raises FilesError."""
         files, where = self._files(path)
         if (await files.stat(where)).is_symlink:
             raise FilesError(
@@ -194,7 +194,7 @@ class _Copying:
             raise
 
     def _side(self, path: str) -> tuple[AsyncWorkspace, str]:
-        """Whose file it is, and its name there."""
+        """The workspace of a path, and the path there."""
         if path.startswith(":"):
             return self._there, path[1:] or "."
         return self._here, path
@@ -204,7 +204,7 @@ class _Copying:
         return workspace.files, name
 
     async def keep_programs(self) -> None:
-        """Make programs of the copies of programs; the file calls of the wire know no modes."""
+        """Make copies of executables executable; the file calls of the wire know no modes."""
         while self._copied:
             batch, self._copied = self._copied[:_MOST_NAMES], self._copied[_MOST_NAMES:]
             copies = {self._word(source): self._word(copy) for source, copy in batch}
@@ -217,12 +217,12 @@ class _Copying:
             if self._side(batch[0][1])[0] is self._here:
                 for name in marked:
                     mode = os.stat(name).st_mode
-                    os.chmod(name, mode | (mode & 0o444) >> 2)  # for whoever may read it
+                    os.chmod(name, mode | (mode & 0o444) >> 2)  # x for every class that may read
             elif marked:
                 await self._apply(["chmod", "+x", "--"], marked)
 
     async def _apply(self, command: list[str], names: list[str]) -> bytes:
-        """Run a command there for names, which need not be UTF-8 as its words have to."""
+        """Run a command there with names that, unlike its argv, need not be UTF-8."""
         given = b"".join(os.fsencode(name) + b"\0" for name in names)
         done = await self._there.run(["xargs", "-0", *command], input=given, text=False)
         return done.stdout
@@ -241,12 +241,12 @@ class _Copying:
         text = f": {done >> 20} of {total >> 20} MiB ({share} %)"
         name = printable(self._name)
         room = os.get_terminal_size(2).columns - len(text) - 1
-        if len(name) > room:  # a line that is broken cannot be taken back
+        if len(name) > room:  # a line that wraps cannot be cleared
             name = "…" + name[len(name) - max(room - 1, 0) :]
         print(f"\r\x1b[K{name}{text}", end="", file=sys.stderr, flush=True)
         self._shown = True
 
     def clear(self) -> None:
-        """Take the line away again."""
+        """Clear the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

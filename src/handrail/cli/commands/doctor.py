@@ -1,4 +1,4 @@
-"""``handrail doctor``: what this machine can enforce, and how to make it so."""
+"""``handrail doctor``: what this machine can enforce, and how to fix what it cannot."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when commands can be contained here, else 1."""
+    """Returns 0 when commands can be sandboxed here, else 1."""
     from handrail.errors import SandboxUnavailable
     from handrail.sandbox import probe
     from handrail.sandbox.doctor import examine
 
     try:
-        probe.forget()  # whoever asks wants to know how it is now
+        probe.forget()  # doctor reports the present state
     except (OSError, SandboxUnavailable):
         pass  # the findings say what is wrong
     findings = examine()
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     except stdio.OutputFailed as error:
         if error.errno != errno.EPIPE:
             raise
-        stdio.give_up(1)  # whoever read has seen enough, and what we found is true
+        stdio.give_up(1)  # the reader has closed the pipe; the findings stand
     return 0 if holds else 1
 
 

@@ -1,4 +1,4 @@
-"""``handrail kill``: end a process that was left running, or send it a signal."""
+"""``handrail kill``: end a detached process, or send it a signal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "kill",
-        help="end a process that was left running",
-        description="End it with everything it has started: politely, then by force.",
+        help="end a detached process",
+        description="End it with all its descendants: SIGTERM, then SIGKILL.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
@@ -29,12 +29,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """End it; 0 when it has ended, or the signal was sent."""
+    """End it; returns 0 when it has ended, or the signal was sent."""
     return options.to_end(_run(args))
 
 
 async def _run(args: argparse.Namespace) -> int:
-    # Whoever only sends a signal may want to see what became of it.
+    # After a mere signal the user may want to see what became of it.
     async with detached.returned(args, looks=args.signal is not None) as workspace:
         process = detached.find(workspace, args.id)
         if args.signal is not None:

@@ -1,4 +1,4 @@
-"""``handrail logs``: what a process that was left running has written."""
+"""``handrail logs``: print the output of a detached process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 from handrail.cli import detached, options
 
-#: Without --follow: no more than a server retains, and no longer than this for all of it or,
-#: in between, for the next piece; in seconds.
+#: Without --follow: at most what a server retains, and at most so many seconds for all of it or, in
+#: between, for the next piece.
 _RETAINED = 1 << 20
 _PATIENCE, _PAUSE = 1.0, 0.25
 
@@ -17,7 +17,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "logs",
-        help="print what a process has written",
+        help="print the output of a detached process",
         description="Print the output that is still kept, stdout to stdout, stderr to stderr.",
         allow_abbrev=False,
     )
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print; 0 whatever the process's own exit was."""
+    """Print the output; returns 0 whatever the process's own exit was."""
     return options.to_end(_run(args))
 
 
@@ -47,8 +47,7 @@ async def _run(args: argparse.Namespace) -> int:
         patience, room = (None, None) if args.follow else (_PATIENCE, _RETAINED)
         while room is None or room > 0:
             try:
-                # What is retained is there already; only what is still to come has to be waited
-                # for.
+                # Retained output is there already; only new output would have to be waited for.
                 began = loop.time()
                 async with asyncio.timeout(None if patience is None else min(patience, _PAUSE)):
                     event = await anext(events)

@@ -1,4 +1,4 @@
-"""``handrail mcp``: the shell of an agent for an MCP host, on stdio or over HTTP."""
+"""``handrail mcp``: serve an agent's shell to an MCP host, on stdio or over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--approval",
         choices=_APPROVALS,
         default="on-request",
-        help="when somebody is asked (default: %(default)s)",
+        help="when questions are asked (default: %(default)s)",
     )
     add("--sandbox", choices=_MODES, default="workspace-write", help="default: %(default)s")
     add("--network", action="store_true", help="let sandboxed commands use the network")
@@ -84,7 +84,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve; 0 when told to stop, 1 for what cannot be served."""
+    """Serve; returns 0 when told to stop, 1 for what cannot be served."""
     try:
         import handrail.mcp_server.server  # noqa: F401 (whether the extra is there)
     except ImportError as error:

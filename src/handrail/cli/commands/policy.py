@@ -1,4 +1,4 @@
-"""``handrail policy``: ask rules files about a command, and look them through.
+"""``handrail policy``: check a command against rules files, and lint them.
 
 ``check`` prints the peer's JSON and, like it, exits with 0 whatever the rules say; ``--explain``
 and ``--exit-code`` are for people and for CI.
@@ -23,10 +23,10 @@ _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command and its two own commands."""
+    """Describe the command and its sub-commands."""
     parser = commands.add_parser(
         "policy",
-        help="ask rules files about a command, or look them through",
+        help="check a command against rules files, or lint them",
         description="Rules files: what they say about a command, and what is wrong with them.",
         allow_abbrev=False,
     )
@@ -72,7 +72,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--approval",
         choices=_APPROVALS,
         default="on-request",
-        help="with --explain: when somebody is asked (default: %(default)s)",
+        help="with --explain: when questions are asked (default: %(default)s)",
     )
     add(
         "--sandbox",
@@ -88,7 +88,7 @@ def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser = commands.add_parser(
         "lint",
         help="what is wrong, or not as meant, in rules files?",
-        description="Look through rules files and folders of them, in the order given.",
+        description="Lint rules files and folders of them, in the order given.",
         epilog="Exit codes: 0 they can be used, 1 they cannot (with --strict: there are remarks),"
         " 2 wrong usage.",
         allow_abbrev=False,
@@ -100,7 +100,7 @@ def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Judge one command."""
+    """Check one command."""
     from handrail.policy.check import check
 
     command: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -145,7 +145,7 @@ def _say(result: CheckResult) -> int:
 
 
 def run_lint(args: argparse.Namespace) -> int:
-    """Look through the files."""
+    """Lint the files."""
     from handrail.policy.language import RulesFileError
     from handrail.policy.lint import lint
     from handrail.policy.load import rules_files

@@ -1,7 +1,7 @@
-"""``handrail proxy``: stdin and stdout as a connection to this machine's own server.
+"""``handrail proxy``: connect stdin and stdout to this machine's own server.
 
-What ``ssh://host`` runs at the other end.  Connects to the server of this user by its Unix
-socket, starts one if there is none, and copies bytes; it understands none of them.  A session
+``ssh://host`` runs it on the host.  It connects to this user's server by its Unix socket,
+starts one if there is none, and copies bytes without reading them.  A session
 outlives the proxy, so that the next one can resume it.
 """
 
@@ -43,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy until one side ends; 1 when there is no server to be had."""
+    """Copy until one side ends; returns 1 when no server can be reached or started."""
     try:
         path = os.path.abspath(args.socket) if args.socket else default_socket()
         sock = connect(path)
@@ -62,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def default_socket() -> str:
-    """Where the server of this user listens unless a socket is given; raises UsageError."""
+    """The default socket of this user's server; raises UsageError."""
     return os.path.join(private_places.runtime_directory(), "server.sock")
 
 
 def connect(path: str) -> socket.socket | None:
-    """A connection to the server there, proved to be ours; None if none listens.
+    """Connect to the server there and check that it is ours; None if none listens.
 
     Raises OSError when it is not, or cannot be connected to.
     """
@@ -123,7 +123,7 @@ def start(path: str) -> socket.socket:
 
 
 def _open_log(path: str) -> int:
-    """What a server says that was started here; beside its socket, in a directory of ours."""
+    """Open the log of a server started here, beside its socket, in a directory of ours."""
     private_places.make_above(os.fsencode(path))
     above = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -165,13 +165,13 @@ def _start_server(path: str) -> None:
         server.kill()
         server.wait()
         raise UsageError(f"no server could be started here; {path}.log says why")
-    server.returncode = 0  # it goes on without us: there is nothing to wait for
+    server.returncode = 0  # it runs on without us: there is nothing to wait for
 
 
 def _copy(sock: socket.socket) -> None:
-    """Both ways at once, until the server hangs up or nobody reads our stdout.
+    """Copy both ways at once, until the server hangs up or the reader of our stdout is gone.
 
-    In two threads: neither way may wait for the other.
+    In two threads: neither direction may wait for the other.
     """
     import threading
 
@@ -180,7 +180,7 @@ def _copy(sock: socket.socket) -> None:
         while data := sock.recv(_BLOCK):
             _write_all(1, data)
     except OSError:
-        pass  # one side is gone, and the other learns it by our end
+        pass  # one side is gone, and the other sees our end
 
 
 def _send_stdin(sock: socket.socket) -> None:
@@ -189,7 +189,7 @@ def _send_stdin(sock: socket.socket) -> None:
             sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # seen by the other thread
+        pass  # the other thread handles it
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""``handrail ps``: the processes that were left running."""
+"""``handrail ps``: list detached processes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "ps",
-        help="list the processes that were left running",
+        help="list detached processes",
         description="List what was started with `handrail run --detach` or left by detach().",
         allow_abbrev=False,
     )
     options.add_place(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="ids only, asking nobody")
+    parser.add_argument("-q", "--quiet", action="store_true", help="ids only; ask no server")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List them; 0 also when some could not be asked, which is then their state."""
+    """List them; returns 0 also when a server did not answer, which is then their state."""
     from handrail.workspace import detached_store
 
     found = [one for one in detached_store.known() if args.at is None or one.at == args.at]
@@ -65,7 +65,7 @@ async def _run(args: argparse.Namespace, found: list[DetachedRecord]) -> int:
 
 
 async def _ask(args: argparse.Namespace, record: DetachedRecord) -> list[dict[str, object]]:
-    """What its server says of a workspace, leaving it as it was."""
+    """Ask a workspace's server about it, and leave it as it was."""
     from handrail.errors import ExecutorTransportFailed, HandrailError
     from handrail.workspace import detached_store
     from handrail.workspace.asynchronous import AsyncWorkspace

@@ -1,7 +1,7 @@
 """``handrail serve``: flags, checks and exit codes.
 
 argparse rather than click: importing click costs more than the whole handshake of a client,
-and this is the command that others start and wait for.  The keeper is started before the
+and other programs start this command and wait for it.  The keeper is started before the
 event loop and the server are imported, so that both get ready at the same time.
 """
 
@@ -104,7 +104,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable whose value http/request may send in a header",
+        help="a variable that http/request may send in a header",
     )
     add("--otel", action="store_true", help="export telemetry by OTLP (needs handrail[otel])")
     auth = parser.add_argument_group("authentication of WebSocket clients")
@@ -133,7 +133,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, then serve; 1 when something is wrong with what was asked."""
+    """Check everything, then serve; returns 1 when a check fails."""
     if args.exit_on_stdin_close:
         args.parser.error("--exit-on-stdin-close is only valid together with --remote")
     try:
@@ -182,7 +182,7 @@ def _run(args: argparse.Namespace) -> int:
     auth = build_authenticator(settings.auth, listener=settings.listen.kind)  # type: ignore[arg-type]
     check_exposure(settings)
     gc.disable()  # nothing that is imported from here on is garbage
-    # From here on there is a keeper to be ended too: serve() lets them in when it can do that.
+    # From here on a signal must end the keeper too: serve() unblocks them when it can do that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGUSR2))
     if args.trees != "auto":
         os.environ["HANDRAIL_TREES"] = args.trees
@@ -192,7 +192,7 @@ def _run(args: argparse.Namespace) -> int:
     if heir is not None:
         state = inherit(heir.path, heir.lock)
     elif settings.listen.kind == "stdio" and settings.state_dir is None:
-        # It lives and ends with whoever holds the other ends of our pipes.
+        # It lives and ends with the program at the other ends of our pipes.
         keeper = start_keeper()
     else:
         listen = settings.listen
@@ -204,7 +204,7 @@ def _run(args: argparse.Namespace) -> int:
     if fault_points.armed:
         fault_points.point("server.start")
     become_private()
-    _raise_file_limit()  # after the keeper, which hands the limit we were given to children
+    _raise_file_limit()  # after the keeper, which passes the original limit on to children
 
     from handrail.telemetry import logs
 
@@ -213,7 +213,7 @@ def _run(args: argparse.Namespace) -> int:
         import logging
 
         logging.getLogger("handrail").warning(
-            "listening on %s without authentication: anybody who can connect can run commands",
+            "listening on %s without authentication: any client that can connect can run commands",
             settings.listen.host,
         )
     import uvloop
@@ -227,7 +227,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _raise_file_limit() -> None:
-    """Every child costs descriptors; ask for all the system allows."""
+    """Raise the fd limit to the maximum: every child costs descriptors."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""``handrail upgrade``: have a running server replaced by what is installed now."""
+"""``handrail upgrade``: replace a running server by the installed version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask, and wait until the new server has taken over."""
+    """Request the upgrade, and wait until the new server has taken over."""
     try:
         before, after = _upgrade(args.state_dir)
     except HandrailError as error:
@@ -48,19 +48,19 @@ def _upgrade(path: str | None) -> tuple[int, int]:
     path, handle = state_dir.running(path)
     handle.sock.close()
     before = state_dir.holder(path)
-    nobody = UsageError(f"no server is running on {path}; start one with `handrail serve`")
+    missing = UsageError(f"no server is running on {path}; start one with `handrail serve`")
     if not before:
-        raise nobody
+        raise missing
     try:
         server = os.pidfd_open(before)
     except ProcessLookupError:
-        raise nobody from None
+        raise missing from None
     try:
-        upgrade_server.refusal(path)  # of another time
+        upgrade_server.refusal(path)  # drop an old refusal
         signal.pidfd_send_signal(server, signal.SIGUSR2)
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
-            # Asked in this order: it ends when it has handed over.
+            # In this order: the old server exits when it has handed over.
             ended = bool(select.select([server], [], [], _PAUSE)[0])
             after = state_dir.holder(path)
             if after not in (0, before):
@@ -77,7 +77,7 @@ def _upgrade(path: str | None) -> tuple[int, int]:
             if ended:
                 time.sleep(_PAUSE)
     except ProcessLookupError:
-        raise nobody from None
+        raise missing from None
     finally:
         os.close(server)
     raise UsageError(f"server {before} has not handed over; look into its log")

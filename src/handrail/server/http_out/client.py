@@ -1,11 +1,11 @@
-"""Requests of the server to the world: one pool of connections for all clients.
+"""The outbound HTTP client of the server: one connection pool for all clients.
 
-A caller's headers are sent as they are, with ``accept`` and what HTTP/1.1 needs behind them;
-bodies come back as they travelled, never decompressed, and there are no cookies.  Redirects are
-followed here, not by the library, for the wire has its own rules about what goes along.
+A caller's headers are sent as they are, with ``accept`` and what HTTP/1.1 needs after them;
+bodies are returned as received, never decompressed, and there are no cookies.  Redirects are
+followed here, not by the library, because the wire has its own rules about what is sent along.
 
-The library is loaded with the first request, in a thread: it takes longer than all of us.  Its
-transports are used and not its client, whose log lines would show URLs.
+The library is loaded with the first request, in a thread: its import takes longer than ours in
+total.  Only its transports are used; its client would log URLs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Header = tuple[bytes, bytes]
 MOST_REDIRECTS = 10
 #: Seconds that an idle connection is kept.
 KEEP_IDLE = 30.0
-#: A body of a redirect up to this size is read, so that its connection can serve again; for
-#: this many seconds at most.
+#: A redirect's body up to this size is read, so that its connection can be reused; for this many
+#: seconds at most.
 WORTH_READING = 16 * 1024
 WORTH_WAITING = 0.5
 
@@ -40,7 +40,7 @@ _ABOUT_BODY = {b"content-type", b"content-length", b"content-encoding", b"transf
 
 
 class HttpFailed(HandrailError):
-    """No answer came.  ``cause`` tells what the wire's sentence leaves out."""
+    """No answer came.  ``cause`` has what the wire's sentence leaves out."""
 
     def __init__(self, message: str, cause: str = "") -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class BodyFailed(HandrailError):
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """One request; the names of headers are in lower case."""
+    """One request; header names are in lower case."""
 
     method: str
     url: HttpUrl
@@ -63,24 +63,24 @@ class HttpCall:
 
 
 class Answer:
-    """An answer whose body is still on its way; close it, whatever happens."""
+    """An answer with its body still to be read; always close it."""
 
     def __init__(self, library: ModuleType, method: str, response: Any) -> None:
         self._library = library
         self._method = method
         self._response = response
         self.status: int = response.status_code
-        #: In their order, repeated ones too, names in lower case.
+        #: In order, with repeated ones; names in lower case.
         self.headers: list[Header] = [(n.lower(), v) for n, v in response.headers.raw]
 
     def header(self, name: bytes) -> bytes | None:
         return next((value for found, value in self.headers if found == name), None)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes; the next piece is only read when it is asked for."""
+        """Yield the body; the next piece is read only when it is asked for."""
         if self._method == "HEAD":
-            # Not read to its end, so the connection is not used again: some servers do send a
-            # body, which the library would take for the beginning of the next answer.
+            # Not read to its end, so the connection is not reused: some servers do send a body,
+            # which the library would take for the beginning of the next answer.
             return
         try:
             async for piece in self._response.stream:
@@ -94,7 +94,7 @@ class Answer:
 
 
 class HttpClient:
-    """The outbound side of one server; ``close`` it at the end."""
+    """The outbound HTTP client of one server; ``close`` it at the end."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._proxies = proxy_env.from_environment(environment)
@@ -102,7 +102,7 @@ class HttpClient:
         self._transports: dict[str | None, Any] = {}
 
     async def send(self, call: HttpCall) -> Answer:
-        """The answer after all redirects that are to be followed; raises HttpFailed."""
+        """Send a request, follow its redirects, and return the last answer; raises HttpFailed."""
         if call.url.credentials is not None and not _has(call, b"authorization"):
             basic = b"Basic " + base64.b64encode(call.url.credentials)
             call = replace(call, headers=((b"authorization", basic), *call.headers))
@@ -118,7 +118,7 @@ class HttpClient:
         raise HttpFailed("too many redirects")
 
     async def close(self) -> None:
-        """Drop all connections; what still runs fails."""
+        """Drop all connections; running requests fail."""
         transports, self._transports = self._transports, {}
         for transport in transports.values():
             await transport.aclose()
@@ -136,11 +136,11 @@ class HttpClient:
                 stream=library.ByteStream(call.body),
                 extensions={"target": target.encode("ascii")},
             )
-            request.method = call.method  # which the library has put into upper case
+            request.method = call.method  # the library has upper-cased it
             transport = self._transport(library, tls, url)
             return Answer(library, call.method, await transport.handle_async_request(request))
         except (library.HTTPError, library.InvalidURL, UnicodeError) as error:
-            # The last one: a name that the resolver's encoding refuses.
+            # UnicodeError: a name that the resolver's encoding refuses.
             raise HttpFailed(failed, _cause(error)) from None
 
     def _transport(self, library: ModuleType, tls: ssl.SSLContext, url: HttpUrl) -> Any:
@@ -148,7 +148,7 @@ class HttpClient:
         transport = self._transports.get(proxy)
         if transport is None:
             if proxy is not None and not proxy.startswith(("http://", "https://")):
-                # Going around a proxy that we cannot use would be the wrong kind of help.
+                # Never bypass a proxy that cannot be used.
                 scheme = proxy.partition(":")[0]
                 raise HttpFailed(f"the environment names a {scheme} proxy, and only http is spoken")
             transport = self._transports[proxy] = library.AsyncHTTPTransport(
@@ -173,7 +173,7 @@ def _load() -> tuple[ModuleType, ssl.SSLContext]:
 
 
 def _cause(error: Exception) -> str:
-    """What the library says, which may quote the other side at length."""
+    """The library's message, which may quote the other side at length; cut."""
     return (str(error) or type(error).__name__)[:200]
 
 
@@ -182,7 +182,7 @@ def _has(call: HttpCall, name: bytes) -> bool:
 
 
 def _all_headers(call: HttpCall) -> list[Header]:
-    """Theirs, then ours, in the order of the peer."""
+    """The caller's headers, then ours, in the order of the peer."""
     headers = [
         (n, v) for n, v in call.headers if n not in (b"content-length", b"transfer-encoding")
     ]
@@ -199,7 +199,7 @@ def _all_headers(call: HttpCall) -> list[Header]:
 
 
 def _redirected(call: HttpCall, answer: Answer) -> HttpCall | HttpFailed | None:
-    """The request that follows, None when the answer is the last one."""
+    """The request that follows a redirect; None when the answer is the last one."""
     location = answer.header(b"location")
     if answer.status not in _MOVED or location is None:
         return None
@@ -230,7 +230,7 @@ def _becomes_get(status: int, method: str) -> bool:
 
 
 async def _finish(answer: Answer) -> None:
-    """Let go of an answer that nobody wants, with its connection usable if that is cheap."""
+    """Close an unneeded answer; keep its connection reusable if that is cheap."""
     length = answer.header(b"content-length") or b""
     try:
         if length.isdigit() and int(length[:16]) <= WORTH_READING:

@@ -1,8 +1,8 @@
-"""Which proxy the environment names for a request.  Pure.
+"""The proxy that the environment names for a request.  Pure.
 
 The rules of the peer (exec-server 0.166.0): upper case before lower case, an empty variable is
-none, ``HTTP_PROXY`` counts for nothing where a web server could have set it from a request
-(``REQUEST_METHOD`` is there).  ``NO_PROXY`` lists addresses, networks and domains with
+unset, ``HTTP_PROXY`` is ignored where a web server could have set it from a request
+(``REQUEST_METHOD`` is set).  ``NO_PROXY`` lists addresses, networks and domains with
 everything below them; ports in it never match.
 """
 
@@ -17,16 +17,16 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The proxies by scheme, and who is reached without."""
+    """The proxies by scheme, and the hosts reached without one."""
 
     by_scheme: Mapping[str, str]
     domains: tuple[str, ...] = ()
     networks: tuple[Network, ...] = ()
-    #: ``*``: nobody is reached through a proxy.
+    #: ``*``: no host is reached through a proxy.
     off: bool = False
 
     def choose(self, scheme: str, host: str) -> str | None:
-        """The URL of the proxy for a host, which is in brackets when it is IPv6."""
+        """The URL of the proxy for a host; an IPv6 host is in brackets."""
         proxy = self.by_scheme.get(scheme)
         if proxy is None or self.off:
             return None
@@ -40,7 +40,7 @@ class Proxies:
 
 
 def from_environment(environment: Mapping[str, str]) -> Proxies:
-    """Read what the environment says."""
+    """Read the proxy variables of an environment."""
     everything = _first(environment, "ALL_PROXY", "all_proxy")
     plain = None
     if "REQUEST_METHOD" not in environment:
@@ -50,7 +50,7 @@ def from_environment(environment: Mapping[str, str]) -> Proxies:
     domains: list[str] = []
     networks: list[Network] = []
     off = False
-    # One that is empty hides the other: somebody has said that there are no exceptions.
+    # An empty variable hides the other one: it says that there are no exceptions.
     listed = environment.get("NO_PROXY", environment.get("no_proxy", ""))
     for entry in map(str.strip, listed.split(",")):
         try:

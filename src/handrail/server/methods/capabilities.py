@@ -1,9 +1,9 @@
 """``capabilityRoots/discoverV1``: the files below a directory that describe plugins and skills.
 
-Nothing is interpreted except where a manifest says that its companions are; contents travel as
-they are.  What cannot be read is a warning, and a root that cannot be looked at fails alone.
+Nothing is interpreted except where a manifest says that its companions are; contents are sent
+as they are.  What cannot be read is a warning, and a root that cannot be looked at fails alone.
 
-The rules are those of exec-server 0.166.0, learned from its answers: one bounded walk that
+The rules are those of exec-server 0.166.0, observed from its answers: one bounded walk that
 follows links to directories; manifests and skills only as regular files of that walk, the root's
 own manifest and all companions through links too; the first manifest of a directory counts, and
 at the root the first that can be read; without one there, the nearest above it.
@@ -41,7 +41,7 @@ DEADLINE = 60.0
 MOST_ROOTS = 128
 FILE_LIMIT = 1024 * 1024
 BUNDLE_LIMIT = 16 * 1024 * 1024
-#: Ours: what all roots of one request may hold together.
+#: Our own bound: what all roots of one request may hold together.
 ANSWER_LIMIT = 128 * 1024 * 1024
 BOUNDS = walk.WalkOptions(
     max_depth=6, max_directories=2000, max_entries=20_000, follow_directory_symlinks=True
@@ -79,7 +79,7 @@ async def discover_roots(conn: Connection, params: DiscoverRootsParams) -> Parts
 
 
 def _place(root: RootParams) -> tuple[str, bytes | None]:
-    """The URI as it is answered, and the path if it is one of this machine."""
+    """The URI as it is answered, and its path if it is one of this machine."""
     _refuse_sandbox(root.sandbox)
     try:
         path = path_uri.to_path(root.path)
@@ -91,7 +91,7 @@ def _place(root: RootParams) -> tuple[str, bytes | None]:
 
 
 def _refuse_sandbox(sandbox: dict[str, Any] | None) -> None:
-    """Nothing here confines a scan yet, so a profile that confines is refused."""
+    """Refuse a profile that restricts files: a scan cannot be sandboxed."""
     if sandbox is None:
         return
     permissions = sandbox.get("permissions")
@@ -139,7 +139,7 @@ class Bundle:
         self._limit = limit
 
     def read(self, path: bytes) -> CapabilityFile | None:
-        """A regular file; None, with a warning unless it is just not there, when it is none."""
+        """Read a regular file; None if it is none, with a warning unless it is missing."""
         uri = path_uri.to_uri(path)
         try:
             status = os.stat(path)
@@ -179,7 +179,7 @@ class Bundle:
 
 
 def _discover(root_id: str, uri: str, path: bytes, limit: int) -> tuple[bytes, int]:
-    """Look at one root; the answer as JSON, and how many bytes of files are in it."""
+    """Look at one root; returns the answer as JSON and how many bytes of files it has."""
     root = native(path)
     with os_errors(root):
         is_directory = stat.S_ISDIR(os.stat(root).st_mode)
@@ -254,7 +254,7 @@ def _plugin(bundle: Bundle, root: bytes, manifest: CapabilityFile) -> PluginFile
 
 
 def _fields(contents: str) -> dict[str, Any]:
-    """The top of a manifest; nothing when it is no object, or names what we need twice.
+    """The top of a manifest; empty when it is no object, or repeats a name that we need.
 
     Objects are read as tuples of pairs, in which a repeated name still shows.
     """
@@ -287,7 +287,7 @@ def _companion(
             return bundle.read(b"/".join([root.rstrip(b"/"), *names]))
         bundle.warnings.append(f"ignoring {field} in {manifest.path}: {wrong}")
     elif isinstance(value, tuple) and field == "mcpServers":
-        return None  # the servers stand in the manifest itself
+        return None  # the manifest itself has the servers
     return bundle.read(os.path.join(root, usual))
 
 

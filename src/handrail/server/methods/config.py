@@ -1,6 +1,6 @@
-"""``environmentConfig/read``: chosen keys of the peer's configuration files, as TOML.
+"""``environmentConfig/read``: chosen keys of Codex configuration files, as TOML.
 
-Clients of the peer keep their settings in these files; ours have none of their own here.
+Codex clients keep their settings in these files; handrail has none of its own there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEADLINE = 60.0
 
-#: Wanted names and, below each, what is wanted of it; nothing means all of it.
+#: Requested names and, below each, what is requested of it; empty means all of it.
 Wanted = dict[str, "Wanted"]
 
 
@@ -50,13 +50,13 @@ async def read_config(conn: Connection, params: ConfigReadParams) -> ConfigReadR
     except (LayersError, FilesError) as error:
         text = f"failed to load executor-local config: {error}"
         raise RpcError(INTERNAL_ERROR, text) from None
-    except RecursionError:  # dotted keys nest without end, and are read without recursion
+    except RecursionError:  # dotted keys nest without bound, and are read without recursion
         text = "failed to load executor-local config: a file is nested too deeply"
         raise RpcError(INTERNAL_ERROR, text) from None
 
 
 def _wanted(paths: list[list[str]]) -> Wanted:
-    """The paths as a tree; one that is part of another covers it."""
+    """The requested paths as a tree; a path covers those below it."""
     top: Wanted = {}
     for path in paths:
         if not path:
@@ -97,7 +97,7 @@ def _codex_home(environment: Mapping[str, str], home: str) -> bytes:
 
 @cache
 def _hostname() -> str:
-    """The name of this machine, in full where the resolver knows it; asked once."""
+    """The host name, fully qualified where the resolver knows it; cached."""
     name = socket.gethostname().lower()
     try:
         found = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)[0][3]
@@ -129,7 +129,7 @@ def _shape(layer: Layer, wanted: Wanted) -> ConfigLayer | None:
 
 
 def _choose(value: Any, wanted: Wanted) -> Any:
-    """What is wanted of a value; one that is no table is wanted as a whole."""
+    """The requested part of a value; one that is no table is taken whole."""
     if not wanted or not isinstance(value, Mapping):
         return value
     return {name: _choose(item, wanted[name]) for name, item in value.items() if name in wanted}

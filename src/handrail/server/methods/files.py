@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 #: Seconds for one call; a file system that hangs longer is given up on.
 DEADLINE = 60.0
-#: Files up to this size are read and encoded in one go, larger ones are sent in pieces.
+#: Files up to this size are read and encoded at once, larger ones are sent in pieces.
 WHOLE = 8 * 1024 * 1024
 #: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
 PIECE = 384 * 1024
@@ -65,7 +65,7 @@ _CODES = {
 
 
 class ConnectionFiles:
-    """What one connection has open; ends with it."""
+    """The open files and watches of one connection; closed with it."""
 
     def __init__(self, conn: Connection, pool: FilePool) -> None:
         self.pool = pool
@@ -77,7 +77,7 @@ class ConnectionFiles:
 
     @property
     def helpers(self) -> FileHelpers:
-        """The confined helpers; most connections need none."""
+        """The sandboxed file helpers; most connections need none."""
         if self._helpers is None:
             server = self._conn.server
             self._helpers = FileHelpers(server.launcher, server.loop, server.ending_helpers)
@@ -85,11 +85,11 @@ class ConnectionFiles:
 
     @property
     def confined_handles(self) -> int:
-        """How many handles are open under sandboxes."""
+        """How many sandboxed handles are open."""
         return 0 if self._helpers is None else len(self._helpers.handles)
 
     def helper_of(self, handle_id: str) -> FileHelper | None:
-        """Who has this handle open, if it was opened under a sandbox."""
+        """The helper that has this handle open, if it is a sandboxed one."""
         return None if self._helpers is None else self._helpers.handles.get(handle_id)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class ConnectionFiles:
         if self._helpers is not None:
             self._helpers.close()
         if len(self.handles) and self._conn.server.draining:
-            self.handles.close_all()  # tasks are about to be cancelled, and nobody is served
+            self.handles.close_all()  # the server stops: blocking the loop is harmless now
         elif len(self.handles):
             # Dropping a half-written file touches the disk.
             self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
@@ -182,7 +182,7 @@ async def create_directory(conn: Connection, params: CreateDirectoryParams) -> N
 def get_metadata(conn: Connection, params: LinkParams) -> Any:
     path = native_path(params.path)
     try:
-        # What the kernel has in memory is answered here: a thread costs more than the answer.
+        # A file in the page cache is answered on the loop: a thread costs more than the answer.
         return metadata_result(local.metadata_at_once(path))
     except BlockingIOError:
         return _metadata_later(conn, path, default(params.follow_symlinks, True))
@@ -253,7 +253,7 @@ def _walk(path: bytes, options: walk.WalkOptions) -> Parts:
 
 
 def walk_parts(result: walk.WalkResult) -> Parts:
-    """Put together by hand: tens of thousands of entries, most with the same beginning."""
+    """Encode a walk by hand: it may have tens of thousands of entries with one prefix."""
     parts: list[bytes] = []
     parent, prefix = None, b""
     for entry in result.entries:

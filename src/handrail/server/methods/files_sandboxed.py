@@ -1,8 +1,8 @@
-"""``fs/*`` with a ``sandbox``: the same calls, done by a helper inside the plan.
+"""``fs/*`` with a ``sandbox``: the same calls, done by a sandboxed helper.
 
 ``FILE_HANDLERS`` is the table that the server uses: each call goes to the plain handler when its
-profile confines no file, and to the helper of its plan otherwise.  A plan that cannot be had is
-an error, never a plain call.
+profile restricts no file, and to the helper of its plan otherwise.  A plan that cannot be made
+is an error, never a plain call.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ async def _walk_tree(conn: Connection, helper: FileHelper, params: WalkParams) -
 
 
 async def _shaped(conn: Connection, reply: Reply, shape: Callable[[], Parts]) -> Parts:
-    """A long listing is read and encoded beside the loop."""
+    """Decode and encode a long listing in a thread."""
     if len(reply.head) <= SMALL_HEAD:
         return shape()
     return await conn.files.pool.run(shape, deadline=plain.DEADLINE)
@@ -188,7 +188,7 @@ def _content(pieces: list[bytes]) -> Parts:
 
 
 def _streamed(conn: Connection, helper: FileHelper, first: bytes, number: int) -> Streamed:
-    """Pieces are asked for as the client takes them: nothing piles up here or in the helper."""
+    """Stream a file: pieces are requested as the client reads them, so nothing is buffered."""
     loop = conn.server.loop
     begun: list[bytes] = [first]
 
@@ -209,7 +209,7 @@ async def _end_read(helper: FileHelper, number: int) -> None:
     try:
         await helper.call("readEnd", number)
     except FilesError:
-        pass  # the helper is gone, and with it the file
+        pass  # the helper is gone, and the file with it
 
 
 async def _write_file(conn: Connection, helper: FileHelper, params: WriteFileParams) -> Nothing:
@@ -222,7 +222,7 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
     if len(data) <= MAX_BLOCK:
         (await helper.call("write", path, follow, body=data)).result()
         return _NOTHING
-    # In blocks, put in place at the end: as much at a time as a pipe is fair with.
+    # In blocks, renamed into place at the end; one block is as much as a pipe takes fairly.
     handle = [files_sandboxed_handles.OURS, str(next(_numbers))]
     (await helper.call("open", handle, path, "replace", follow)).result()
     try:

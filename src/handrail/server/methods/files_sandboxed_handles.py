@@ -1,6 +1,6 @@
-"""Handles of files that were opened under a sandbox: they live in the helper that opened them.
+"""Handles of sandboxed files; they belong to the helper that opened them.
 
-Names and their bound are shared with plain handles: a client has one set of them.
+Names and their limit are shared with plain handles: a client has one set of them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
 _NOTHING = Nothing()
-#: Whose a handle is in the helper: the server's own, for large writes, or the client's.
+#: The owner of a handle in the helper: the server, for large writes, or the client.
 OURS, CLIENTS = "ours", "client"
 
 
 async def open_file(conn: Connection, helper: FileHelper, params: OpenParams) -> HandleResult:
-    """Open a file inside."""
+    """Open a file in the helper."""
     handles, name = conn.files.helpers.handles, params.handle_id
     if len(name.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         text = f"file handle ID must not exceed {MAX_ID_BYTES} bytes"
         raise FilesError(text, kind="invalid_input")
     _check_free(conn, name)
-    handles[name] = helper  # the name is taken from now on
+    handles[name] = helper  # reserves the name
     helper.handles.add(name)
     try:
         reply = await helper.call(
@@ -48,7 +48,7 @@ async def open_file(conn: Connection, helper: FileHelper, params: OpenParams) ->
         reply.result()
     except BaseException as error:
         _let_go(conn, helper, name)
-        if not isinstance(error, FilesError):  # it may be open by now, and nobody knows it
+        if not isinstance(error, FilesError):  # opened, unknown to the client
             conn.server.spawn_task(forget(helper, _inner(name)))
         raise
     return HandleResult(handle_id=name)
@@ -64,7 +64,7 @@ def _check_free(conn: Connection, name: str) -> None:
 
 
 def _inner(name: str) -> list[str]:
-    """The client's names, apart from ours."""
+    """The client's name in the helper, distinct from the server's own."""
     return [CLIENTS, name]
 
 
@@ -74,7 +74,7 @@ def _let_go(conn: Connection, helper: FileHelper, name: str) -> None:
 
 
 async def open_plain(conn: Connection, params: OpenParams) -> HandleResult:
-    """Open a file without a sandbox, beside those that have one."""
+    """Open a file without a sandbox, in the same set of names."""
     if conn.files.confined_handles:
         try:
             _check_free(conn, params.handle_id)
@@ -130,8 +130,8 @@ async def close_file(conn: Connection, params: HandleParams) -> Nothing:
 
 
 async def forget(helper: FileHelper, handle: list[str]) -> None:
-    """Drop a handle without putting anything in place."""
+    """Drop a handle without putting its file in place."""
     try:
         await helper.call("forget", handle)
     except FilesError:
-        pass  # the helper is gone, and with it what was not put in place
+        pass  # the helper is gone, and its unfinished file with it

@@ -1,9 +1,9 @@
 """``http/request``: checks in the wire's words, answers whole or in pieces.
 
-How a streamed body travels.  The answer goes out first: the stream's task is made in the same
+How a body is streamed.  The answer goes out first: the stream's task is made in the same
 turn of the loop in which the handler returns, so its first step comes after it.  From then on
-one piece is read from the network, sent, and the next one read when the client keeps up.  A
-stream ends with its connection.
+one piece is read from the network, sent, and the next one read when the client has read enough.
+A stream ends with its connection.
 
 Values of headers may be secrets: they are neither logged nor put into a sentence.
 """
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 #: The largest body that is answered whole.
 LARGEST_BODY = 64 * 1024 * 1024
-#: The largest piece of a streamed one, before base64 (exec-server 0.166.0).
+#: The largest piece of a streamed body, before base64 (exec-server 0.166.0).
 LARGEST_DELTA = 1024 * 1024
-#: Of one connection: requests at the same time, and bodies on their way.
+#: Limits of one connection: concurrent requests, and streamed bodies.
 MOST_REQUESTS = 64
 MOST_STREAMS = 256
-#: A longer timeout is none.
+#: A longer timeout counts as none.
 LONGEST_TIMEOUT = 365 * 86_400.0
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)
 _LONGEST_NAME = 65_535
 _NOT_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-#: Values of answers that travel; others are dropped.
+#: Header values of answers that are passed on; others are dropped.
 _READABLE = re.compile(rb"[\t\x20-\x7e]*")
-#: The one sentence of the peer for a body that broke off.
+#: The peer's sentence for a body that broke off.
 _BROKEN = "error decoding response body"
 
 
 class ConnectionHttp:
-    """The requests and streams of one connection; ends with it."""
+    """The requests and streams of one connection; closed with it."""
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
@@ -56,7 +56,7 @@ class ConnectionHttp:
         self._streams: dict[str, Stream | None] = {}
 
     def claim(self, request_id: str) -> None:
-        """Take a request id for a stream until it is over."""
+        """Reserve a request id for a stream until it ends."""
         if request_id in self._streams:
             text = f"http/request streamResponse requestId `{request_id}` is already active"
             raise RpcError(INVALID_PARAMS, text)
@@ -73,7 +73,7 @@ class ConnectionHttp:
         self.conn.server.spawn_task(stream.run())
 
     def close(self) -> None:
-        """Stop everything; nobody is there to be told."""
+        """Stop all requests; the client is gone, so nothing is sent."""
         for stream in self._streams.values():
             if stream is not None:
                 stream.stop()
@@ -125,7 +125,7 @@ async def _begin_stream(
         raise
     finally:
         conn.calls.unpark(Lane.ORDINARY)
-    # No waiting between here and the answer, which must go out before the first piece.
+    # No await between here and the answer, which must go out before the first piece.
     conn.http.start(Stream(conn, request_id, answer, deadline))
     return Parts([*_head(answer), b'"}'])
 
@@ -149,7 +149,7 @@ async def _send(conn: Connection, call: HttpCall, deadline: float | None) -> Ans
 
 
 async def _read_whole(answer: Answer, deadline: float | None) -> list[bytes]:
-    """The body as base64, in parts: encoded as it comes, so that the loop never does much."""
+    """The body as base64, in parts: encoded as it arrives, so that no turn of the loop is long."""
     parts: list[bytes] = []
     size, rest = 0, b""
     try:
@@ -195,7 +195,7 @@ def _head(answer: Answer) -> tuple[bytes, ...]:
 
 
 class Stream:
-    """One body on its way to the client."""
+    """One body being streamed to the client."""
 
     def __init__(
         self, conn: Connection, request_id: str, answer: Answer, deadline: float | None
@@ -282,7 +282,7 @@ def _header(conn: Connection, header: HeaderParams) -> Header:
 
 
 def _variable(conn: Connection, header: str, name: str) -> str:
-    """A variable of ours, if it was named when the server was started."""
+    """The value of an environment variable, if the server's flags allow it to be sent."""
     value = conn.server.own_environment.get(name)
     if value is None:
         raise _invalid(f"header {header} requires executor environment variable {name}")
@@ -294,7 +294,7 @@ def _variable(conn: Connection, header: str, name: str) -> str:
 
 
 def _check_framing(headers: tuple[Header, ...], body: bytes) -> None:
-    """Refuse what would make two readers see two different requests; the peer sends it."""
+    """Refuse what two readers could parse as two different requests; the peer sends it."""
     names = [name for name, _ in headers]
     if names.count(b"host") > 1:
         raise _invalid("header host may be given only once")

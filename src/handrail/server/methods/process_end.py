@@ -1,4 +1,4 @@
-"""Ends of processes: signals, terminate, and the list of those that are there."""
+"""process/signal, process/terminate, process/list."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
     number = signal_number(params.signal)
     child = process_lookup.entry(conn, params.process_id)
     reachable = isinstance(child, Child) and (child.running or params.tree)
-    # The wire knows `interrupt` alone and refuses other names; ours are understood where they
-    # have an effect, so that a client of the wire is answered as it expects for the rest.
+    # The peer knows `interrupt` alone and refuses other names; our names are accepted where they
+    # have an effect, so that a client of the peer gets the answers it expects for the rest.
     if number is not None and params.signal != "interrupt" and not reachable:
         raise RpcError(
             INVALID_PARAMS,
@@ -70,7 +70,7 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
             await child.kill()
         return TerminateResult(running=False)
     if grace:
-        child.ask_to_end(grace)  # before the answer: it happens whatever becomes of us
+        child.ask_to_end(grace)  # before the answer: it happens even if this server dies
         conn.server.spawn_task(child.see_out(grace))
     else:
         await child.kill()

@@ -1,4 +1,4 @@
-"""Which process a request means, and how far its numbers go."""
+"""Look up the process of a request, and check the range of its numbers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from handrail.protocol.struct_base import U64_MAX
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
-#: Ids are the client's, but not without bound.
+#: Ids are chosen by the client, up to this length.
 LONGEST_ID = 4096
-#: A longer wait than this is answered early; the client asks again.
+#: A longer wait is answered early; the client asks again.
 LONGEST_WAIT = 3600.0
 
 
 def key(process_id: str) -> str:
-    """The id of a process that is to be."""
+    """Check the id of a process that is to be started."""
     if len(process_id) > LONGEST_ID or len(process_id.encode()) > LONGEST_ID:
         raise RpcError(INVALID_PARAMS, f"`processId` is longer than {LONGEST_ID} bytes")
     return process_id
 
 
 def entry(conn: Connection, key: str) -> Child | Starting | None:
-    """What has this id for this client; one that is nobody's becomes its own."""
+    """Look up a process by id; a detached one is attached to this session."""
     session = conn.session
     if session is None:
         return None
@@ -35,7 +35,7 @@ def entry(conn: Connection, key: str) -> Child | Starting | None:
 
 
 def child(conn: Connection, key: str) -> Child:
-    """The same for what has to be there."""
+    """Like `entry`, for a process that must exist and have started."""
     found = entry(conn, key)
     if isinstance(found, Starting):
         raise RpcError(INVALID_REQUEST, f"process id {key} is starting")
@@ -45,13 +45,13 @@ def child(conn: Connection, key: str) -> Child:
 
 
 def u64s(field: str, value: int) -> int:
-    """A number that was given, as the wire bounds it."""
+    """Check that a given number fits the wire's 64 bits."""
     u64(field, value)
     return value
 
 
 def u64(field: str, value: int | None) -> int | None:
-    """The same for one that may be absent."""
+    """Like `u64s`, for a number that may be absent."""
     if value is not None and value > U64_MAX:
         raise RpcError(INVALID_PARAMS, f"invalid params: `{field}` does not fit 64 bits")
     return value

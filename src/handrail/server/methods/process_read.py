@@ -1,4 +1,4 @@
-"""process/read: what a process has said after a number, now or when there is something."""
+"""process/read: the events after a sequence number, now or when there are some."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _read_later(
     conn.calls.park(Lane.ORDINARY)
     try:
         while True:
-            await conn.writable()  # answers to one who does not read pile up nowhere
+            await conn.writable()  # back-pressure: queue no replies for a client that does not read
             left = deadline - loop.time()
             result = _read_now(conn, child, after, most, last_chance=left <= 0)
             if result is not None:

@@ -1,8 +1,8 @@
-"""``process/wait``: any of a pattern, idleness, the exit or a deadline, in one message.
+"""``process/wait``: wait for a pattern, idleness, the exit or a deadline, in one message.
 
-Output is looked at where it lies, each byte once, a slice at a time: between two slices
-everybody else has a turn.  A client that has lost interest says so by another wait of the same
-name; else what it had asked for would be looked for as long as the process runs.
+Output is scanned where it is stored, each byte once, a slice at a time; other requests run
+between two slices.  A client cancels a wait by another wait of the same name; otherwise it would
+run as long as the process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
 MOST_PATTERNS = 32
-#: Bytes looked at before others have a turn; about a millisecond a pattern.
+#: Bytes scanned before other requests run; about a millisecond a pattern.
 _SLICE = 16 * 1024
-#: Bytes taken from what is retained at a time.
+#: Bytes taken from the retained output at a time.
 _PAGE = 256 * 1024
 
 
 class Watch:
-    """The output of one child from some position on, and what is looked for in it."""
+    """Scans the output of one child from a position on."""
 
     def __init__(self, child: Child, patterns: list[str], position: int | None) -> None:
         self.child = child
@@ -37,18 +37,18 @@ class Watch:
         self.position = child.log.bytes_total if position is None else position
         self.omitted = 0
         self.replaced = False
-        #: What waits, once it does.
+        #: The task that waits, once there is one.
         self.task: asyncio.Task[object] | None = None
-        self._seq = 0  # everything up to here lies before the position
+        self._seq = 0  # every event up to here lies before the position
 
     def replace(self) -> None:
-        """Another wait has taken its place."""
+        """Another wait of the same name has replaced this one."""
         self.replaced = True
         if self.task is not None:
             self.task.cancel()
 
     async def look(self) -> int | None:
-        """Look at all there is; the number of a pattern that matches, with its position."""
+        """Scan all new output; returns the index of a pattern that matches, and its position."""
         while page := self._page():
             for start, data in page:
                 if start > self.position:
@@ -77,7 +77,7 @@ class Watch:
         return found
 
     def _page(self) -> list[tuple[int, bytes]]:
-        """The next pieces of output with their positions, read while they are there."""
+        """The next pieces of output with their positions, read while they are retained."""
         log = self.child.log
         page: list[tuple[int, bytes]] = []
         while not page:
@@ -96,7 +96,7 @@ class Watch:
 
 
 def process_wait(conn: Connection, params: WaitParams, child: Child) -> object:
-    """Check what is asked; the waiting itself is a coroutine."""
+    """Check the parameters; the waiting itself is a coroutine."""
     if len(params.patterns) > MOST_PATTERNS:
         raise RpcError(INVALID_PARAMS, f"`patterns` holds more than {MOST_PATTERNS}")
     try:
@@ -142,7 +142,7 @@ async def _wait(conn: Connection, params: WaitParams, watch: Watch) -> WaitResul
     conn.calls.park(Lane.ORDINARY)
     try:
         while True:
-            await conn.writable()  # answers to one who does not read pile up nowhere
+            await conn.writable()  # back-pressure: queue no replies for a client that does not read
             found = await watch.look()
             if found is not None:
                 return _result("pattern", watch, found)

@@ -1,4 +1,4 @@
-"""What goes into a process: bytes for its stdin, each write once, and the size of its terminal."""
+"""process/write (each write id once), process/closeStdin and process/resize."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Longer ones are remembered by their hash.
+#: Longer ids are remembered by their hash.
 LONGEST_WRITE_ID = 128
 
 _NOTHING = Nothing()
@@ -49,7 +49,7 @@ def process_write(conn: Connection, params: WriteParams) -> Any:
     if child.terminated:
         raise RpcError(INTERNAL_ERROR, "failed to write to process stdin")
     if not child.running:
-        # As the peer: accepted, and nobody is there to read it.
+        # As the peer: accepted, although the process has no reader for it.
         child.ledger.accept(write_id, data)
         return _ACCEPTED
 

@@ -1,8 +1,7 @@
-"""Method -> call: the table, and the calls that concern the session and its machine.
+"""The method table, and the handlers of session and environment methods.
 
-A handler answers at once with a shape, or is a coroutine when it has to wait.  This and the
-``*_handlers`` beside it are the only place where both the wire's shapes and the process layer
-are visible.
+A handler answers at once with a shape, or is a coroutine when it has to wait.  Only this package
+sees both the wire's shapes and the process layer.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def environment_status(conn: Connection, params: Empty) -> EnvironmentStatus:
 async def session_close(conn: Connection, params: Empty) -> Nothing:
     session = conn.session
     if session is not None:
-        # Not undone when the client goes away at once, as it may.
+        # Not undone when the client disconnects at once, as it may.
         await asyncio.shield(conn.server.sessions.close(session))
     return _NOTHING
 

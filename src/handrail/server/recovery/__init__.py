@@ -1,1 +1,1 @@
-"""One server after another: state directory, adoption, upgrade, a lost keeper."""
+"""Succession of servers and keepers: state directory, adoption, upgrade, a lost keeper."""

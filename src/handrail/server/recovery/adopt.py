@@ -1,4 +1,4 @@
-"""What a server finds of the one before it: sessions, processes, their output and their exits."""
+"""Adopts what the previous server left: sessions, processes, their output and their exits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 async def adopt(
     sessions: Sessions, launcher: Launcher, loop: asyncio.AbstractEventLoop
 ) -> tuple[int, int]:
-    """Go on with everything the keeper holds; how many sessions and processes that were."""
+    """Adopt everything the keeper holds; returns how many sessions and processes."""
     began = time.monotonic()
     kept, found = await launcher.found()
     if any(one.cut for one in found):
@@ -51,7 +51,7 @@ async def adopt(
         try:
             child, closed_ago = revive(one, note, launcher, loop, contain)
         except (OSError, ValueError) as error:
-            # Its output cannot be read, so nobody could ever tell what it did.
+            # Its output cannot be read, so no client could learn what it did.
             log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
             _end(one, launcher)
             continue
@@ -78,7 +78,7 @@ def _contained(
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
 ) -> ProcessSpec:
-    """A process in a sandbox: its signals go inside, its calls are answered, its end is read."""
+    """Restore a sandboxed process: its signals, its syscall supervisor, its exit."""
     from handrail.sandbox.bwrap.instance import RunningSandbox
     from handrail.sandbox.verdict import judge
 
@@ -89,7 +89,7 @@ def _contained(
 
 
 async def renew_keeper(launcher: Launcher) -> None:
-    """Have the keeper become the program that belongs to us; it loses nothing by that."""
+    """Have the keeper exec the program that belongs to this server; it keeps everything."""
     reason = await asyncio.to_thread(start.check_keeper)
     if reason is None:
         try:
@@ -103,10 +103,11 @@ async def renew_keeper(launcher: Launcher) -> None:
 def _newest(
     kept: dict[bytes, bytes], found: list[Found], launcher: Launcher
 ) -> list[tuple[Found, Note, bool]]:
-    """Each process with its note, and whether it is nobody's.
+    """Each process with its note, and whether it is detached from any session.
 
-    An id may be there twice: used again while the keeper still had the one before, because it
-    had left somebody behind or the keeper was not told in time.  That one gets another id.
+    An id may occur twice: it was used again while the keeper still had the previous process,
+    because that had left descendants or the keeper was not told in time.  The older one gets
+    another id.
     """
     chosen: dict[tuple[str, str], tuple[Found, Note, bool]] = {}
     for one in found:
@@ -132,7 +133,7 @@ def _newest(
 
 
 def _end(one: Found, launcher: Launcher) -> None:
-    """Nobody can ask for this process any more: its session is gone."""
+    """End a process that no client can ask for: its session is gone."""
     for fd in one.fds.values():
         os.close(fd)
     launcher.discard(one.child, running=one.exit is None)

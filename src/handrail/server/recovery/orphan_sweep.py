@@ -1,11 +1,10 @@
-"""Processes whose keeper was killed, and that no server has taken over.
+"""Processes left by a keeper that was killed, which no server has adopted.
 
-No process has their descriptors any more, so they cannot be gone on with; they are ended by the
-next server on the same state directory.  They are known by the mark their keeper gave to
-everything it started (see ``keeper/spawn.py``), and the mark is in a file as long as anything that
-bears it may live.  A server that finds a keeper ends what bears the marks of all the others: a
-server that is killed just after its keeper may already have started the next one, and that one
-knows only what it was given.
+Their descriptors are lost, so they cannot be adopted; the next server on the same state directory
+ends them.  They are known by the tag their keeper gave to everything it started (see
+``keeper/spawn.py``), and the tag is in a file as long as a process with it may live.  A server
+that finds a keeper ends what has the tags of all the others: a server that is killed just after
+its keeper may already have started the next one, and that one knows only what it was given.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MOST_DIGITS = 20
 
 
 def remember(directory: int, mark: int) -> None:
-    """A keeper with this mark is at work here."""
+    """Note that a keeper with this tag is running here."""
     if mark in _marks(directory):
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -36,7 +35,7 @@ def remember(directory: int, mark: int) -> None:
 
 
 def end(directory: int) -> int:
-    """Kill what is left of keepers that are gone; how many processes that were."""
+    """Kill what is left of keepers that are gone; returns how many processes."""
     marks = _marks(directory)
     if not marks:
         return 0
@@ -46,9 +45,9 @@ def end(directory: int) -> int:
 
 
 def end_others(directory: int, keeper: int, known: Collection[int]) -> int:
-    """Kill what keepers other than this one have left, but for the families it was given.
+    """Kill what keepers other than this one have left, except for the processes it was given.
 
-    ``known``: the marks of those families.  Says how many processes were found.
+    ``known``: the tags of those processes.  Returns how many processes were found.
     """
     others = [mark for mark in _marks(directory) if mark != keeper]
     if not others:
@@ -81,7 +80,7 @@ def _marks(directory: int) -> list[int]:
 
 
 def _write(directory: int, marks: list[int]) -> None:
-    """Put these into the place of what the file says, at once."""
+    """Replace the file's content atomically."""
     file = private_places.open_file(directory, _NEXT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.write(file, b"".join(b"%d\n" % mark for mark in marks))

@@ -1,8 +1,8 @@
-"""When the keeper dies and the server does not.
+"""Starts a new keeper when the keeper dies and the server does not.
 
-The children go on, and we have their descriptors: output goes on, exits are seen by pidfd.  A new
-keeper is given copies of everything before it has even answered, so that a crash of the server
-after that loses nothing either.  A keeper that dies again and again is not started for ever.
+The children continue, and the server has their descriptors: output is read, exits are seen by
+pidfd.  A new keeper is given copies of everything before it has even answered, so that a crash of
+the server after that loses nothing either.  Restarts are limited in number.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 #: At most so many new keepers in so many seconds.
 BUDGET = 3
 BUDGET_SECONDS = 60.0
-#: How often one is tried to be started, and how soon again.
+#: How often a start is tried, and the delay between tries.
 _TRIES = 10
 _TRY_SECONDS = 0.5
-#: How soon a keeper that has too much to read is given more.
+#: The delay before a keeper with a full socket is given more.
 _CROWD_SECONDS = 0.1
 
 
@@ -49,11 +49,11 @@ class KeeperRestart:
         self._give_up = give_up
         self._at_work = at_work
         self._starts: deque[float] = deque()
-        self._dead: set[int] = set()  # keepers, by their first mark
+        self._dead: set[int] = set()  # tags of dead keepers
         self._task: asyncio.Task[None] | None = None
 
     def happened(self) -> None:
-        """The keeper is gone: see to the children ourselves and start another."""
+        """The keeper is gone: watch the children from here and start another."""
         now = time.monotonic()
         while self._starts and self._starts[0] < now - BUDGET_SECONDS:
             self._starts.popleft()
@@ -65,7 +65,7 @@ class KeeperRestart:
             )
             self._give_up()
             return
-        log.error("the keeper is gone; its children go on, and a new keeper is started")
+        log.error("the keeper is gone; its children run on, and a new keeper is started")
         self._dead.add(self._launcher.mark)
         for child in self._sessions.children():
             release.watch(child)
@@ -74,13 +74,13 @@ class KeeperRestart:
     async def _replace(self) -> None:
         try:
             handle = await self._next()
-            if not handle.found:  # else the one that dies still has its socket
+            if not handle.found:  # else the dying one still has its socket
                 self._starts.append(time.monotonic())
             self._launcher.relink(handle)
             left = deque(self._sessions.everything())
 
             def give_at_once() -> None:
-                # Before it has answered, or even begun: it reads this too should we be killed now.
+                # Before it has answered, or even begun: it reads this also if we are killed now.
                 if not handle.found:
                     self._sessions.save_all()
                     self._give(left, wait=False)
@@ -90,8 +90,8 @@ class KeeperRestart:
                 self._sessions.save_all()
         except (OSError, HandrailError) as error:
             if self._task is not asyncio.current_task():
-                return  # that one has died as well, and is being replaced
-            log.error("no new keeper can be had (%s); the server stops", error)
+                return  # that keeper has died as well, and is being replaced
+            log.error("no new keeper can be started (%s); the server stops", error)
             self._give_up()
             return
         self._at_work(self._launcher.mark)
@@ -103,14 +103,14 @@ class KeeperRestart:
         for _, _, child in left:
             log.error("process %r is lost with this server", child.key[:80])
         self._launcher.restored()
-        # Started, and nobody was told: whoever asked for it got an error.
+        # End what was started but not reported: its request was answered with an error.
         known = set(self._launcher.marks.values())
-        dead = self._dead - {self._launcher.mark}  # one that only hung up on us is not
+        dead = self._dead - {self._launcher.mark}  # a keeper that only hung up is alive
         await asyncio.to_thread(tag_kill.end_all_of, dead, known)
 
     def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
-        """Give the new keeper what we have of each child, as far as it goes; with ``wait`` what
-        its socket does not take now is sent later."""
+        """Give the new keeper what we have of each child; with ``wait`` what its socket does not
+        take now is sent later."""
         while left and (wait or not self._launcher.crowded):
             owner, detached, child = left[0]
             note = start_note.encode(owner, child.key, child.spec, child.started)
@@ -122,7 +122,7 @@ class KeeperRestart:
             started = child.started[1]
             try:
                 self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
-            except OSError as error:  # too many descriptors are on their way, or none is free
+            except OSError as error:  # too many descriptors are in flight, or none is free
                 if wait:
                     log.error("process %r cannot be handed over yet: %s", child.key[:80], error)
                 return
@@ -136,7 +136,7 @@ class KeeperRestart:
                 self._launcher.end_by(child.number, due, again=True)
 
     async def _next(self) -> KeeperHandle:
-        """The next keeper; what is missing for it (descriptors, room) may be there in a moment."""
+        """Start the next keeper; retried, for missing descriptors or memory may come back."""
         for _ in range(_TRIES):
             try:
                 return self._start()

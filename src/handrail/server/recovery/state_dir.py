@@ -1,10 +1,10 @@
-"""Where a server and its keeper find each other again.
+"""The state directory, where a server and its keeper find each other again.
 
 One directory, one lock, one keeper.  A directory that was named is taken or refused; from a
-server that is stopped or does not answer it is taken by force.  Without a name one of the user's
-own is taken: where a crash has left a keeper, best of a server that listened where we shall, else
-the first that nobody holds.  So several servers on one machine do not meet, and one that follows
-a crash finds what the crash has left.
+server that is stopped or does not answer it is taken by force.  Without a name, one of the user's
+own is taken: where a crash has left a keeper, preferably of a server with the same address, else
+the first free one.  So several servers on one machine do not meet, and a server after a crash
+finds what the crash has left.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from handrail.server.recovery import orphan_sweep
 log = logging.getLogger(__name__)
 
 _MOST_SERVERS = 4096
-#: Of a socket's name, less what we add.
+#: The longest socket name, less what we add.
 _LONGEST_NAME = 90
 #: How long a lock may outlive the process that had it.
 _LOCK_SECONDS = 5.0
 _SOCKET = "keeper.sock"
 _STARTS = "starts"
 _ADDRESS = "address"
-#: So many crashes at the start in so many seconds are enough.
+#: So many crashes at the start in so many seconds are too many.
 BUDGET = 3
 BUDGET_SECONDS = 60.0
 
 
 class StateDir:
-    """A directory that is ours until we end."""
+    """A directory locked by this server until it ends."""
 
     def __init__(self, path: str, fd: int, lock: int) -> None:
         self.path = path
         self.fd = fd
         self._lock = lock
-        #: What our keeper and clients by a Unix socket prove to know; made with the first keeper.
+        #: The secret shared with our keeper and Unix-socket clients; made with the first keeper.
         self.secret = b""
         self._claimed: KeeperHandle | None = None
         self._started = False
@@ -70,7 +70,7 @@ class StateDir:
         return found._replace(secret=self.secret) if found else self._start(orphan_ttl)
 
     def keeper_after_loss(self, orphan_ttl: float) -> KeeperHandle:
-        """Another keeper when the one that was found is gone, and nothing of it was taken over."""
+        """Another keeper after the one that was found died before anything was adopted."""
         self._started = False
         return self.keeper(orphan_ttl)
 
@@ -97,17 +97,17 @@ class StateDir:
             )
 
     def begin(self) -> None:
-        """Note that we start; raises UsageError when that went wrong too often just now.
+        """Note a start; raises UsageError when starts failed too often just now.
 
-        Whoever restarts a server that crashes at its start would do it for ever, and each time
-        take the children from nobody to nobody.
+        A service manager would restart a server that crashes at its start for ever, and each start
+        would take over the children in vain.
         """
         now = time.monotonic()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         try:
             file = private_places.open_file(self.fd, _STARTS, flags)
         except OSError:
-            return  # a full disk keeps nobody from their processes
+            return  # a full disk must not block access to the processes
         try:
             times = _numbers(os.read(file, 65_536))
             if sum(now - BUDGET_SECONDS < at <= now for at in times) >= BUDGET:
@@ -134,7 +134,7 @@ class StateDir:
         )
 
     def at_work(self, mark: int) -> None:
-        """A keeper of this mark serves us; see ``orphan_sweep.py``."""
+        """Note that the keeper with this tag serves us; see ``orphan_sweep.py``."""
         try:
             orphan_sweep.remember(self.fd, mark)
         except OSError as error:
@@ -146,7 +146,7 @@ class StateDir:
             )
 
     def end_others(self, mark: int, known: Collection[int]) -> int:
-        """End what keepers other than the one with this mark have left; see ``orphan_sweep.py``."""
+        """End what keepers other than the one with this tag have left; see ``orphan_sweep.py``."""
         try:
             return orphan_sweep.end_others(self.fd, mark, known)
         except OSError as error:
@@ -158,7 +158,7 @@ class StateDir:
             return 0
 
     def done(self) -> None:
-        """The keeper has ended with everything it had; one before it may have died."""
+        """Clear up after the keeper ended with all its children; one before it may have died."""
         self._clear()
 
     def _clear(self) -> None:
@@ -206,7 +206,7 @@ class StateDir:
         listener.listen(16)
 
     def _open_log(self) -> int | None:
-        """Where the keeper says what went wrong; without it the keeper is as good."""
+        """Open the keeper's log file; without it the keeper works as well."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             return private_places.open_file(self.fd, "keeper.log", flags)
@@ -223,7 +223,7 @@ class StateDir:
         return self._lock
 
     def close(self) -> None:
-        """Let others have it."""
+        """Unlock the directory."""
         os.close(self._lock)
         os.close(self.fd)
 
@@ -231,7 +231,7 @@ class StateDir:
 def claim(path: str | None, address: str = "") -> StateDir:
     """Take the directory that was named, or one of our own; raises UsageError.
 
-    ``address``: where we shall listen, by which a server finds its own again.
+    ``address``: where we shall listen; a server finds its own directory by it.
     """
     if path is not None:
         return _take(path) or _take_over(path)
@@ -247,7 +247,7 @@ def claim(path: str | None, address: str = "") -> StateDir:
 
 
 def _left_by_a_crash(base: str, address: str) -> StateDir | None:
-    """A directory in which a keeper waits for its next server."""
+    """Find a directory in which a keeper waits for its next server."""
     places = []
     with contextlib.suppress(OSError):
         for name in filter(str.isdigit, os.listdir(base)):
@@ -308,7 +308,7 @@ def inherit(path: str, lock: int) -> StateDir:
 
 
 def in_use(path: str) -> bool:
-    """Whether a server has this directory; a server that starts may meet us here, so briefly."""
+    """Whether a server has this directory; locks it only briefly, for a server may start."""
     lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -345,8 +345,8 @@ def running(path: str | None) -> tuple[str, KeeperHandle]:
 
 
 def holder(path: str) -> int:
-    """The pid of the server that holds the keeper of this directory, whichever that is, or 0."""
-    # Asked again and again while one of an earlier version is replaced and given its secret.
+    """The pid of the server that holds the lease of this directory's keeper, or 0."""
+    # Asked repeatedly while a keeper of an earlier version is replaced and given its secret.
     handle = _keeper_in(path, report=False)
     if handle is None:
         return 0
@@ -355,7 +355,7 @@ def holder(path: str) -> int:
 
 
 def _keeper_in(path: str, *, report: bool = True) -> KeeperHandle | None:
-    """The keeper of a directory that another process may hold."""
+    """The keeper of a directory that another process may have locked."""
     return find_keeper(f"{path}/{_SOCKET}", private_places.secret_in(path), report=report)
 
 
@@ -420,7 +420,7 @@ def _take(path: str) -> StateDir | None:
 
 
 def _numbers(text: bytes) -> list[float]:
-    """Those that are some; what else is there is no record of ours."""
+    """The integers in a file; anything else in it is no record of ours."""
     found = []
     for word in text.split():
         with contextlib.suppress(ValueError):

@@ -1,10 +1,10 @@
-"""One server hands over to the next, side by side, and nobody notices but by a new line.
+"""Upgrade: one server hands over to the next; clients only see a reconnect.
 
-The old server starts the new program with its listening socket, its lock and one line to talk on.
+The old server starts the new program with its listening socket, its lock and a socketpair.
 The new one gets ready and says so; only then does the old one stop reading, give back the lease
-and say *go*.  Clients that call meanwhile wait in the backlog of the socket, which is never
-closed; those that are connected are told to resume.  A new program that does not get ready costs
-nothing: the old server goes on.
+and say *go*.  Clients that connect meanwhile wait in the backlog of the socket, which is never
+closed; connected ones are told to resume.  If the new program does not get ready, the old server
+continues.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from handrail import own_code
 
 log = logging.getLogger(__name__)
 
-#: Where the new program finds what it inherits; taken out of its environment at once.
+#: The variable with what the new program inherits; removed from its environment at once.
 VARIABLE = "HANDRAIL_HANDOVER"
-#: What tells a server to hand over.
+#: The signal that tells a server to hand over.
 UPGRADE_SIGNAL = signal.SIGUSR2
-#: How long the new program may take to get ready, and the old one to let go.
+#: How long the new program may take to get ready, and the old one to hand over.
 _READY_SECONDS = 30.0
 _FIRST = 3
 _READY, _GO = b"ready", b"go"
-#: In the state directory: why the last wish was not granted.
+#: In the state directory: why the last upgrade was refused.
 _REFUSAL = "refusal"
 
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What a server has from the one before it."""
+    """What a server inherits from the previous one."""
 
     control: socket.socket
     listener: socket.socket
@@ -47,7 +47,7 @@ class Inheritance:
     path: str
 
     async def take(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Say that we are ready and wait for our turn; False when it never comes."""
+        """Say that we are ready and wait for *go*; False when it never comes."""
         self.control.setblocking(False)
         try:
             async with asyncio.timeout(_READY_SECONDS):
@@ -60,7 +60,7 @@ class Inheritance:
 
 
 def inherited() -> Inheritance | None:
-    """What the server before us has left, once."""
+    """Take what the previous server passed on from the environment, once."""
     given = os.environ.pop(VARIABLE, None)
     if given is None:
         return None
@@ -84,7 +84,7 @@ class Upgrade:
         self._under_way = False
 
     async def prepare(self, loop: asyncio.AbstractEventLoop) -> socket.socket | None:
-        """Start the new program; the line on which it waits for *go*, or None."""
+        """Start the new program; returns the socket on which it waits for *go*, or None."""
         if self._under_way:
             return None
         self._under_way = True
@@ -112,8 +112,8 @@ class Upgrade:
         return None
 
     def _refuse(self, reason: str) -> None:
-        """Say why nothing has changed, also to whoever asked for it."""
-        log.error("%s; this one goes on", reason)
+        """Log why the upgrade did not happen, and leave it for the command that asked."""
+        log.error("%s; this server runs on", reason)
         self._under_way = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         name = os.path.join(self._path, _REFUSAL)
@@ -121,7 +121,7 @@ class Upgrade:
             file.write(reason)
 
     def _start(self, control: int) -> int:
-        # Out of the way of the numbers they are found under.
+        # Moved away from the fd numbers they will be given.
         passed = [
             fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)
             for fd in (control, self._listener(), self._lock)
@@ -141,7 +141,7 @@ class Upgrade:
 
 
 def refusal(path: str) -> str | None:
-    """Why the server of this directory did not hand over, told once."""
+    """Why the server of this directory did not hand over; read once."""
     name = os.path.join(path, _REFUSAL)
     try:
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
@@ -153,7 +153,7 @@ def refusal(path: str) -> str | None:
 
 
 def go(control: socket.socket) -> None:
-    """The new server may begin: we touch nothing any more."""
+    """Tell the new server to begin: we touch nothing any more."""
     with contextlib.suppress(OSError):
         control.send(_GO)
     control.close()
