@@ -242,13 +242,13 @@ async def serve(
     server.failed = keeper.found
     try:
         given = None if heir is None else heir.listener
-        door = _Door(settings.listen, given)
-        greeted = await _unless_stopped(server, _greet(server, keeper, state, door))
-        if greeted is None:
+        listening = _ListenSocket(settings.listen, given)
+        leased = await _unless_stopped(server, _take_lease(server, keeper, state, listening))
+        if leased is None:
             if state is not None:
                 state.ready()  # to be told to stop is no crash
             return server.exit_code
-        keeper = greeted
+        keeper = leased
         launcher.on_lost = loss.happened
         at_work(launcher.mark)
         if not launcher.alive:
