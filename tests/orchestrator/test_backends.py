@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from handrail.errors import ApprovalRejected, Forbidden
-from handrail.executor.base import SandboxKind
 from handrail.orchestrator.approvals import Choice
 from handrail.orchestrator.backends import (
     PatchBackend,
@@ -66,14 +65,14 @@ def test_a_large_patch_is_applied_in_the_sandbox(tmp_path: Path) -> None:
     assert output.exit_code == 0, output.stderr
     assert output.stdout == b"Success. Updated the following files:\nA a\n"
     assert (tmp_path / "a").stat().st_size == 300_001
-    assert room.executor.requests[0].sandbox is not SandboxKind.NONE
+    assert room.executor.requests[0].sandbox is not None
 
 
 def test_an_approved_patch_runs_without_a_sandbox(tmp_path: Path) -> None:
     room = Room(settings(tmp_path, Approval.UNTRUSTED))
     run(room, mode(tmp_path, approved=True))
     assert room.scribe.questions == []
-    assert room.executor.requests[0].sandbox is SandboxKind.NONE
+    assert room.executor.requests[0].sandbox is None
     assert (tmp_path / "a").read_text() == "hi\n"
 
 

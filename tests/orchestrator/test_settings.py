@@ -13,12 +13,13 @@ from handrail.orchestrator.settings import (
     SandboxMode,
     Settings,
     is_writable,
-    permissions,
     read_approval,
     read_mode,
+    sandbox_intent,
     writable_roots,
 )
 from handrail.policy.context import Approval, Granular
+from handrail.sandbox.intent import to_wire
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,12 @@ def test_roots_by_mode() -> None:
     assert writable_roots(Settings("/w", sandbox=closed), "/t") == ("/w",)
     assert writable_roots(Settings("/w", sandbox=SandboxMode(Mode.READ_ONLY))) == ()
     assert writable_roots(Settings("/w", sandbox=SandboxMode(Mode.FULL_ACCESS))) == ("/",)
+
+
+def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, Any] | None:
+    """As it travels."""
+    intent = sandbox_intent(settings, grants)
+    return None if intent is None else to_wire(intent)
 
 
 def entries(intent: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -24,9 +24,10 @@ from handrail.errors import (
     SpawnFailed,
     UsageError,
 )
-from handrail.executor.base import Place, SandboxKind, SpawnRequest
+from handrail.executor.base import Place, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
+from handrail.executor.validate import check_sandbox
 from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.exit_and_close import DRAIN_SECONDS
@@ -225,7 +226,7 @@ class LocalExecutor:
 
     def _contained(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
         """The spec to start: inside a sandbox, if one is asked for."""
-        if isinstance(request.sandbox, SandboxKind):
+        if request.sandbox is None:
             return spec
         if self._closed:
             raise ExecutorSpawnFailed("this executor is closed; make a new one")
@@ -286,10 +287,7 @@ async def _ended(child: Child) -> None:
 
 def _spec(request: SpawnRequest) -> ProcessSpec:
     """Check a request before anything is started."""
-    if isinstance(request.sandbox, SandboxKind) and request.sandbox is not SandboxKind.NONE:
-        raise ExecutorSpawnFailed(
-            f"sandbox policy {request.sandbox.value} is not supported by this executor"
-        )
+    check_sandbox(request.sandbox)
     if not request.argv:
         raise ExecutorSpawnFailed("argv must not be empty")
     if not request.argv[0]:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Mapping
 from dataclasses import replace
 
 from handrail.errors import ExecutorSpawnFailed, SandboxError, SpawnFailed
@@ -18,37 +17,27 @@ from handrail.process import find_program
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.intent import read_intent
-from handrail.sandbox.profile import Profile
+from handrail.sandbox.profile import Intent
 from handrail.sandbox.sandbox import Sandbox
 from handrail.sandbox.verdict import judge
 
 
 class LocalSandbox:
-    """The sandbox of one executor; remembers what an intent came to."""
+    """The sandbox of one executor."""
 
     def __init__(self) -> None:
         self._sandbox = Sandbox()
         _forks.take_in(self._sandbox.upkeep)
-        self._last: tuple[Mapping[str, object], bytes, Profile] | None = None
 
-    def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
+    def contain(self, spec: ProcessSpec, intent: Intent) -> ProcessSpec:
         """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
         try:
-            profile = self._profile(spec, given)
+            profile = self._sandbox.resolve(intent, spec.cwd)
             if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
                 _check(spec)  # what is there on the host
             return replace(self._sandbox.contain(spec, profile), judge=judge)
         except SandboxError as error:
             raise ExecutorSpawnFailed(f"failed to prepare process sandbox: {error}") from error
-
-    def _profile(self, spec: ProcessSpec, given: Mapping[str, object]) -> Profile:
-        # A caller that keeps its intent is recognised by it, and pays for reading it once.
-        if self._last is None or self._last[0] is not given or self._last[1] != spec.cwd:
-            intent, base = read_intent(given, spec.cwd)
-            profile = self._sandbox.resolve(intent, base)
-            self._last = (given, spec.cwd, profile)
-        return self._last[2]
 
     async def see_out(self) -> None:
         """Wait for the end of those that were told to end."""

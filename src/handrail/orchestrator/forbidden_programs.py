@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Executor, SpawnRequest
-from handrail.orchestrator.settings import Settings, denied_entry, writable_roots
+from handrail.orchestrator.settings import Settings, native, writable_roots
 from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_directories
 from handrail.process import env_policy
+from handrail.sandbox.profile import Access, Entry
 
 #: Seconds for which an answer of another machine is used again.
 _REMEMBERED = 30.0
@@ -32,8 +31,6 @@ class ForbiddenPrograms:
     """The covers of one session."""
 
     _files: ProgramFiles = field(default_factory=ProgramFiles)
-    #: The last intent that was given and what was made of it: executors like to see it again.
-    _made: tuple[Mapping[str, object], tuple[str, ...], Mapping[str, object]] | None = None
     _far: tuple[tuple[str, ...], float, tuple[str, ...]] | None = None
 
     async def around(
@@ -42,7 +39,7 @@ class ForbiddenPrograms:
         """The request with forbidden programs covered, if it has a sandbox."""
         names = forbidden_whole(settings.policy)
         given = request.sandbox
-        if not names or not isinstance(given, Mapping):
+        if not names or given is None:
             return request
         if local:
             covered = await asyncio.to_thread(self._here, names, request, settings)
@@ -50,9 +47,8 @@ class ForbiddenPrograms:
             covered = await self._there(names, request, executor)
         if not covered:
             return request
-        if self._made is None or self._made[0] is not given or self._made[1] != covered:
-            self._made = given, covered, _denying(given, covered)
-        return replace(request, sandbox=self._made[2])
+        denied = tuple(Entry(Access.DENY, path=native(path)) for path in covered)
+        return replace(request, sandbox=given._replace(entries=given.entries + denied))
 
     def _here(
         self, names: tuple[str, ...], request: SpawnRequest, settings: Settings
@@ -100,14 +96,3 @@ async def _real(executor: Executor, path: str, turn: asyncio.Semaphore) -> str |
             return await executor.files.canonical(path)
         except HandrailError:
             return None  # not there
-
-
-def _denying(given: Mapping[str, object], paths: tuple[str, ...]) -> dict[str, object]:
-    """The same intent with entries that deny these paths."""
-    permissions: Any = given["permissions"]
-    system = permissions["file_system"]
-    entries = [*system["entries"], *(denied_entry(path) for path in paths)]
-    return {
-        **given,
-        "permissions": {**permissions, "file_system": {**system, "entries": entries}},
-    }

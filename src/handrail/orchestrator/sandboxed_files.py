@@ -11,13 +11,14 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from handrail import version
 from handrail.errors import ExecutorError, FilesError
 from handrail.executor.base import ExecSession, Executor, OutputEvent, OutputKind, SpawnRequest
 from handrail.patch.file_helper import PIECE
+from handrail.sandbox.profile import Intent
 
 #: Seconds after which an idle helper ends.
 IDLE = 1.0
@@ -33,9 +34,7 @@ _PROGRAM = (
 class SandboxedFiles:
     """``AsyncFiles`` of the patch tool, inside a sandbox."""
 
-    def __init__(
-        self, executor: Executor, process_id: str, cwd: str, sandbox: Mapping[str, object]
-    ) -> None:
+    def __init__(self, executor: Executor, process_id: str, cwd: str, sandbox: Intent) -> None:
         self._executor = executor
         self._process_id = process_id
         self._cwd = cwd

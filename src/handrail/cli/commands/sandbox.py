@@ -220,11 +220,11 @@ def _intent(options: Options, cwd: str) -> Intent:
     elif options.profile == "read-only":
         intent = profile.read_only(network=options.network)
     elif options.profile == "danger-full-access":
-        intent = profile.danger_full_access()
+        intent = profile.off()
     else:
         from handrail.cli.profile_option import read_permissions
 
-        intent = read_permissions(options.profile, roots)
+        intent = read_permissions(options.profile)
         if options.network:
             intent = intent._replace(network=True)
     return intent._replace(entries=intent.entries + extra, workspace_roots=roots)

@@ -17,30 +17,21 @@ from handrail.filesystem.pool import FilePool
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
-from handrail.protocol.sandbox import (
-    Disabled,
-    GlobEntry,
-    Managed,
-    PathEntry,
-    PermissionEntry,
-    SandboxParams,
-    UnrestrictedFiles,
-)
+from handrail.protocol.sandbox import SandboxParams
 from handrail.sandbox import verdict
-from handrail.sandbox.profile import Access, Entry, Files, Intent, Profile
+from handrail.sandbox.intent import from_wire
+from handrail.sandbox.profile import BadIntent, Profile
 from handrail.sandbox.sandbox import LINUX_SECCOMP, Preparation, Sandbox
 
 if TYPE_CHECKING:
     from handrail.server.sessions import Session
 
-_ACCESS = {
-    "read": Access.READ,
-    "write": Access.WRITE,
-    "deny": Access.DENY,
-    "none": Access.DENY,
+#: What the wire's sentences call the URIs of an intent.
+_URIS = {
+    "cwd": "sandbox cwd URI",
+    "workspaceRoots": "sandbox workspace root URI",
+    "privateTmp": "private /tmp URI",
 }
-
-
 #: Looking at a tree may take so long, on a file system that hangs.
 _PLANNING_SECONDS = 60.0
 
@@ -113,39 +104,17 @@ def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
 
     ``cwd`` is where relative patterns start from when the intent names no directory.
     """
-    intent, base = _intent(codec.convert(given, SandboxParams), cwd)
     try:
-        return sandbox.resolve(intent, base)
-    except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, f"invalid sandbox permissions: {error}") from None
-
-
-def read_intent(given: dict[str, Any], cwd: bytes) -> Intent:
-    """A ``sandbox`` member as it stands, not bound to this machine; raises RpcError -32602."""
-    return _intent(codec.convert(given, SandboxParams), cwd)[0]
-
-
-def _intent(params: SandboxParams, cwd: bytes) -> tuple[Intent, bytes]:
-    permissions = params.permissions
-    entries: tuple[Entry, ...] = ()
-    depth = None
-    files = Files.EXTERNAL
-    if isinstance(permissions, Managed):
-        if isinstance(permissions.file_system, UnrestrictedFiles):
-            files = Files.UNRESTRICTED
+        return sandbox.resolve(from_wire(codec.convert(given, SandboxParams)), cwd)
+    except BadIntent as error:
+        if error.field == "path":
+            text = f"invalid sandbox permission path URI: {error}"
+        elif error.field:
+            what = _URIS[error.field]
+            text = f"{what} `{error.uri}` is not valid on this exec-server host: {error}"
         else:
-            files = Files.RESTRICTED
-            entries = tuple(_entry(entry) for entry in permissions.file_system.entries)
-            depth = permissions.file_system.glob_scan_max_depth
-    base = cwd if params.cwd is None else _path(params.cwd, "sandbox cwd URI")
-    roots = tuple(_path(uri, "sandbox workspace root URI") for uri in params.workspace_roots)
-    if isinstance(permissions, Disabled):
-        return Intent(disabled=True), base
-    network = permissions.network == "enabled"
-    intent = Intent(files, entries, network, False, roots, depth)
-    if params.private_tmp is not None:
-        intent = intent._replace(private_tmp=_path(params.private_tmp, "private /tmp URI"))
-    return intent, base
+            text = f"invalid sandbox permissions: {error}"
+        raise RpcError(INVALID_PARAMS, text) from None
 
 
 def check_private_tmp(session: Session, given: dict[str, Any]) -> bool:
@@ -164,30 +133,3 @@ def check_private_tmp(session: Session, given: dict[str, Any]) -> bool:
             " session/temporary",
         )
     return True
-
-
-def _entry(entry: PermissionEntry) -> Entry:
-    access = _ACCESS[entry.access]
-    path = entry.path
-    if isinstance(path, PathEntry):
-        try:
-            return Entry(access, path=path_uri.to_path(path.path))
-        except (path_uri.BadUri, path_uri.NotNative) as error:
-            raise RpcError(
-                INVALID_PARAMS, f"invalid sandbox permission path URI: {error}"
-            ) from None
-    if isinstance(path, GlobEntry):
-        return Entry(access, glob=path.pattern)
-    special = path.value
-    kind = "project_roots" if special.kind == "current_working_directory" else special.kind
-    subpath = None if special.subpath is None else special.subpath.encode()
-    return Entry(access, special=kind, subpath=subpath)
-
-
-def _path(uri: str, what: str) -> bytes:
-    try:
-        return path_uri.to_path(uri)
-    except (path_uri.BadUri, path_uri.NotNative) as error:
-        raise RpcError(
-            INVALID_PARAMS, f"{what} `{uri}` is not valid on this exec-server host: {error}"
-        ) from None
