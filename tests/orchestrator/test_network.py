@@ -46,7 +46,7 @@ def test_others_wait_for_the_answer_to_the_same_question() -> None:
 def test_nobody_is_asked_under_never_or_without_a_sandbox() -> None:
     for settings in (
         {"approval": Approval.NEVER},
-        {"sandbox": SandboxMode(Mode.FULL_ACCESS)},
+        {"sandbox": SandboxMode(Mode.OFF)},
     ):
         desk, scribe = hosts(Choice.APPROVE, **settings)
         assert not asyncio.run(desk.allows(to()))

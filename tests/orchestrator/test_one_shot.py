@@ -16,7 +16,7 @@ from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval
 from tests.orchestrator.scripted import PATH, Room, played, sh
 
-FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.FULL_ACCESS))
+FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.OFF))
 
 
 def run(script: str, room: Room | None = None, **more: Any) -> Any:

@@ -65,8 +65,8 @@ def test_what_needs_nothing_runs_in_the_sandbox_and_is_recorded() -> None:
     assert len(ended.durations) == 1
 
 
-def test_full_access_runs_without_a_sandbox() -> None:
-    room = Room(Settings("/w", Approval.NEVER, sandbox=SandboxMode(Mode.FULL_ACCESS)))
+def test_off_runs_without_a_sandbox() -> None:
+    room = Room(Settings("/w", Approval.NEVER, sandbox=SandboxMode(Mode.OFF)))
     run(room, sh("true"))
     assert room.executor.requests[0].sandbox is None
 
@@ -302,7 +302,7 @@ def test_a_rule_from_a_sandboxed_run_keeps_the_sandbox_where_rules_leave_it(
 
 def test_a_rule_from_a_session_without_a_sandbox_leaves_none_later(tmp_path: Path) -> None:
     file = tmp_path / "default.rules"
-    free = SandboxMode(Mode.FULL_ACCESS)
+    free = SandboxMode(Mode.OFF)
     settings = Settings("/", Approval.UNTRUSTED, sandbox=free, rules_file=str(file))
     room = Room(settings, Choice.APPROVE_WITH_RULE)
     run(room, sh("true a"))

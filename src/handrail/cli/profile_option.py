@@ -27,7 +27,7 @@ def read_permissions(text: str) -> Intent:
         permissions = _with_uris(json.loads(text))
     except ValueError:
         raise UsageError(
-            f"{text[:40]!r} is no profile; give workspace-write, read-only, danger-full-access or"
+            f"{text[:40]!r} is no profile; give workspace-write, read-only, off or"
             " permissions as JSON"
         ) from None
     given = {"permissions": permissions, "windowsSandboxLevel": "disabled"}

@@ -16,7 +16,7 @@ from handrail.errors import UsageError
 from handrail.policy.context import Approval, Granular, Lookup, Situation
 from handrail.policy.rules import Policy, Sandbox, normal_path
 from handrail.sandbox import profile
-from handrail.sandbox.profile import Access, Entry, Intent
+from handrail.sandbox.profile import PEERS_OFF, Access, Entry, Intent
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = tuple(map(os.fsdecode, profile.PROTECTED_NAMES))
@@ -31,8 +31,12 @@ class Mode(enum.Enum):
 
     READ_ONLY = "read-only"
     WORKSPACE_WRITE = "workspace-write"
-    FULL_ACCESS = "danger-full-access"
+    OFF = "off"
     EXTERNAL = "external-sandbox"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        return cls.OFF if value == PEERS_OFF else None  # which its users may type
 
 
 class Table(enum.Enum):
@@ -151,7 +155,7 @@ class Settings:
 def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, ...]:
     """The directories that commands may write in, without links resolved."""
     mode = settings.sandbox
-    if mode.mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+    if mode.mode in (Mode.OFF, Mode.EXTERNAL):
         return ("/",)
     roots = list(settings.grants.write)
     if mode.mode is Mode.WORKSPACE_WRITE:

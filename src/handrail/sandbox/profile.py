@@ -40,6 +40,8 @@ MINIMAL_ROOTS = (
 SYSTEM_TMP = (b"/tmp", b"/var/tmp")
 #: Symbolic roots of the host's directories for temporary files.
 TEMPORARY = ("slash_tmp", "tmpdir")
+#: The peer's name for no sandbox, which we call ``off``.
+PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 
 
@@ -98,6 +100,11 @@ class Intent(Frozen):
     private_tmp: bytes | None = None
     #: Where relative patterns start; None: in the directory of the command.
     cwd: bytes | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it asks for no sandbox, in whatever words."""
+        return self.disabled or (self.files is not Files.RESTRICTED and self.network)
 
     @property
     def wants_tmp(self) -> bool:
@@ -169,7 +176,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     ``cwd`` is the directory of the command, for an intent that names none.
     """
     cwd = intent.cwd or cwd
-    if intent.disabled or (intent.files is not Files.RESTRICTED and intent.network):
+    if intent.is_off:
         return Profile(network=True, confined=False)
     if intent.files is not Files.RESTRICTED:
         everything = (Rule(b"/", Access.WRITE),)

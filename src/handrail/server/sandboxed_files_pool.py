@@ -15,17 +15,18 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import handrail.sandboxed_files
 from handrail.errors import FilesError
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
+from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.program import THREADS
-from handrail.server.sandboxed_files_plan import interpreter
+from handrail.server.sandboxed_files_plan import FileSandbox, interpreter
 
 #: Helpers that a connection keeps warm; the one used longest ago makes room.
 MOST_HELPERS = 8
@@ -40,21 +41,6 @@ _PROGRAM = os.path.realpath(
 LINGER = 0.5
 #: Seconds that a helper has to go by itself after the server hung up.
 GRACE = 1.0
-
-
-class Confinement(Protocol):
-    """A plan, ready to be put around a command."""
-
-    @property
-    def key(self) -> Hashable:
-        """The same for plans that confine in the same way."""
-
-    @property
-    def passing(self) -> bool:
-        """Whether a helper must not stay longer than it is used."""
-
-    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command inside the plan, and what to call when it was sent; raises SandboxError."""
 
 
 def helper_command() -> ProcessSpec:
@@ -90,14 +76,14 @@ class FileHelper:
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
-    async def start(self, confinement: Confinement) -> None:
+    async def start(self, confinement: FileSandbox) -> None:
         """Start it and wait until it answers; raises FilesError."""
         self._passing = confinement.passing
         ours, theirs = socket.socketpair()
         try:
-            spec, sent = confinement.confine(helper_command())
+            spec = confinement.sandboxed(helper_command())
             self._inside = spec.containment
-            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()), sent)
+            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()))
         except BaseException:
             ours.close()
             raise
@@ -118,17 +104,9 @@ class FileHelper:
                 + (self.words or "it gave no reason")
             ) from None
 
-    async def _spawn(self, spec: ProcessSpec, sent: Callable[[], None]) -> Spawned:
+    async def _spawn(self, spec: ProcessSpec) -> Spawned:
         try:
-            spawning = self._launcher.spawn(spec)
-        except BaseException:
-            if spec.containment is not None:
-                spec.containment.abandon()
-            raise
-        finally:
-            sent()
-        try:
-            return await spawning
+            return await spawn(self._launcher, spec)
         except BaseException:
             self._settle()
             raise
@@ -237,7 +215,7 @@ class FileHelpers:
         """Which helper has which of the client's handles."""
         return self._handles
 
-    async def get(self, confinement: Confinement) -> FileHelper:
+    async def get(self, confinement: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
         key = confinement.key
         task = self._helpers.get(key)
@@ -255,7 +233,7 @@ class FileHelpers:
             task.result().touch()
         return await asyncio.shield(task)
 
-    async def _start(self, confinement: Confinement) -> FileHelper:
+    async def _start(self, confinement: FileSandbox) -> FileHelper:
         helper = FileHelper(self._launcher, self._loop, self._ending)
         try:
             await helper.start(confinement)

@@ -85,8 +85,8 @@ def test_one_that_was_replaced_is_left_alone(registry: PlaceholderRegistry, plac
 def test_what_a_killed_process_left_is_swept(registry: PlaceholderRegistry, place: Path) -> None:
     script = (
         "import sys, os, signal\n"
-        "from handrail.sandbox.plan.placeholders import Mask, Registry\n"
-        "Registry(sys.argv[1]).acquire([Mask(os.fsencode(sys.argv[2]), True)])\n"
+        "from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry\n"
+        "PlaceholderRegistry(sys.argv[1]).acquire([Placeholder(os.fsencode(sys.argv[2]), True)])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     argv = [sys.executable, "-c", script, registry.directory, str(place / ".git")]

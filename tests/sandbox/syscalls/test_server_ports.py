@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_what_the_kernel_does_not_say_is_ours(port: int, monkeypatch: pytest.Mon
 _NETWORK = """
 import json, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from tests.sandbox.test_own_door import v4, v6
+from tests.sandbox.syscalls.test_server_ports import v4, v6
 from handrail import listeners
 from handrail.sandbox.syscalls.server_ports import is_ours
 ip = lambda *words: subprocess.run(["ip", *words], check=True)
@@ -99,8 +100,8 @@ def test_addresses_that_are_led_here_are_ours() -> None:
     """Addresses besides loopback, and whole networks that the routes send to this machine."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("another network takes root, and ip")
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    words = ["unshare", "-n", sys.executable, "-c", _NETWORK, tests]
+    root = str(Path(__file__).resolve().parents[3])
+    words = ["unshare", "-n", sys.executable, "-c", _NETWORK, root]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     ours, theirs = json.loads(done.stdout.splitlines()[-1])

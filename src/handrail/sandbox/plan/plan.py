@@ -20,15 +20,36 @@ from handrail.sandbox.profile import Access, Profile, parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from handrail.errors import SandboxError
     from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
 
-#: How often a plan is begun anew because something moved meanwhile.
-_MOST_TRIES = 4
+#: How often one start is begun anew, in all, because the file system moves under it.
+MOST_TRIES = 16
 
 #: So many directories are looked at in a few milliseconds, by who serves others as well.
 _LARGE = 500
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file when it was changed
+
+
+class Tries:
+    """How often one start may still be begun anew; one object from its plan to its command.
+
+    A plan that is overtaken while it is made, a name that appears before it is covered and a mount
+    point that is gone when bubblewrap comes to it have one cause: other programs work in the same
+    directories.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MOST_TRIES
+
+    def spend(self, problem: SandboxError) -> None:
+        """Count one more; raises the problem when there are too many."""
+        self.left -= 1
+        if self.left <= 0:
+            raise problem
 
 
 class Plan:
@@ -160,12 +181,12 @@ class Planner:
         self._plans: dict[tuple[Profile, bool], Plan] = {}
         self._indexes = Indexes()
 
-    def plan(self, profile: Profile) -> Plan:
+    def plan(self, profile: Profile, tries: Tries | None = None) -> Plan:
         """The plan for a profile, from memory if nothing has changed.  Raises Refused."""
         careful = others_at_work()
         known = self._known(profile, careful)
         if known is None:
-            known = self._made(profile, careful)
+            known = self._made(profile, careful, tries or Tries())
         # The last to go, from now on.
         key = profile, careful and known.found
         self._plans.pop(key, None)
@@ -187,16 +208,15 @@ class Planner:
                 return known
         return None
 
-    def _made(self, profile: Profile, careful: bool) -> Plan:
+    def _made(self, profile: Profile, careful: bool, tries: Tries) -> Plan:
         from handrail.sandbox.plan.resolve import Resolver  # which fills plans
 
-        for _ in range(_MOST_TRIES):
+        while True:
             try:
                 layout = Resolver(profile, self.registry, self._indexes, self._fresh_proc, careful)
                 return layout.build()
             except Exchanged as moved:
-                problem = moved  # others work here as well
-        raise problem
+                tries.spend(moved)
 
     def takes_long(self, profile: Profile) -> bool:
         """Whether looking may take so long that others should not wait for it."""
@@ -212,7 +232,7 @@ class Planner:
             known = self._plans.get(key)
             if known is not None and key[1] is (careful and known.found) and known.still_true():
                 return known
-        return self._made(profile, careful)
+        return self._made(profile, careful, Tries())
 
     def install(self, profile: Profile, careful: bool, plan: Plan) -> None:
         """Have the next call of ``plan`` use this one without another look."""

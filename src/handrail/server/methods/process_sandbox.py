@@ -1,27 +1,25 @@
-"""From the sandbox intent of a request to a spec that is contained.
+"""The ``sandbox`` of a request: its profile on this machine, and the command sandboxed by it.
 
-The binding of URIs to this machine happens here, in the wire's order and with its sentences; the
-rest is the sandbox's.  Imported when the first request asks for a sandbox.
+The sandbox's errors get the wire's sentences here.  Imported when the first request asks for a
+sandbox.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import handrail.sandbox.syscalls.supervisor  # noqa: F401 (now, rather than when a command first connects)
-from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.errors import RpcError, SandboxError
 from handrail.filesystem.pool import FilePool
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.sandbox import SandboxParams
-from handrail.sandbox import verdict
+from handrail.sandbox.command import SandboxedCommand
 from handrail.sandbox.intent import from_wire
 from handrail.sandbox.profile import BadIntent, Profile
-from handrail.sandbox.sandbox import LINUX_SECCOMP, Preparation, Sandbox
+from handrail.sandbox.sandbox import Preparation, Sandbox
 
 if TYPE_CHECKING:
     from handrail.server.sessions import Session
@@ -36,37 +34,30 @@ _URIS = {
 _PLANNING_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Contained:
-    """A spec to start, and the names of what holds it; ``sent`` is called after it was sent."""
-
-    spec: ProcessSpec
-    type: str = "none"
-    backend: str | None = None
-    sent: Callable[[], None] = lambda: None
-
-
-def contain(
+def sandboxed(
     sandbox: Sandbox, profile: Profile, spec: ProcessSpec, *, watch: bool = False
-) -> Contained:
-    """The command held as the profile says; raises RpcError -32602.
+) -> SandboxedCommand:
+    """The command sandboxed as the profile says; raises RpcError -32602.
 
-    ``watch``: what it tries in vain is noted while it happens.
+    ``watch``: what it tries in vain is recorded.
     """
-    if not profile.confined:
-        return Contained(spec)
     try:
-        return _contained(sandbox, profile, spec, watch)
+        return sandbox.sandboxed(spec, profile, watch=watch, lasting=True)
     except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, f"failed to prepare process sandbox: {error}") from None
+        raise refused(error) from None
+
+
+def refused(error: SandboxError, what: str = "process") -> RpcError:
+    """The wire's error for a sandbox that could not be made."""
+    return RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}")
 
 
 def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
-    """What to do in a thread before ``contain``, if anything."""
+    """What to do in a thread before ``sandboxed``, if anything."""
     try:
         return sandbox.prepare(profile) if profile.confined else None
     except SandboxError:
-        return None  # which ``contain`` has an answer for
+        return None  # which ``sandboxed`` has an answer for
 
 
 async def planned(pool: FilePool, preparation: Preparation, what: str = "process") -> None:
@@ -76,27 +67,8 @@ async def planned(pool: FilePool, preparation: Preparation, what: str = "process
             preparation.look, deadline=_PLANNING_SECONDS, discard=preparation.discard
         )
     except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}") from None
+        raise refused(error, what) from None
     preparation.install(plan)
-
-
-def _contained(sandbox: Sandbox, profile: Profile, spec: ProcessSpec, watch: bool) -> Contained:
-    try:
-        held = sandbox.contain(spec, profile, watch=watch, lasting=True)
-    except SandboxUnavailable as why:
-        from handrail.sandbox.landlock import (
-            backend as fallback,  # machines without user namespaces
-        )
-
-        if watch:
-            raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
-        if profile.private_tmp is not None:  # which nothing can be mounted over here
-            spec, profile = fallback.own_directory(spec, profile)
-        held, fd = fallback.contain(spec, profile, why, lasting=True)
-        held = replace(held, judge=verdict.judge)
-        return Contained(held, LINUX_SECCOMP, fallback.BACKEND, lambda: os.close(fd))
-    held = replace(held, judge=verdict.judge_watched if watch else verdict.judge)
-    return Contained(held, LINUX_SECCOMP, "bubblewrap")
 
 
 def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:

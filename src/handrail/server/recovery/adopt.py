@@ -80,7 +80,7 @@ def _contained(
 ) -> ProcessSpec:
     """A process in a sandbox: its signals go inside, its calls are answered, its end is read."""
     from handrail.sandbox.bwrap.instance import RunningSandbox
-    from handrail.sandbox.verdict import judge
+    from handrail.sandbox.denial import judge
 
     inside = RunningSandbox.found(found.pid, tty=spec.tty)
     if listener >= 0:
