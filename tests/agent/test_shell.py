@@ -529,7 +529,7 @@ def test_a_patch_is_no_way_to_guess_hidden_files(work: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "mode"),
     [
-        (None, SandboxMode(Mode.FULL_ACCESS)),
+        (None, SandboxMode(Mode.OFF)),
         (Profile(), SandboxMode()),
         (
             Profile(write=(), temporary=False),

@@ -9,12 +9,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.temp_dirs import TempDir
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
@@ -22,6 +24,9 @@ from tests.server.process_kit import nothing_left
 from tests.server.server_kit import server_process
 
 OFF = ["--sandbox", "off"]
+needs_landlock = pytest.mark.skipif(
+    ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
+)
 #: A descendant that never stops to write, and the command's own last words.
 TALKS_ON = "(while :; do echo x >&2; sleep 0.05; done) & head -c 300000 /dev/zero; exit 3"
 
@@ -159,6 +164,55 @@ def test_usage_errors_exit_with_2() -> None:
         ["--timeout", "x", "--", "true"],
     ):
         assert handrail("run", *words).returncode == 2, words
+
+
+WITHOUT_BUBBLEWRAP = (
+    "import sys\n"
+    "from handrail.sandbox import probe\n"
+    "probe.BWRAP_PLACES = ()\n"
+    "from handrail.cli.app import program\n"
+    "sys.exit(program())\n"
+)
+
+
+@needs_landlock
+@pytest.mark.parametrize("words", [("run", "--sandbox"), ("sandbox", "--profile")])
+def test_landlock_takes_the_place_of_bubblewrap(words: tuple[str, str], tmp_path: Path) -> None:
+    def here(mode: str, script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_BUBBLEWRAP, *words, mode, "--", "sh", "-c", script],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    done = here("read-only", "echo ran; touch x || exit 7")
+    assert (done.returncode, done.stdout) == (7, "ran\n"), done
+    assert "sandboxed by Landlock instead" in done.stderr
+    done = here("workspace-write", "touch x")
+    assert done.returncode == 125
+    assert "Landlock, which this machine has, cannot hold this profile" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@needs_landlock
+def test_landlock_leaves_nothing_of_one_that_is_killed(tmp_path: Path) -> None:
+    words = ("run", "--sandbox", "read-only", "--", "sh", "-c")
+    script = "echo up; setsid sleep 600 & sleep 600"
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_BUBBLEWRAP, *words, script],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"up\n"
+        running.kill()
+        assert running.stdout.read() == b""  # every process of the command holds the other end
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])

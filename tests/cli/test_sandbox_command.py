@@ -82,8 +82,8 @@ def test_permissions_as_json_and_from_a_file(ws: Path) -> None:
         (("--profile",), 2, "needs a value"),
         (("--profile", "bogus", "true"), 125, "is no profile"),
         (("--profile", '{"type": "bogus"}', "true"), 125, "makes no sense"),
-        (("handrail-no-such-program",), 127, "was not found"),
-        (("/etc/passwd",), 126, "cannot be run"),
+        (("handrail-no-such-program",), 127, "No such file or directory"),
+        (("/etc/passwd",), 126, "Permission denied"),
     ],
 )
 def test_what_makes_no_sense_is_said(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from handrail.errors import ExecutorSpawnFailed, FilesError, ProcessUnknown, WriteFailed
-from handrail.executor.base import Executor, SandboxKind, SpawnRequest, WaitReason
+from handrail.executor.base import Executor, SpawnRequest, WaitReason
 from handrail.process.spec import ExitKind
 from handrail.testing import Exit, Expect, FakeExecutor, Pause, Say
 from tests.executor.places import collect
@@ -88,7 +88,7 @@ def test_refusals(fake_executor: FakeExecutor) -> None:
         with pytest.raises(ExecutorSpawnFailed, match="no script fits"):
             await fake.spawn(request("unknown"))
         with pytest.raises(ExecutorSpawnFailed, match="LinuxSeccomp is not supported"):
-            await fake.spawn(request("missing", sandbox=SandboxKind.LINUX_SECCOMP))
+            await fake.spawn(request("missing", sandbox="LinuxSeccomp"))
 
     run(main, fake_executor)
 

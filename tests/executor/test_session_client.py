@@ -21,6 +21,7 @@ from handrail.executor.base import SpawnRequest
 from handrail.executor.dial import MemoryDialer
 from handrail.executor.remote import RemoteExecutor
 from handrail.executor.session_client import ExecServerClient
+from handrail.sandbox.profile import Access, Entry, Intent
 from handrail.transport.base import Transport
 from tests.executor.places import collect
 from tests.keeper.watching import eventually_so
@@ -315,7 +316,9 @@ def test_a_server_that_refuses_extensions_is_asked_for_none() -> None:
         SpawnRequest("p", ("program",), "/", {"A": "\udcff"}),
         SpawnRequest("p", ("program",), "/", {"\udcff": "a"}),
         SpawnRequest("p", ("program",), "/", {}, arg0="\udcff"),
-        SpawnRequest("p", ("program",), "/", {}, sandbox={"pattern": "\udcff"}),
+        SpawnRequest(
+            "p", ("program",), "/", {}, sandbox=Intent(entries=(Entry(Access.DENY, glob="\udcff"),))
+        ),
     ],
 )
 def test_words_that_are_no_text_are_refused_before_anything_is_sent(request_: SpawnRequest) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.keeper.watching import eventually_so
 from tests.mcp_server.hosts import Host, played, text
 
-FREE = ("--sandbox", "danger-full-access")
+FREE = ("--sandbox", "off")
 NAMES = {
     "exec_command", "write_stdin", "list_processes", "kill", "apply_patch", "read_output",
 }  # fmt: skip

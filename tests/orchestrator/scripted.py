@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from handrail.executor.base import Denied, ExecSession, SandboxKind, SpawnRequest
+from handrail.executor.base import Denied, ExecSession, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.orchestrator.audit import Trail
@@ -44,13 +44,13 @@ class ScriptedExecutor(LocalExecutor):
         super().__init__()
         self.requests: list[SpawnRequest] = []
         #: What in an intent lets a guarded script through.
-        self.opens = "file:///usr"
+        self.opens = "b'/usr'"
 
     async def spawn(self, request: SpawnRequest) -> Any:
         self.requests.append(request)
-        free = request.sandbox is SandboxKind.NONE
+        free = request.sandbox is None
         opened = self.opens in str(request.sandbox)
-        bare = replace(request, sandbox=SandboxKind.NONE)
+        bare = replace(request, sandbox=None)
         refused = not free and not opened and "guarded" in str(request.argv[-1])
         if refused:
             bare = replace(bare, argv=("/bin/sh", "-c", REFUSED))

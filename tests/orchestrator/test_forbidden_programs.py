@@ -24,6 +24,7 @@ from handrail.orchestrator.one_shot import Command, run_command
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Settings
 from handrail.policy.load import parse_rules
+from handrail.sandbox.profile import Intent
 
 SERVER = "stdio:" + shlex.join([sys.executable, "-m", "handrail", "serve", "--listen", "stdio"])
 RULES = parse_rules('prefix_rule(["zap"], decision="forbidden")\n', "r")
@@ -163,7 +164,7 @@ def test_without_such_a_rule_the_request_is_the_same(work: Path) -> None:
     async def main() -> None:
         async with _local() as executor:
             house = Orchestrator(Settings(str(work), policy=rules), No())
-            request = SpawnRequest("p", ("true",), str(work), {}, sandbox={"permissions": {}})
+            request = SpawnRequest("p", ("true",), str(work), {}, sandbox=Intent())
             same = await house.wall.around(request, house.settings, executor, local=True)
             assert same is request
 

@@ -18,7 +18,7 @@ from handrail.policy.context import Approval
 from tests.keeper.watching import PATIENCE
 from tests.orchestrator.scripted import PATH, Room, played, sh
 
-FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.FULL_ACCESS))
+FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.OFF))
 
 
 def run(script: str, room: Room | None = None, **more: Any) -> Any:

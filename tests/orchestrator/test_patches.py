@@ -13,7 +13,7 @@ from handrail.orchestrator.approval_cache import Extent, FileKey
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Reviewers
 from handrail.orchestrator.patches import admit_patch
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
-from handrail.orchestrator.settings import Mode, SandboxMode, Settings, permissions
+from handrail.orchestrator.settings import Mode, SandboxMode, Settings, sandbox_intent
 from handrail.patch.apply import apply_async, verifying
 from handrail.patch.grammar import parse
 from handrail.patch.io_steps import run
@@ -70,7 +70,7 @@ def test_inside_it_is_written_by_a_helper_in_the_sandbox(tmp_path: Path) -> None
     assert (tmp_path / "sub" / "a.txt").read_text() == "hi\n"
     assert room.scribe.questions == []
     (request,) = room.executor.requests
-    assert request.sandbox == permissions(room.orchestrator.settings)
+    assert request.sandbox == sandbox_intent(room.orchestrator.settings)
     assert dict(request.env) == {}
 
 
@@ -154,7 +154,7 @@ def test_what_is_inside_is_written_in_the_sandbox_beside_a_path_outside(tmp_path
     (question,) = room.scribe.questions
     assert question.wants.write == (str(tmp_path / "deep/er/out"),)
     (request,) = room.executor.requests
-    assert request.sandbox == permissions(room.orchestrator.settings)
+    assert request.sandbox == sandbox_intent(room.orchestrator.settings)
     # For the session it is outside for the one path only.
     memory = room.orchestrator.memory
     assert memory.knows([FileKey("local", question.wants.write[0])], Extent(outside=True))
@@ -197,7 +197,7 @@ def test_large_files_pass_through_the_helper(tmp_path: Path) -> None:
     data = os.urandom(700_001)
 
     async def main() -> bytes:
-        sandbox = permissions(room.orchestrator.settings)
+        sandbox = sandbox_intent(room.orchestrator.settings)
         assert sandbox is not None
         files = SandboxedFiles(room.executor, "p", str(tmp_path), sandbox)
         await files.write(str(tmp_path / "f"), data)

@@ -19,7 +19,7 @@ from handrail.policy.rules import Sandbox
 from tests.orchestrator.scripted import sh
 
 U, F, R, N = Approval.UNTRUSTED, Approval.ON_FAILURE, Approval.ON_REQUEST, Approval.NEVER
-RO, WW, FULL, EXT = Mode.READ_ONLY, Mode.WORKSPACE_WRITE, Mode.FULL_ACCESS, Mode.EXTERNAL
+RO, WW, FULL, EXT = Mode.READ_ONLY, Mode.WORKSPACE_WRITE, Mode.OFF, Mode.EXTERNAL
 ASK, RUN, NO = Need.APPROVAL, Need.NOTHING, Need.FORBIDDEN
 
 

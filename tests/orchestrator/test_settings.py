@@ -13,12 +13,13 @@ from handrail.orchestrator.settings import (
     SandboxMode,
     Settings,
     is_writable,
-    permissions,
     read_approval,
     read_mode,
+    sandbox_intent,
     writable_roots,
 )
 from handrail.policy.context import Approval, Granular
+from handrail.sandbox.intent import to_wire
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,13 @@ def test_roots_by_mode() -> None:
     closed = SandboxMode(exclude_slash_tmp=True, exclude_tmpdir=True)
     assert writable_roots(Settings("/w", sandbox=closed), "/t") == ("/w",)
     assert writable_roots(Settings("/w", sandbox=SandboxMode(Mode.READ_ONLY))) == ()
-    assert writable_roots(Settings("/w", sandbox=SandboxMode(Mode.FULL_ACCESS))) == ("/",)
+    assert writable_roots(Settings("/w", sandbox=SandboxMode(Mode.OFF))) == ("/",)
+
+
+def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, Any] | None:
+    """As it travels."""
+    intent = sandbox_intent(settings, grants)
+    return None if intent is None else to_wire(intent)
 
 
 def entries(intent: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -88,9 +95,9 @@ def test_network_is_off_unless_given() -> None:
 
 
 def test_no_sandbox_where_none_is_wanted_unless_something_is_hidden() -> None:
-    for mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+    for mode in (Mode.OFF, Mode.EXTERNAL):
         assert permissions(Settings("/w", sandbox=SandboxMode(mode))) is None
-    hidden = SandboxMode(Mode.FULL_ACCESS, deny_read=("/secret",))
+    hidden = SandboxMode(Mode.OFF, deny_read=("/secret",))
     assert entries(permissions(Settings("/w", sandbox=hidden))) == [
         ("root", "write"),
         ("file:///secret", "deny"),
@@ -111,8 +118,9 @@ def test_settings_are_read_strictly() -> None:
         with pytest.raises(UsageError, match=r"'x' is nothing .* sandbox_approval"):
             read_approval(unknown)
     assert read_mode("read-only") is Mode.READ_ONLY
+    assert read_mode("off") is read_mode("danger-full-access") is Mode.OFF
     with pytest.raises(UsageError):
-        read_mode("off")
+        read_mode("none")
     with pytest.raises(UsageError, match="absolute"):
         Settings("work")
 

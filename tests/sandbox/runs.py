@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from handrail.keeper import fork, seccomp_spawn
-from handrail.sandbox.bwrap.command import Wrapped, wrap_command
+from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.command import Command, SandboxedCommand
 from handrail.sandbox.denial import Denial
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Planner
@@ -34,13 +35,11 @@ class Held:
 
     def wrap(
         self, profile: Profile, argv: list[str], cwd: bytes = b"/", *, watch: bool = False
-    ) -> Wrapped:
+    ) -> SandboxedCommand:
         words = tuple(map(os.fsencode, argv))
         plan = self.planner.plan(profile)
         watcher = watch_plan(plan) if watch else None
-        return wrap_command(
-            words, cwd, ENV, plan, self.bwrap, self.registry, self.upkeep, watcher=watcher
-        )
+        return wrap(Command(words, cwd, ENV), plan, self.bwrap, self.upkeep, watcher)
 
     def run(
         self, profile: Profile, argv: list[str], cwd: bytes = b"/", *, watch: bool = False
@@ -49,10 +48,10 @@ class Held:
         held = self.wrap(profile, argv, cwd, watch=watch)
         with tempfile.TemporaryFile() as output:
             pid = spawn(held, output.fileno())
-            held.inside.sent()
+            held.running.sent()
             _, status = os.waitpid(pid, 0)
-            held.inside.wait()
-            self.denials = held.inside.denials
+            held.running.wait()
+            self.denials = held.running.denials
             return os.waitstatus_to_exitcode(status), os.pread(output.fileno(), 1 << 20, 0)
 
     def close(self) -> None:
@@ -61,7 +60,7 @@ class Held:
         self.registry.close()
 
 
-def spawn(held: Wrapped, output: int) -> int:
+def spawn(held: SandboxedCommand, output: int) -> int:
     """Start it with somebody who answers its calls; the pid."""
     passed = dict(held.passed)
     code = passed.pop(seccomp_spawn.PROGRAM, -1)
@@ -81,7 +80,7 @@ def spawn(held: Wrapped, output: int) -> int:
         for fd in copies.values():
             os.close(fd)
     if listener >= 0:
-        held.inside.attend_alone(listener)
+        held.running.attend_alone(listener)
     return pid
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry
+from tests.sandbox.plan.test_resolve import entry, held, sh, writable, ws
 from tests.sandbox.runs import Held
-from tests.sandbox.test_layout import entry, held, sh, writable, ws
 
 __all__ = ["held", "ws"]
 pytestmark = pytest.mark.system
@@ -26,7 +26,7 @@ from pathlib import Path
 from handrail.sandbox.plan import globs as globs, resolve as layout
 from handrail.sandbox.profile import Access, Entry
 from tests.sandbox.runs import holding
-from tests.sandbox.test_layout import entry, sh, writable
+from tests.sandbox.plan.test_resolve import entry, sh, writable
 with holding() as held:
     held.run(writable(Path("/var/tmp/handrail-none")), ["/bin/true"])
 os.setgroups([]); os.setgid(1000); os.setuid(1000)

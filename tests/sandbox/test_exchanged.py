@@ -58,7 +58,7 @@ def test_nothing_is_made_where_a_link_leads(held: Held, place: Path) -> None:
     with tempfile.TemporaryFile() as output:
         first = held.wrap(asked, argv, os.fsencode(ws))
         pid = spawn(first, output.fileno())
-        first.inside.sent()
+        first.running.sent()
         assert others_at_work()
         until = time.monotonic() + 4
         while time.monotonic() < until and not os.listdir(place / "out"):
@@ -68,7 +68,7 @@ def test_nothing_is_made_where_a_link_leads(held: Held, place: Path) -> None:
                 pass  # seen in time
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-        first.inside.wait()
+        first.running.wait()
     assert os.listdir(place / "out") == []
     assert not others_at_work()
 
@@ -86,7 +86,7 @@ def test_it_is_done_for_what_was_found_and_only_then(held: Held, place: Path) ->
     assert held.planner.plan(profile(ws, pattern)).beforehand
     shutil.rmtree(ws / "sub")
     assert not held.planner.plan(profile(ws)).beforehand
-    first.inside.abandon()
+    first.running.abandon()
     assert not held.planner.plan(profile(ws, pattern)).beforehand
 
 

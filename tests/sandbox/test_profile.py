@@ -110,7 +110,7 @@ def test_a_subpath_stays_inside(subpath: bytes) -> None:
 
 def test_what_asks_for_nothing_is_not_confined() -> None:
     for intent in (
-        profile.danger_full_access(),
+        profile.off(),
         profile.external_sandbox(network=True),
         Intent(files=Files.UNRESTRICTED, network=True),
     ):

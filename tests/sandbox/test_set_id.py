@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import SandboxUnavailable
-from handrail.process.spec import ProcessSpec
+from handrail.sandbox.command import Command
 from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, Rule, resolve
 from tests.sandbox.runs import ENV, Held, holding
@@ -103,14 +103,15 @@ def test_ordinary_modes_are_set_as_ever(held: Held, tmp_path: Path, watch: bool)
 def test_the_same_holds_under_landlock(tmp_path: Path) -> None:
     rules = (Rule(b"/", Access.READ), Rule(os.fsencode(tmp_path), Access.WRITE))
     command = (os.fsencode(sys.executable), b"-I", b"-c", ATTEMPTS.encode())
-    spec = ProcessSpec(command, os.fsencode(tmp_path), ENV)
+    asked = Command(command, os.fsencode(tmp_path), ENV)
     why = SandboxUnavailable("no user namespaces here")
-    wrapped, fd = backend.contain(spec, Profile(rules=rules, protected=()), why)
+    made = backend.wrap(asked, Profile(rules=rules, protected=()), why)
+    ((_, fd),) = made.passed
     try:
-        argv = [*wrapped.argv[:-1], b"%d" % fd]
+        argv = [*made.argv[:-1], b"%d" % fd]
         done = subprocess.run(argv, pass_fds=[fd], capture_output=True, timeout=30, check=False)
     finally:
-        os.close(fd)
+        made.sent()
     assert done.stderr == b""
     refused(done.stdout)
     assert marked(tmp_path) == []

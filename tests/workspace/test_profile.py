@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handrail import Profile, UsageError
-from handrail.executor.base import SandboxKind
+from handrail.sandbox.intent import to_wire
 from handrail.workspace.profile import Access, Rules, Sandbox, find_profile, intent
 
 ROOT = "/srv/repo"
@@ -39,9 +39,10 @@ def test_the_longest_entry_decides(profile: Profile, path: str, access: Access) 
 
 
 def test_names_and_their_intents() -> None:
-    assert intent(find_profile("off"), ROOT, None) is SandboxKind.NONE
-    found = intent(find_profile("workspace-write"), ROOT, "/tmp/private")
-    assert not isinstance(found, SandboxKind)
+    assert intent(find_profile("off"), ROOT, None) is None
+    made = intent(find_profile("workspace-write"), ROOT, "/tmp/private")
+    assert made is not None
+    found = to_wire(made)
     assert found["workspaceRoots"] == ["file:///srv/repo"]
     assert found["permissions"] == {
         "type": "managed",

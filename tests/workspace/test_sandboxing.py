@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from handrail import AsyncFiles, ExecutorSpawnFailed, FilesError, Profile, UsageError, Workspace
+from handrail.sandbox import probe
+from handrail.sandbox.landlock import ruleset
 from handrail.workspace.profile import Access
 
 
@@ -177,3 +179,20 @@ def test_a_root_that_is_not_there(root: Path) -> None:
     with pytest.raises(FilesError, match="nowhere cannot be a workspace") as caught:
         Workspace(root / "nowhere").run("true")
     assert (caught.value.kind, caught.value.path) == ("not_found", str(root / "nowhere"))
+
+
+@pytest.mark.skipif(
+    ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"
+)
+def test_landlock_takes_the_place_of_bubblewrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe, "BWRAP_PLACES", ())
+    with Workspace(tmp_path, sandbox=Profile(write=())) as ws:
+        result = ws.run('echo a > "$TMPDIR/t" && cat "$TMPDIR/t"; touch x')
+        assert (result.stdout, result.exit_code) == ("a\n", 1)
+        assert result.denials
+        with pytest.raises(ExecutorSpawnFailed, match=r"process sandbox: bubblewrap.*; Landlock"):
+            ws.run("touch x", sandbox="workspace-write")
+    assert os.listdir(tmp_path) == []
+    assert caplog.text.count("sandboxed by Landlock instead") == 1

@@ -190,7 +190,8 @@ def test_a_forked_child_holds_nothing_of_a_sandbox(tmp_path: Path) -> None:
     sandbox = LocalSandbox()
     spec = ProcessSpec((b"/bin/true",), os.fsencode(tmp_path), {})
     wanted = profile.intent(profile.Profile(), str(tmp_path), None)
-    inside = sandbox.contain(spec, wanted).containment
+    assert wanted is not None
+    inside = sandbox.sandboxed(spec, wanted).containment
     assert isinstance(inside, RunningSandbox)
     assert inside._lease is not None
     held = [*inside._closing, inside._info, inside._ready, inside._lease.fd]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError
@@ -17,8 +16,9 @@ from handrail.executor.base import ExecSession, Executor, Place, SpawnRequest
 from handrail.orchestrator.patches import Confine
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
-from handrail.orchestrator.settings import Grants
+from handrail.orchestrator.settings import sandbox_intent
 from handrail.patch.io_steps import AsyncFiles
+from handrail.sandbox.profile import Intent
 from handrail.unified_exec.patch_command import PatchFiles
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DenyReadFiles:
         self._files: Files = executor.files
         self._local = local
         self._orchestrator = orchestrator
-        self._helpers: deque[tuple[Mapping[str, object], SandboxedFiles]] = deque()
+        self._helpers: deque[tuple[Intent, SandboxedFiles]] = deque()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
@@ -45,7 +45,7 @@ class DenyReadFiles:
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         """The content of a file, as a sandboxed command sees it."""
         settings = self._orchestrator.settings
-        intent = self._orchestrator.intent(settings, Grants())
+        intent = sandbox_intent(settings)
         if intent is not None and self.can_sandbox:
             return await self.sandboxed(intent).read(path)
         if settings.sandbox.deny_read:
@@ -57,13 +57,13 @@ class DenyReadFiles:
         """Whether this executor has files under an intent; not every remote one does."""
         return self._local or hasattr(self._files, "confined")
 
-    def sandboxed(self, intent: Mapping[str, object]) -> AsyncFiles:
-        """The files as a process under this intent sees them; one helper per intent."""
+    def sandboxed(self, intent: Intent) -> AsyncFiles:
+        """The files as a process under this intent sees them; the same helper for the same one."""
         confined = getattr(self._files, "confined", None)
         if confined is not None:
             return PatchFiles(confined(intent))
         for known, helper in self._helpers:
-            if known is intent or known == intent:
+            if known == intent:
                 return helper
         name = f"patch-{secrets.token_hex(4)}"
         settings = self._orchestrator.settings

@@ -58,7 +58,7 @@ async def take(where: Where, cwd: str | None) -> Target:
 def from_profile(profile: Profile | None) -> SandboxMode:
     """The sandbox of a workspace as a mode; raises UsageError where a mode would allow more."""
     if profile is None:
-        return SandboxMode(Mode.FULL_ACCESS)
+        return SandboxMode(Mode.OFF)
     if profile.read != ("/",):
         raise UsageError(
             "a profile that hides most files cannot be kept here: give sandbox= with deny_read"

@@ -1,15 +1,13 @@
-"""One contained command in the foreground, for ``handrail run`` and ``handrail sandbox``."""
+"""One sandboxed command in the foreground, for ``handrail run`` and ``handrail sandbox``."""
 
 from __future__ import annotations
 
 import os
 
-from handrail.cli.stderr import complain
+from handrail.cli.foreground_command import FAILED, complain
 from handrail.errors import SandboxUnavailable
 from handrail.process.foreground.run import Foreground, is_plain, own_terminal
 from handrail.sandbox import temp_dirs
-from handrail.sandbox.profile import Access
-from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,72 +16,67 @@ if TYPE_CHECKING:
 
     from handrail.process.foreground.crash_guard import CrashGuard
     from handrail.process.foreground.stream_copies import StreamCopies
-    from handrail.sandbox.bwrap.command import Wrapped
-    from handrail.sandbox.profile import Profile
+    from handrail.sandbox.command import Command, SandboxedCommand
+    from handrail.sandbox.profile import Intent
     from handrail.sandbox.sandbox import Sandbox
     from handrail.sandbox.temp_dirs import TempDir
 else:
     import _signal
 
-#: As ``cli/stdio.py`` says it.
-_OWN_FAILURE = 125
-
 
 def run(
     sandbox: Sandbox,
-    profile: Profile,
-    argv: tuple[bytes, ...],
-    cwd: bytes,
-    env: dict[bytes, bytes],
+    intent: Intent,
+    command: Command,
     *,
     timeout: float | None = None,
     own: TempDir | None = None,
 ) -> int:
     """Run it to its end; its exit code, as ``Foreground.attend`` has it.
 
-    ``own`` is taken away afterwards, whatever happens to us.  Raises SandboxError, and then
+    ``own`` is removed afterwards, also when this process is killed.  Raises SandboxError, and then
     nothing was run.
     """
     terminal = own_terminal()
     foreground = Foreground(terminal)
-    tty = terminal is not None
-
-    def may_write(path: bytes) -> bool:
-        plan = sandbox.plan(profile)
-        # A file of the host's /tmp is not the one that the command finds at that path.
-        return plan.access(path) is Access.WRITE and plan.shown.host_path(path) == path
-
-    tries = Tries()
+    command = command._replace(tty=terminal is not None)
+    made = sandbox.sandboxed(command, intent, guarded=True)
+    if made.running is None:
+        # Never in silence: it enforces less than what people expect of bubblewrap.
+        complain(f"{made.reason}; sandboxed by Landlock instead")
     while True:
-        copies = copies_of(foreground.own_streams, may_write)
-        held = sandbox.contain_command(argv, cwd, env, profile, tty=tty, tries=tries)
+        copies = _start(foreground, made)
+        guard = _guard(foreground, made, own, copies)
         try:
-            foreground.start_held(held.argv, held.env, held.passed, held.inside, copies)
-        except OSError as error:
-            raise SandboxUnavailable(
-                f"bubblewrap does not start ({error.strerror}); run `handrail doctor`"
-            ) from error
-        guard = _guard(foreground, held, own, copies)
-        try:
-            if held.inside.stands():
+            if made.running is None or made.running.stands():
                 code = foreground.attend(timeout)
-                return exit_code(code, copies)
+                return _exit_code(code, copies)
         finally:
             guard.dismiss()
         # Something that was to be covered has vanished: the command was not run.
         foreground.give_up()
-        os.chdir(cwd)
-        tries.failed(SandboxUnavailable("the sandbox could not be set up; start the command again"))
+        os.chdir(command.cwd)
+        assert made.again is not None  # noqa: S101 (bubblewrap's always has one)
+        made = made.again(
+            SandboxUnavailable("the sandbox could not be set up; start the command again")
+        )
 
 
-def private_tmp() -> TempDir:
-    """What is the /tmp of one command; raises SandboxUnavailable."""
+def _start(foreground: Foreground, made: SandboxedCommand) -> StreamCopies | None:
+    """Start it, with copies of those of our streams that it must not have; raises SandboxError."""
     try:
-        return temp_dirs.TempDir()
+        assert made.may_write is not None  # noqa: S101 (given with every sandbox)
+        copies = copies_of(foreground.own_streams, made.may_write)
+    except BaseException:
+        made.abandon()
+        raise
+    try:
+        foreground.start_sandboxed(made, copies)
     except OSError as error:
         raise SandboxUnavailable(
-            f"no directory for temporary files can be made ({error.strerror}); set TMPDIR"
+            f"{made.mechanism} does not start ({error.strerror}); run `handrail doctor`"
         ) from error
+    return copies
 
 
 def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
@@ -98,7 +91,7 @@ def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> Str
         raise SandboxUnavailable(str(problem)) from None
 
 
-def exit_code(code: int, copies: StreamCopies | None) -> int:
+def _exit_code(code: int, copies: StreamCopies | None) -> int:
     """The command's, or ours where a stream could not be copied to its end, which is said."""
     if copies is None or copies.failure is None:
         return code
@@ -109,23 +102,32 @@ def exit_code(code: int, copies: StreamCopies | None) -> int:
         name = "stdout" if number == 1 else "stderr"
         what = f"{name} cannot be written ({error.strerror}), so not all of the output is there"
     complain(f"{what}; the command's exit code was {code}; make room, or use another file")
-    return _OWN_FAILURE
+    return FAILED
 
 
 def _guard(
-    foreground: Foreground, held: Wrapped, own: TempDir | None, copies: StreamCopies | None
+    foreground: Foreground,
+    made: SandboxedCommand,
+    own: TempDir | None,
+    copies: StreamCopies | None,
 ) -> CrashGuard:
-    from handrail.process.foreground.crash_guard import CrashGuard  # when the command runs already
+    from handrail.process.foreground.crash_guard import (  # when the command runs already
+        CrashGuard,
+        end_family,
+    )
 
     pidfd = os.pidfd_open(foreground.pid)
 
     def clear_up() -> None:
-        # bwrap asks to be told of our end, but perhaps it had not come to that yet.
-        try:
-            _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        held.inside.wait()
+        if made.running is None:
+            end_family(foreground.pid)
+        else:
+            # bwrap asks to be told of our end, but perhaps it had not come to that yet.
+            try:
+                _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            made.running.wait()
         if own is not None:
             own.remove()
 

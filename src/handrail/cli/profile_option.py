@@ -6,14 +6,17 @@ import json
 import os
 from typing import Any
 
-from handrail.errors import RpcError, UsageError
+import msgspec
+
+from handrail.errors import UsageError
 from handrail.protocol import path_uri
-from handrail.sandbox.profile import Intent
-from handrail.server.methods.process_sandbox import read_intent
+from handrail.protocol.sandbox import SandboxParams
+from handrail.sandbox.intent import from_wire
+from handrail.sandbox.profile import BadIntent, Intent
 
 
-def read_permissions(text: str, roots: tuple[bytes, ...]) -> Intent:
-    """``{...}`` itself, or ``@FILE`` that holds it; raises UsageError."""
+def read_permissions(text: str) -> Intent:
+    """``{...}`` itself, or ``@FILE`` that holds it; raises UsageError.  It has no roots yet."""
     if text.startswith("@"):
         try:
             with open(text[1:]) as file:
@@ -24,17 +27,13 @@ def read_permissions(text: str, roots: tuple[bytes, ...]) -> Intent:
         permissions = _with_uris(json.loads(text))
     except ValueError:
         raise UsageError(
-            f"{text[:40]!r} is no profile; give workspace-write, read-only, danger-full-access or"
+            f"{text[:40]!r} is no profile; give workspace-write, read-only, off or"
             " permissions as JSON"
         ) from None
-    given = {
-        "permissions": permissions,
-        "windowsSandboxLevel": "disabled",
-        "workspaceRoots": [path_uri.to_uri(root) for root in roots],
-    }
+    given = {"permissions": permissions, "windowsSandboxLevel": "disabled"}
     try:
-        return read_intent(given, roots[0])
-    except RpcError as error:
+        return from_wire(msgspec.convert(given, SandboxParams))
+    except (BadIntent, msgspec.ValidationError) as error:
         raise UsageError(f"the profile makes no sense: {error}") from None
 
 

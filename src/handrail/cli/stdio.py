@@ -4,7 +4,7 @@ Every command prints through the two that ``take_over`` puts in place of the int
 write that fails raises ``OutputFailed`` wherever it happens, and ``settle`` turns that into one
 sentence and an exit code.  A reader that has gone is no error; a full disk is.
 
-``run_fast`` and ``sandbox`` report by ``stderr.complain``, before any of this is imported.
+What ``run_fast`` and ``sandbox`` complain of goes by ``complain``, before any of this is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import io
 import os
 import sys
 
-from handrail.cli.stderr import complain
+from handrail.cli.foreground_command import complain
 
 #: When the reader is gone: the exit code of a shell for a command that SIGPIPE ended.
 READER_GONE = 141

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from handrail.executor.files import Files
 from handrail.process.env_policy import EnvPolicy
 from handrail.process.spec import ExitInfo
+from handrail.sandbox.profile import Intent
 
 __all__ = [
     "Denied",
@@ -23,21 +24,11 @@ __all__ = [
     "OutputEvent",
     "OutputKind",
     "Place",
-    "SandboxKind",
     "SpawnRequest",
     "Subscription",
     "WaitOutcome",
     "WaitReason",
 ]
-
-
-class SandboxKind(enum.Enum):
-    """A sandbox by its mechanism; an executor refuses the ones it cannot honour."""
-
-    NONE = "None"
-    MACOS_SEATBELT = "MacosSeatbelt"
-    LINUX_SECCOMP = "LinuxSeccomp"
-    WINDOWS_RESTRICTED_TOKEN = "WindowsRestrictedToken"  # noqa: S105 (a name, no secret)
 
 
 class OutputKind(enum.Enum):
@@ -52,9 +43,9 @@ class SpawnRequest:
     """One command, complete.
 
     ``cwd`` is absolute.  ``env`` is the whole environment of the child.  ``size`` is rows and
-    columns.  ``sandbox`` is a kind, or a portable intent: the value of ``sandbox`` in
-    ``process/start`` on the wire, as plain data.  ``inherited_fds`` are (number in the child,
-    descriptor here) and only for executors on this machine.  ``timeout`` is in seconds.
+    columns.  ``sandbox`` is an intent (``handrail.sandbox.profile``); None: no sandbox.
+    ``inherited_fds`` are (number in the child, descriptor here) and only for executors on this
+    machine.  ``timeout`` is in seconds.
     """
 
     process_id: str
@@ -64,7 +55,7 @@ class SpawnRequest:
     arg0: str | None = None
     tty: bool = False
     size: tuple[int, int] = (24, 80)
-    sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
+    sandbox: Intent | None = None
     inherited_fds: tuple[tuple[int, int], ...] = ()
     #: Pipes only: a stdin that can be written to; a terminal always has one.
     pipe_stdin: bool = True

@@ -25,13 +25,12 @@ from handrail.executor.base import (
     Denied,
     OutputKind,
     Place,
-    SandboxKind,
     SpawnRequest,
     WaitOutcome,
 )
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
 from handrail.executor.output_buffer import Follower, OutputBuffer
-from handrail.executor.validate import check_grace, check_size, fits_terminal
+from handrail.executor.validate import check_grace, check_sandbox, check_size, fits_terminal
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
 
 
@@ -271,13 +270,8 @@ class FakeExecutor:
         self.requests.append(request)
         if self._closed:
             raise ExecutorSpawnFailed("this executor is closed; make a new one")
-        sandbox = request.sandbox
-        if isinstance(sandbox, SandboxKind):
-            if sandbox is not SandboxKind.NONE:
-                raise ExecutorSpawnFailed(
-                    f"sandbox policy {sandbox.value} is not supported by this executor"
-                )
-        elif not self._honours_sandboxes:
+        check_sandbox(request.sandbox)
+        if request.sandbox is not None and not self._honours_sandboxes:
             raise ExecutorSpawnFailed("sandbox intent cannot be enforced on this executor")
         rows, cols = request.size
         if not fits_terminal(rows, cols):

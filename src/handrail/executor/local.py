@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from handrail import credentials
 from handrail.errors import (
     ExecutorSpawnFailed,
+    HandrailError,
     KeeperLost,
     ProcessExists,
     ProcessUnknown,
@@ -24,9 +25,10 @@ from handrail.errors import (
     SpawnFailed,
     UsageError,
 )
-from handrail.executor.base import Place, SandboxKind, SpawnRequest
+from handrail.executor.base import Place, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
+from handrail.executor.validate import check_sandbox
 from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.exit_and_close import DRAIN_SECONDS
@@ -43,6 +45,7 @@ T = TypeVar("T")
 
 #: How long a closed process keeps its id; its output is kept by its session.
 RETENTION_SECONDS = 0.5
+_START_ERRORS = (SpawnFailed, ProcessExists, KeeperLost, StartCancelled, SandboxError)
 #: How long ``close`` waits for what it has killed.
 _END_SECONDS = 5.0
 
@@ -88,14 +91,14 @@ class LocalExecutor:
                 table = await asyncio.shield(self._task(self._begin()))
             session = LocalSession(request.process_id)
             # In one step: the descriptors of a sandbox are its plan's, which may become another.
-            spec = self._contained(request, spec)
+            spec = self._sandboxed(request, spec)
             starting = table.start(request.process_id, spec, lambda: session)
-        except (SpawnFailed, ProcessExists, KeeperLost) as error:
-            raise ExecutorSpawnFailed(str(error)) from error
+        except _START_ERRORS as error:
+            raise _spawn_failed(error) from error
         try:
             session.begin(await asyncio.shield(starting))
-        except (SpawnFailed, KeeperLost, StartCancelled, SandboxError) as error:
-            raise ExecutorSpawnFailed(str(error)) from error
+        except _START_ERRORS as error:
+            raise _spawn_failed(error) from error
         except asyncio.CancelledError:
             self._unwanted(table, request.process_id)
             raise
@@ -223,9 +226,9 @@ class LocalExecutor:
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
             return self._table
 
-    def _contained(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
-        """The spec to start: inside a sandbox, if one is asked for."""
-        if isinstance(request.sandbox, SandboxKind):
+    def _sandboxed(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
+        """The spec to start: sandboxed, if that is asked for."""
+        if request.sandbox is None:
             return spec
         if self._closed:
             raise ExecutorSpawnFailed("this executor is closed; make a new one")
@@ -233,7 +236,7 @@ class LocalExecutor:
             from handrail.executor.local_sandbox import LocalSandbox
 
             self._sandbox = LocalSandbox()
-        return self._sandbox.contain(spec, request.sandbox)
+        return self._sandbox.sandboxed(spec, request.sandbox)
 
     def _keeper_lost(self) -> None:
         """It was killed: its children are ended, and the next spawn starts another."""
@@ -268,6 +271,11 @@ class LocalExecutor:
             task.exception()  # whoever would have heard of it may be gone
 
 
+def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
+    what = "failed to prepare process sandbox: " if isinstance(error, SandboxError) else ""
+    return ExecutorSpawnFailed(f"{what}{error}")
+
+
 def _reap(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):  # somebody was quicker
         os.waitpid(pid, 0)
@@ -286,10 +294,7 @@ async def _ended(child: Child) -> None:
 
 def _spec(request: SpawnRequest) -> ProcessSpec:
     """Check a request before anything is started."""
-    if isinstance(request.sandbox, SandboxKind) and request.sandbox is not SandboxKind.NONE:
-        raise ExecutorSpawnFailed(
-            f"sandbox policy {request.sandbox.value} is not supported by this executor"
-        )
+    check_sandbox(request.sandbox)
     if not request.argv:
         raise ExecutorSpawnFailed("argv must not be empty")
     if not request.argv[0]:

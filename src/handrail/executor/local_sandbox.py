@@ -1,4 +1,4 @@
-"""Holding processes of this machine in a sandbox.  Imported with the first that asks for one.
+"""The sandbox of a local executor.  Imported with the first process that asks for one.
 
 A program that uses this may fork.  Its child then has copies of our descriptors, and the locks and
 loops of threads that it does not have: it closes the ones and never touches the others.
@@ -7,50 +7,41 @@ loops of threads that it does not have: it closes the ones and never touches the
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping
-from dataclasses import replace
 
-from handrail.errors import ExecutorSpawnFailed, SandboxError, SpawnFailed
+from handrail.errors import SpawnFailed
 from handrail.process import find_program
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.intent import read_intent
-from handrail.sandbox.profile import Machine, Profile
+from handrail.sandbox.profile import Intent
 from handrail.sandbox.sandbox import Sandbox
-from handrail.sandbox.verdict import judge
+
+log = logging.getLogger(__name__)
 
 
 class LocalSandbox:
-    """The sandbox of one executor; remembers what an intent came to."""
+    """The sandbox of one executor."""
 
     def __init__(self) -> None:
         self._sandbox = Sandbox()
         _forks.take_in(self._sandbox.upkeep)
-        self._last: tuple[Mapping[str, object], bytes, Machine, Profile] | None = None
+        self._told = False
 
-    def contain(self, spec: ProcessSpec, given: Mapping[str, object]) -> ProcessSpec:
-        """The spec to start instead; raises ExecutorSpawnFailed, and then nothing was run."""
-        try:
-            profile = self._profile(spec, given)
-            if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
-                _check(spec)  # what is there on the host
-            return replace(self._sandbox.contain(spec, profile), judge=judge)
-        except SandboxError as error:
-            raise ExecutorSpawnFailed(f"failed to prepare process sandbox: {error}") from error
-
-    def _profile(self, spec: ProcessSpec, given: Mapping[str, object]) -> Profile:
-        # A caller that keeps its intent is recognised by it, and pays for reading it once.
-        machine, last = self._sandbox.machine, self._last
-        if last is not None and last[0] is given and last[1:3] == (spec.cwd, machine):
-            return last[3]
-        intent, base = read_intent(given, spec.cwd)
-        profile = self._sandbox.resolve(intent, base)
-        self._last = (given, spec.cwd, machine, profile)
-        return profile
+    def sandboxed(self, spec: ProcessSpec, intent: Intent) -> ProcessSpec:
+        """The spec to start instead; raises SandboxError or SpawnFailed: nothing was run then."""
+        profile = self._sandbox.resolve(intent, spec.cwd)
+        if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
+            _check(spec)  # what is there on the host
+        made = self._sandbox.sandboxed(spec, profile)
+        if made.reason and not self._told:
+            self._told = True
+            # Never in silence: Landlock enforces less than what people expect of bubblewrap.
+            log.warning("%s; commands are sandboxed by Landlock instead", made.reason)
+        return made.spec(spec)
 
     async def see_out(self) -> None:
         """Wait for the end of those that were told to end."""
@@ -63,14 +54,11 @@ class LocalSandbox:
 
 def _check(spec: ProcessSpec) -> None:
     if not os.path.isdir(spec.cwd):
-        # Inside it would only be a failed program, with an exit code like any other.
-        raise ExecutorSpawnFailed(
+        # In the sandbox it would only be a failed program, with an exit code like any other.
+        raise SpawnFailed(
             f"the working directory {os.fsdecode(spec.cwd)} is no directory here; name one"
         )
-    try:
-        find_program.check(spec.argv[0], spec.env, spec.cwd)
-    except SpawnFailed as error:
-        raise ExecutorSpawnFailed(str(error)) from error
+    find_program.check(spec.argv[0], spec.env, spec.cwd)
 
 
 class _Forks:

@@ -17,13 +17,14 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
-from handrail.executor.base import Place, SandboxKind, SpawnRequest
+from handrail.executor.base import Place, SpawnRequest
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
 from handrail.executor.session_client import ExecServerClient
-from handrail.executor.validate import fits_terminal
+from handrail.executor.validate import check_sandbox, fits_terminal
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INVALID_REQUEST
+from handrail.sandbox.intent import to_wire
 
 OnLag = Literal["auto", "block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
@@ -244,11 +245,7 @@ class RemoteExecutor:
         return reused
 
     def _params(self, request: SpawnRequest) -> dict[str, Any]:
-        sandbox = request.sandbox
-        if isinstance(sandbox, SandboxKind) and sandbox is not SandboxKind.NONE:
-            raise ExecutorSpawnFailed(
-                f"sandbox policy {sandbox.value} is not supported by this executor"
-            )
+        check_sandbox(request.sandbox)
         if request.inherited_fds:
             raise ExecutorSpawnFailed(
                 "inherited file descriptors are not supported by exec-server executor"
@@ -267,8 +264,8 @@ class RemoteExecutor:
             "tty": request.tty,
             "pipeStdin": request.pipe_stdin and not request.tty,
         }
-        if not isinstance(sandbox, SandboxKind):
-            params["sandbox"] = dict(sandbox)
+        if request.sandbox is not None:
+            params["sandbox"] = to_wire(request.sandbox)
         extensions = self.client.extensions
         if request.name is not None and "processName" in extensions:
             params["name"] = request.name

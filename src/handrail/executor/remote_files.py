@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -26,6 +25,8 @@ from handrail.executor.session_client import ExecServerClient
 from handrail.filesystem.errors import kind_of
 from handrail.protocol import codec, filesystem, path_uri
 from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
+from handrail.sandbox.intent import to_wire
+from handrail.sandbox.profile import Intent
 
 T = TypeVar("T")
 
@@ -45,16 +46,16 @@ class RemoteFiles:
         self,
         client: ExecServerClient,
         timeout: float | None,
-        sandbox: Mapping[str, object] | None = None,
+        sandbox: dict[str, object] | None = None,
     ) -> None:
         self._client = client
         self._timeout = timeout
         self._sandbox = sandbox
         self._handles = itertools.count(1)
 
-    def confined(self, sandbox: Mapping[str, object]) -> RemoteFiles:
-        """The same files as a process in that sandbox sees them (a portable intent)."""
-        confined = RemoteFiles(self._client, self._timeout, sandbox)
+    def confined(self, sandbox: Intent) -> RemoteFiles:
+        """The same files as a process in that sandbox sees them."""
+        confined = RemoteFiles(self._client, self._timeout, to_wire(sandbox))
         confined._handles = self._handles
         return confined
 

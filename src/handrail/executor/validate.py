@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from handrail.errors import UsageError
+from handrail.errors import ExecutorSpawnFailed, UsageError
+from handrail.sandbox.profile import Intent
 
 MOST_CELLS = 65_535
 
@@ -27,3 +28,9 @@ def check_grace(grace: object) -> None:
     """Raise UsageError unless it is a number of seconds from 0 on."""
     if not isinstance(grace, (int, float)) or not 0 <= grace < float("inf"):
         raise UsageError(f"grace must be seconds from 0 on, not {grace!r}; 0 kills at once")
+
+
+def check_sandbox(sandbox: object) -> None:
+    """Raises ExecutorSpawnFailed unless it is an Intent or None: nothing else is ever enforced."""
+    if sandbox is not None and not isinstance(sandbox, Intent):
+        raise ExecutorSpawnFailed(f"sandbox policy {sandbox} is not supported by this executor")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from handrail.errors import ApprovalRejected, Forbidden
-from handrail.executor.base import Denied, SandboxKind
+from handrail.executor.base import Denied
 from handrail.orchestrator.approval_cache import Extent, FileKey, Key
 from handrail.orchestrator.approvals import (
     Answer,
@@ -35,7 +35,8 @@ from handrail.orchestrator.audit import (
 from handrail.orchestrator.call import Call, Request
 from handrail.orchestrator.requirement import Need, Requirement
 from handrail.orchestrator.retry_offer import Offer, offer, refused_path
-from handrail.orchestrator.settings import Grants, Mode, Settings
+from handrail.orchestrator.settings import Grants, Mode, Settings, sandbox_intent
+from handrail.sandbox.profile import Intent
 
 if TYPE_CHECKING:
     from handrail.orchestrator.run import Orchestrator
@@ -59,7 +60,7 @@ class Attempt:
     """How one run is to be made.  ``sandbox`` goes to the executor as it is."""
 
     number: int
-    sandbox: SandboxKind | Mapping[str, object] = SandboxKind.NONE
+    sandbox: Intent | None = None
     network: bool = True
     notes: tuple[str, ...] = ()
     #: Variables for this run instead of those that were given.
@@ -67,7 +68,7 @@ class Attempt:
 
     @property
     def sandboxed(self) -> bool:
-        return self.sandbox is not SandboxKind.NONE
+        return self.sandbox is not None
 
 
 class CallFlow:
@@ -136,15 +137,15 @@ class CallFlow:
         return self.call.wants if self.call.request is Request.WITH_ADDITIONAL else Grants()
 
     @property
-    def sandboxed_intent(self) -> dict[str, object] | None:
+    def sandboxed_intent(self) -> Intent | None:
         """The sandbox that the settings ask for, whatever was approved beyond it."""
-        return self._house.intent(self.settings, Grants())
+        return sandbox_intent(self.settings)
 
     def _outside(self, *, free: bool) -> bool:
         """Whether such a run is without a sandbox; one that others made is still there."""
         if self.settings.sandbox.mode is Mode.EXTERNAL:
             return False
-        return free or self._house.intent(self.settings, self._wants) is None
+        return free or sandbox_intent(self.settings, self._wants) is None
 
     async def _approval(self) -> None:
         requirement = self._requirement
@@ -242,11 +243,11 @@ class CallFlow:
 
     def _go(self, *, free: bool, grants: Grants) -> Attempt:
         number = 1 if self._attempt is None else self._attempt.number + 1
-        intent = None if free else self._house.intent(self.settings, grants)
+        intent = None if free else sandbox_intent(self.settings, grants)
         mode = self.settings.sandbox
         online = intent is None or not mode.restricted or mode.network_access
         online = online or grants.network or self.settings.grants.network
-        self._attempt = Attempt(number, SandboxKind.NONE if intent is None else intent, online)
+        self._attempt = Attempt(number, intent, online)
         self._started.append(self._house.clock())
         return self._attempt
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.orchestrator.sandboxed_files import Cover
-from handrail.orchestrator.settings import Settings, denied_entry, writable_roots
+from handrail.orchestrator.settings import Settings, native, writable_roots
 from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_directories
 from handrail.process import env_policy
+from handrail.sandbox.profile import Access, Entry
 
 #: Seconds for which an answer of another machine is cached.
 _REMEMBERED = 30.0
@@ -32,8 +31,6 @@ class ForbiddenPrograms:
     """The forbidden programs of one session."""
 
     _files: ProgramFiles = field(default_factory=ProgramFiles)
-    #: The last intent and the one made from it: executors cache by identity.
-    _made: tuple[Mapping[str, object], tuple[str, ...], Mapping[str, object]] | None = None
     _far: tuple[tuple[str, ...], float, tuple[str, ...]] | None = None
     #: Files covered before, by path: a command that replaces the link to one does not uncover it.
     _before: tuple[tuple[str, ...], dict[str, tuple[int, int]]] = ((), {})
@@ -44,7 +41,7 @@ class ForbiddenPrograms:
         """The request with forbidden programs covered, if it has a sandbox."""
         names = forbidden_whole(settings.policy)
         given = request.sandbox
-        if not names or not isinstance(given, Mapping):
+        if not names or given is None:
             return request
         if local:
             covered = await asyncio.to_thread(self._here, names, request, settings)
@@ -52,9 +49,8 @@ class ForbiddenPrograms:
             covered = await self._there(names, request, executor)
         if not covered:
             return request
-        if self._made is None or self._made[0] is not given or self._made[1] != covered:
-            self._made = given, covered, _denying(given, covered)
-        return replace(request, sandbox=self._made[2])
+        denied = tuple(Entry(Access.DENY, path=native(path)) for path in covered)
+        return replace(request, sandbox=given._replace(entries=given.entries + denied))
 
     def cover(self, settings: Settings, executor: Executor) -> Cover:
         """What does the same for the processes of this machine that read and write files."""
@@ -125,14 +121,3 @@ async def _real(executor: Executor, path: str, turn: asyncio.Semaphore) -> str |
             return await executor.files.canonical(path)
         except HandrailError:
             return None  # not there
-
-
-def _denying(given: Mapping[str, object], paths: tuple[str, ...]) -> dict[str, object]:
-    """The same intent with entries that deny these paths."""
-    permissions: Any = given["permissions"]
-    system = permissions["file_system"]
-    entries = [*system["entries"], *(denied_entry(path) for path in paths)]
-    return {
-        **given,
-        "permissions": {**permissions, "file_system": {**system, "entries": entries}},
-    }

@@ -9,11 +9,11 @@ others are still written sandboxed.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden
-from handrail.executor.base import Denied, Executor, SandboxKind
+from handrail.executor.base import Denied, Executor
 from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
@@ -25,10 +25,11 @@ from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import Cover, SandboxedFiles
 from handrail.patch.io_steps import AsyncFiles
 from handrail.patch.plan import Change
+from handrail.sandbox.profile import Intent
 
 T = TypeVar("T")
 #: From an intent to files under it.
-Confine = Callable[[Mapping[str, object]], AsyncFiles]
+Confine = Callable[[Intent], AsyncFiles]
 TOOL = "apply_patch"
 
 
@@ -170,7 +171,7 @@ class PatchWriter:
     def _take(self, attempt: Attempt) -> None:
         self._sandboxed = attempt.sandboxed
         sandbox = attempt.sandbox
-        if isinstance(sandbox, SandboxKind):
+        if sandbox is None:
             intent = self._course.sandboxed_intent
             if intent is None or self._outside is None:
                 self._outside = self._inside = None

@@ -135,7 +135,7 @@ def patch_requirement(
     paths: Iterable[str], settings: Settings, tmpdir: str | None = None
 ) -> Requirement:
     """What a patch needs that writes these plain absolute paths."""
-    if settings.sandbox.mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+    if settings.sandbox.mode in (Mode.OFF, Mode.EXTERNAL):
         return Requirement(Need.NOTHING, free=settings.sandbox.may_run_free)
     granular = settings.granular
     if settings.approval is Approval.UNTRUSTED and granular is None:

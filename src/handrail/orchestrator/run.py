@@ -25,7 +25,7 @@ from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.retry_offer import ancestors
 from handrail.orchestrator.save_rule import add_rule
-from handrail.orchestrator.settings import Grants, Settings, Table, permissions
+from handrail.orchestrator.settings import Grants, Settings, Table
 from handrail.policy.rules import Policy, Sandbox
 
 T = TypeVar("T")
@@ -66,7 +66,6 @@ class Orchestrator:
         self.wall = ForbiddenPrograms()
         #: Commands run on this machine: where a name leads to can be looked up.
         self._local = local
-        self._intent: tuple[Settings, Grants, dict[str, object] | None] | None = None
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
     def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
@@ -102,12 +101,6 @@ class Orchestrator:
             ran = await runner(attempt)
             attempt = await course.after(ran.denied, ran.output)
         return ran.result
-
-    def intent(self, settings: Settings, grants: Grants) -> dict[str, object] | None:
-        """The intent of a run; the same object for the same settings, as executors like it."""
-        if self._intent is None or self._intent[0] is not settings or self._intent[1] != grants:
-            self._intent = (settings, grants, permissions(settings, grants))
-        return self._intent[2]
 
     async def nearest(self, path: str) -> str | None:
         """The path itself or the nearest above it that exists; None: only the root does."""

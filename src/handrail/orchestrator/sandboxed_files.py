@@ -11,13 +11,14 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from handrail import version
 from handrail.errors import ExecutorError, FilesError
 from handrail.executor.base import ExecSession, Executor, OutputEvent, OutputKind, SpawnRequest
 from handrail.patch.file_helper import PIECE
+from handrail.sandbox.profile import Intent
 
 #: Seconds after which an idle helper ends.
 IDLE = 1.0
@@ -40,7 +41,7 @@ class SandboxedFiles:
         executor: Executor,
         process_id: str,
         cwd: str,
-        sandbox: Mapping[str, object],
+        sandbox: Intent,
         cover: Cover | None = None,
     ) -> None:
         """``cover`` adds what the rules hide to the request that starts the helper."""

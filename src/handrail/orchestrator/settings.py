@@ -1,7 +1,7 @@
 """What a run is decided by, as one frozen snapshot.
 
 A run reads its snapshot once, at its start; a change of settings is a new snapshot for later runs.
-``permissions`` turns it into the portable sandbox intent an executor understands.
+``sandbox_intent`` turns it into what an executor enforces.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from handrail.errors import UsageError
 from handrail.policy.context import Approval, Granular, Lookup, Situation
 from handrail.policy.rules import Policy, Sandbox, normal_path
+from handrail.sandbox import profile
+from handrail.sandbox.profile import PEERS_OFF, Access, Entry, Intent
 
 #: Names under a writable root that stay read-only.
-PROTECTED_NAMES = (".git", ".agents", ".codex")
+PROTECTED_NAMES = tuple(map(os.fsdecode, profile.PROTECTED_NAMES))
 #: What a granular table may name; only the first two of these matter to commands and patches.
 _GRANULAR = frozenset(
     ("sandbox_approval", "rules", "skill_approval", "request_permissions", "mcp_elicitations")
@@ -29,8 +31,12 @@ class Mode(enum.Enum):
 
     READ_ONLY = "read-only"
     WORKSPACE_WRITE = "workspace-write"
-    FULL_ACCESS = "danger-full-access"
+    OFF = "off"
     EXTERNAL = "external-sandbox"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        return cls.OFF if value == PEERS_OFF else None  # which its users may type
 
 
 class Table(enum.Enum):
@@ -149,7 +155,7 @@ class Settings:
 def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, ...]:
     """The directories that commands may write in, without links resolved."""
     mode = settings.sandbox
-    if mode.mode in (Mode.FULL_ACCESS, Mode.EXTERNAL):
+    if mode.mode in (Mode.OFF, Mode.EXTERNAL):
         return ("/",)
     roots = list(settings.grants.write)
     if mode.mode is Mode.WORKSPACE_WRITE:
@@ -202,85 +208,58 @@ def _relative(path: str, root: str) -> str | None:
     return path[len(prefix) :] if path.startswith(prefix) else None
 
 
-def permissions(settings: Settings, grants: Grants | None = None) -> dict[str, object] | None:
-    """The portable intent for a run: the value of ``sandbox`` in ``process/start``.
-
-    None: the mode asks for no sandbox.
-    """
+def sandbox_intent(settings: Settings, grants: Grants | None = None) -> Intent | None:
+    """The sandbox of a run; None: the mode asks for none."""
     mode = settings.sandbox
     if not mode.restricted and not mode.deny_read:
         return None
     given = settings.grants.with_(grants or Grants())
-    entries: list[dict[str, object]] = [_entry(_special("root"), "read")]
-    if not mode.restricted:
-        entries = [_entry(_special("root"), "write")]
-    elif mode.mode is Mode.WORKSPACE_WRITE:
-        entries.append(_entry(_special("project_roots"), "write"))
+    entries = [Entry(Access.READ if mode.restricted else Access.WRITE, special="root")]
+    if mode.mode is Mode.WORKSPACE_WRITE:
+        entries.append(Entry(Access.WRITE, special="project_roots"))
         if not mode.exclude_slash_tmp:
-            entries.append(_entry(_special("slash_tmp"), "write"))
+            entries.append(Entry(Access.WRITE, special="slash_tmp"))
         if not mode.exclude_tmpdir:
-            entries.append(_entry(_special("tmpdir"), "write"))
-        entries += [_entry(_path(root), "write") for root in mode.writable_roots]
+            entries.append(Entry(Access.WRITE, special="tmpdir"))
+        entries += [_path(root, Access.WRITE) for root in mode.writable_roots]
     if mode.restricted:
         # Elsewhere nothing is written anyhow; the more specific entry is the one that counts.
         roots = (*writable_roots(settings, os.environ.get("TMPDIR")), *given.write)
         own = [path for path in rules_paths(settings) if is_writable(path, roots, given.write)]
-        entries += [_entry(_path(path), "read") for path in own]
-    entries += [_entry(_path(path), "read") for path in given.read]
-    entries += [_entry(_path(path), "write") for path in given.write]
-    entries += [_entry(_pattern(path), "deny") for path in mode.deny_read]
-    network = mode.network_access or given.network or not mode.restricted
-    return {
-        "permissions": {
-            "type": "managed",
-            "file_system": {"type": "restricted", "entries": entries},
-            "network": "enabled" if network else "restricted",
-        },
-        "cwd": file_uri(settings.cwd),
-        "workspaceRoots": [file_uri(settings.cwd)],
-        "windowsSandboxLevel": "disabled",
-        "windowsSandboxPrivateDesktop": False,
-        "useLegacyLandlock": False,
-        **_private_tmp(settings),
-    }
+        entries += [_path(path, Access.READ) for path in own]
+    entries += [_path(path, Access.READ) for path in given.read]
+    entries += [_path(path, Access.WRITE) for path in given.write]
+    entries += [_denied(path) for path in mode.deny_read]
+    return Intent(
+        entries=tuple(entries),
+        network=mode.network_access or given.network or not mode.restricted,
+        workspace_roots=(native(settings.cwd),),
+        private_tmp=_private_tmp(settings),
+        cwd=native(settings.cwd),
+    )
 
 
-def _private_tmp(settings: Settings) -> dict[str, object]:
+def _private_tmp(settings: Settings) -> bytes | None:
     mode = settings.sandbox
     excluded = mode.exclude_slash_tmp and mode.exclude_tmpdir
     if settings.private_tmp is None or mode.mode is not Mode.WORKSPACE_WRITE or excluded:
-        return {}
-    return {"privateTmp": file_uri(settings.private_tmp)}
+        return None
+    return native(settings.private_tmp)
 
 
-def file_uri(path: str) -> str:
-    """The URI of an absolute path."""
-    from handrail.protocol.path_uri import to_uri
-
-    return to_uri(path.encode("utf-8", "surrogateescape"))
+def native(path: str) -> bytes:
+    """A path as the kernel has it."""
+    return path.encode("utf-8", "surrogateescape")
 
 
-def denied_entry(path: str) -> dict[str, object]:
-    """The entry of an intent that hides one path."""
-    return _entry(_path(path), "deny")
+def _path(path: str, access: Access) -> Entry:
+    return Entry(access, path=native(path))
 
 
-def _entry(path: dict[str, object], access: str) -> dict[str, object]:
-    return {"path": path, "access": access}
-
-
-def _special(kind: str) -> dict[str, object]:
-    return {"type": "special", "value": {"kind": kind}}
-
-
-def _path(path: str) -> dict[str, object]:
-    return {"type": "path", "path": file_uri(path)}
-
-
-def _pattern(path: str) -> dict[str, object]:
+def _denied(path: str) -> Entry:
     if any(char in path for char in "*?[") or not posixpath.isabs(path):
-        return {"type": "glob_pattern", "pattern": path}
-    return _path(path)
+        return Entry(Access.DENY, glob=path)
+    return _path(path, Access.DENY)
 
 
 def read_approval(value: object) -> tuple[Approval, Granular | None]:

@@ -16,6 +16,8 @@ from handrail.keeper.deadlines import TIMED_OUT
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from handrail.errors import SandboxError
+
 DEFAULT_ROWS = 24
 DEFAULT_COLS = 80
 
@@ -80,13 +82,6 @@ class Containment(Protocol):
     def park(self) -> None:
         """Another server goes on with it."""
 
-    @property
-    def again(self) -> Callable[[str], ProcessSpec] | None:
-        """Makes another of the same, for one that could not be set up and said why.
-
-        Raises SandboxError when there were enough.
-        """
-
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Wait until the command is about to start; False when it will not."""
 
@@ -145,6 +140,13 @@ class ProcessSpec:
     contained: bool = False
     #: Asked once, at the exit.
     judge: Judge | None = field(default=None, repr=False, compare=False)
+    #: Closes the sandbox's descriptors in ``passed``; called when the keeper has copies of them.
+    sent: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    #: Makes another spec of the same when its sandbox could not be set up; raises the problem that
+    #: it is given once this was tried too often.
+    again: Callable[[SandboxError], ProcessSpec] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def command(self) -> tuple[tuple[bytes, ...], bytes]:
@@ -158,14 +160,16 @@ class ProcessSpec:
 
     def without_env(self) -> ProcessSpec:
         """The same for somebody who only wants to know what it was: small, and no secrets."""
-        small = replace(self, env=_NO_ENV, passed=(), judge=None, containment=None)
+        small = replace(
+            self, env=_NO_ENV, passed=(), judge=None, containment=None, sent=None, again=None
+        )
         key = tuple(getattr(small, name) for name in _COMPARED)
         if len(_RECENT) >= _RECENT_MOST:
             _RECENT.clear()
         return _RECENT.setdefault(key, small)
 
 
-_DROPPED = {"env", "passed", "judge", "containment"}
+_DROPPED = {"env", "passed", "judge", "containment", "sent", "again"}
 _COMPARED = [one.name for one in fields(ProcessSpec) if one.name not in _DROPPED]
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.

@@ -22,7 +22,6 @@ from handrail.errors import (
     HandrailError,
     KeeperLost,
     ProcessExists,
-    SandboxError,
     SandboxUnavailable,
 )
 from handrail.keeper import malloc_trim, messages
@@ -31,7 +30,7 @@ from handrail.process.child import Child, Sink
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.link import gone
 from handrail.process.recovery import release, start_note
-from handrail.process.spec import Containment, ProcessSpec
+from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
 RETENTION_SECONDS = 30.0
@@ -114,18 +113,10 @@ class ProcessTable:
         owner may have gone meanwhile.  A caller that may be cancelled shields the task.
         """
         if key in self._entries:
-            if spec.containment is not None:
-                spec.containment.abandon()
+            _abandon(spec)
             raise ProcessExists(f"process {key} already exists")
-        place, inside = Starting(), spec.containment
-        try:
-            spawning = self._launcher.spawn(spec, self._note(key, spec, place))
-        except BaseException:
-            if inside is not None:
-                inside.abandon()
-            raise
-        if inside is not None:
-            inside.sent()
+        place = Starting()
+        spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         self._entries[key] = place
         self._running += 1
         task = self._loop.create_task(self._start(key, place, spec, sink, spawning))
@@ -136,12 +127,12 @@ class ProcessTable:
     def start_later(
         self,
         key: str,
-        preparing: Coroutine[Any, Any, tuple[ProcessSpec, Callable[[], None]]],
+        preparing: Coroutine[Any, Any, ProcessSpec],
         sink: Callable[[], Sink | None],
     ) -> asyncio.Task[Child]:
         """The same for a spec that is still being made; the id is taken at once.
 
-        With the spec comes what is called when it was sent.  Also raises what making it raises.
+        Also raises what making it raises.
         """
         if key in self._entries:
             preparing.close()
@@ -157,23 +148,15 @@ class ProcessTable:
         self,
         key: str,
         place: Starting,
-        preparing: Coroutine[Any, Any, tuple[ProcessSpec, Callable[[], None]]],
+        preparing: Coroutine[Any, Any, ProcessSpec],
         sink: Callable[[], Sink | None],
     ) -> Child:
         try:
-            spec, sent = await preparing
-            try:
-                if place.cancelled:
-                    raise StartCancelled(f"process {key} start was cancelled")
-                spawning = self._launcher.spawn(spec, self._note(key, spec, place))
-            except BaseException:
-                if spec.containment is not None:
-                    spec.containment.abandon()
-                raise
-            finally:
-                sent()
-            if spec.containment is not None:
-                spec.containment.sent()
+            spec = await preparing
+            if place.cancelled:
+                _abandon(spec)
+                raise StartCancelled(f"process {key} start was cancelled")
+            spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         except BaseException:
             del self._entries[key]
             self._running -= 1
@@ -207,6 +190,8 @@ class ProcessTable:
                 raise
             if spec.containment is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
+            if spec.sent is not None:
+                spec = replace(spec, sent=None, again=None)  # they keep the plan in memory
             child = Child(key, spec, spawned, self._launcher, self._loop, sink())
             if not self._launcher.alive and not self._launcher.bereft:
                 _end(child)  # nobody would tell us of its exit
@@ -300,12 +285,12 @@ class ProcessTable:
                 _end(Child(key, spec, spawned, self._launcher, self._loop, None))
                 raise
             await _kill(Child(key, spec, spawned, self._launcher, self._loop, None))
-            spec = replace(_another(inside, said, place), judge=spec.judge)
+            problem = SandboxUnavailable(said or "it was killed")
+            if spec.again is None or place.cancelled:
+                raise problem
+            spec = spec.again(problem)
             try:
-                spawning = self._launcher.spawn(spec, self._note(key, spec, place))
-                if spec.containment is not None:
-                    spec.containment.sent()
-                spawned = await spawning
+                spawned = await spawn(self._launcher, spec, self._note(key, spec, place))
             except BaseException:
                 _settle(spec, self._loop)
                 raise
@@ -402,20 +387,33 @@ class ProcessTable:
                 self._loop.call_later(_TIDY_SECONDS, _tidy)
 
 
+def spawn(launcher: Launcher, spec: ProcessSpec, note: bytes = b"") -> Coroutine[Any, Any, Spawned]:
+    """Ask the keeper for a child, and close the descriptors of its sandbox.
+
+    Raises SpawnFailed or KeeperLost, and the sandbox is given up then.
+    """
+    try:
+        spawning = launcher.spawn(spec, note)
+    except BaseException:
+        _abandon(spec)
+        raise
+    if spec.sent is not None:
+        spec.sent()
+    return spawning
+
+
+def _abandon(spec: ProcessSpec) -> None:
+    """Let go of the sandbox of a child that is not started."""
+    if spec.sent is not None:
+        spec.sent()
+    if spec.containment is not None:
+        spec.containment.abandon()
+
+
 def _tidy() -> None:
     """Many are gone, and so is whoever asked for them: hand their memory back."""
     gc.collect()
     malloc_trim.give_back()
-
-
-def _another(inside: Containment, said: str, place: Starting) -> ProcessSpec:
-    """The next try of a sandbox that was not set up; raises SandboxUnavailable."""
-    try:
-        if inside.again is None or place.cancelled:
-            raise SandboxUnavailable(said or "it was killed")
-        return inside.again(said)
-    except SandboxError as error:
-        raise SandboxUnavailable(f"failed to prepare process sandbox: {error}") from None
 
 
 def _last_words(spawned: Spawned) -> str:

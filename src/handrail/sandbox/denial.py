@@ -3,14 +3,21 @@
 ``likely_denied`` is the rule every path of this package shares: a guess from exit code and
 output, wrong in both directions now and then.  A ``Denial`` is one piece of evidence beside it;
 ``source`` says where it comes from and ``certain`` whether a guess is in it.  No record alone may
-ever widen permissions.
+ever widen permissions.  ``judge`` reads the end of a sandboxed command: what is known for certain
+stands beside the guess and does not change it, for clients of the wire decide by the guess; it
+does for a client that has asked to be told for certain (``judge_watched``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from handrail.process.spec import Verdict
+
+#: What the wire calls the sandbox of this machine, whichever mechanism it is.
+LINUX_SECCOMP = "linuxSeccomp"
 
 #: What refusals look like, in lower case.
 PHRASES = (
@@ -128,3 +135,17 @@ def merge(*sources: Iterable[Denial]) -> list[Denial]:
                 kept[:] = [other for other in kept if other.certain]
             kept.append(record)
     return [record for records in best.values() for record in records]
+
+
+def judge(code: int | None, texts: list[bytes], seen: Sequence[Denial]) -> Verdict:
+    """Decide by the exit code (None: not known), the retained output and the records."""
+    said = likely_denied(LINUX_SECCOMP, code, *texts)
+    # What a tool says beside a failure it has survived is no evidence of anything.
+    blamed = from_text(*texts) if said else []
+    return Verdict(said, tuple(merge(seen, blamed)))
+
+
+def judge_watched(code: int | None, texts: list[bytes], seen: Sequence[Denial]) -> Verdict:
+    """Decide for a client that has asked to be told for certain."""
+    verdict = judge(code, texts, seen)
+    return Verdict(verdict.denied or (bool(seen) and bool(code)), verdict.denials)

@@ -42,6 +42,8 @@ SYSTEM_TMP = (b"/tmp", b"/var/tmp")
 OPEN_NAMES = (b".X11-unix", b".ICE-unix")
 #: Symbolic roots of the host's directories for temporary files.
 TEMPORARY = ("slash_tmp", "tmpdir")
+#: The peer's name for no sandbox, which we call ``off``.
+PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
 
 
@@ -54,14 +56,22 @@ class Access(Choice):
 
 
 class BadIntent(SandboxError):
-    """The permissions make no sense; nothing was started."""
+    """The permissions make no sense; nothing was started.
+
+    ``field`` is the member of the wire form whose URI, ``uri``, is wrong; "" for the whole intent.
+    """
+
+    def __init__(self, text: str, field: str = "", uri: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+        self.uri = uri
 
 
 class Files(Choice):
-    """Who looks after files."""
+    """What restricts files."""
 
     RESTRICTED = 1  # the entries
-    UNRESTRICTED = 2  # nobody
+    UNRESTRICTED = 2  # nothing
     EXTERNAL = 3  # the caller, in a way of its own
 
 
@@ -76,7 +86,10 @@ class Entry(Frozen):
 
 
 class Intent(Frozen):
-    """What a client asked for.  ``disabled`` asks for no sandbox at all."""
+    """What a caller asked for.  ``disabled`` asks for no sandbox at all.
+
+    ``intent.py`` reads and writes the form that travels on the wire.
+    """
 
     files: Files = Files.RESTRICTED
     entries: tuple[Entry, ...] = ()
@@ -87,6 +100,13 @@ class Intent(Frozen):
     protected: tuple[bytes, ...] = PROTECTED_NAMES
     #: The directory that is shown as /tmp and /var/tmp, instead of the host's (``private_tmp``).
     private_tmp: bytes | None = None
+    #: Where relative patterns start; None: in the directory of the command.
+    cwd: bytes | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it asks for no sandbox, in whatever words."""
+        return self.disabled or (self.files is not Files.RESTRICTED and self.network)
 
     @property
     def wants_tmp(self) -> bool:
@@ -153,8 +173,12 @@ class Profile(Frozen):
 
 
 def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
-    """Bind an intent to this machine; raises BadIntent."""
-    if intent.disabled or (intent.files is not Files.RESTRICTED and intent.network):
+    """Bind an intent to this machine; raises BadIntent.
+
+    ``cwd`` is the directory of the command, for an intent that names none.
+    """
+    cwd = intent.cwd or cwd
+    if intent.is_off:
         return Profile(network=True, confined=False)
     if intent.files is not Files.RESTRICTED:
         everything = (Rule(b"/", Access.WRITE),)
@@ -329,7 +353,7 @@ def workspace_write(
     return Intent(entries=tuple(entries), network=network, workspace_roots=workspace_roots)
 
 
-def danger_full_access() -> Intent:
+def off() -> Intent:
     """No sandbox."""
     return Intent(disabled=True, network=True)
 

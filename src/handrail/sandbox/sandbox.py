@@ -1,7 +1,7 @@
-"""Which mechanism holds a profile on this machine.
+"""The sandbox of this machine: which mechanism enforces a profile, and how a command gets it.
 
-One object a server: it knows the machine, makes the plans and wraps.  Nothing is ever run with
-less than was asked for: what cannot be enforced is refused with the reason.
+One object for each server, executor or command line.  Nothing is ever run with less than was asked
+for: what cannot be enforced is refused with the reason.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import sys
 from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
-from handrail.sandbox.bwrap.command import Wrapped, wrap, wrap_command
+from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.command import SandboxedCommand
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
@@ -26,23 +27,18 @@ from handrail.sandbox.tries import Tries
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Mapping
-    from typing import TypeVar
 
-    from handrail.process.spec import ProcessSpec
+    from handrail.errors import SandboxError
+    from handrail.sandbox.command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
-    T = TypeVar("T")
-
-#: What the wire calls it.
-LINUX_SECCOMP = "linuxSeccomp"
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
 _TOO_FAST = "the workspace changes too fast to be covered; start the command again"
 
 
 class Preparation:
-    """The plan of one profile, made beside whoever goes on meanwhile."""
+    """The plan of one profile, made in another thread."""
 
     def __init__(self, planner: Planner, profile: Profile) -> None:
         self._planner = planner
@@ -64,12 +60,12 @@ class Preparation:
             self.seconds = time.monotonic() - began
 
     def install(self, plan: Plan | None) -> None:
-        """Have it used by the ``contain`` that follows at once."""
+        """Have it used by the ``sandboxed`` that follows at once."""
         if plan is not None:
             self._planner.install(self._profile, self._careful, plan)
 
     def discard(self, plan: Plan | None) -> None:
-        """There is no ``contain`` any more."""
+        """No ``sandboxed`` follows any more."""
         if plan is not None:
             self._planner.discard(plan)
 
@@ -83,7 +79,7 @@ class Sandbox:
         self._places: tuple[int, ...] = ()
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
-        #: What it has made, and nobody else.
+        #: The sandboxes it has made.
         self.upkeep = Instances()
         self._closed = False
 
@@ -101,107 +97,95 @@ class Sandbox:
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
-        return self._with_plan(profile, Tries(), lambda plan: plan)
+        planner, tries = self._ready(), Tries()
+        while True:
+            try:
+                return planner.plan(profile, tries)
+            except Exchanged as moved:
+                tries.failed(moved)
 
     def prepare(self, profile: Profile) -> Preparation | None:
-        """What to do in another thread before ``contain``, if looking may take a while.
+        """What to do in another thread before ``sandboxed``, if looking may take a while.
 
         Raises SandboxUnavailable.
         """
         planner = self._ready()
         return Preparation(planner, profile) if planner.takes_long(profile) else None
 
-    def contain(
+    def sandboxed(
         self,
-        spec: ProcessSpec,
-        profile: Profile,
+        command: AnyCommand,
+        wanted: Intent | Profile,
         *,
         watch: bool = False,
         lasting: bool = False,
-        tries: Tries | None = None,
-    ) -> ProcessSpec:
-        """The spec that runs the same command held by the profile.
+        guarded: bool = False,
+    ) -> SandboxedCommand:
+        """What to start so that a command runs sandboxed: the one entry for all that start one.
 
-        ``watch``: what it tries in vain is noted.  ``lasting``: it outlives whoever starts it.
-        ``tries``: those that came to nothing before.  Raises SandboxUnavailable, or Refused.
-        One that asks for nothing is given back as it is.
+        Bubblewrap, or Landlock where bubblewrap cannot work and Landlock can enforce the profile.
+        ``watch``: what it tries in vain is recorded.  ``lasting``: it outlives the program that
+        starts it.  ``guarded``: another process ends the whole tree if that program is killed.
+        Raises BadIntent, SandboxUnavailable or Refused.  A profile that asks for nothing gives the
+        command as it is.
         """
+        profile = wanted if isinstance(wanted, Profile) else self.resolve(wanted, command.cwd)
         if not profile.confined:
-            return spec
-        counted = Tries() if tries is None else tries
+            return SandboxedCommand(command.argv, command.cwd, command.env)
+        self._check_usable()
+        try:
+            self._ready()
+        except SandboxUnavailable as why:
+            if watch:
+                raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+            from handrail.sandbox.landlock import backend  # machines without user namespaces
 
-        def hold(plan: Plan) -> ProcessSpec:
-            def once_more(said: str) -> ProcessSpec:
-                counted.failed(SandboxUnavailable(said or "it was killed"))
-                return self.contain(spec, profile, watch=watch, lasting=lasting, tries=counted)
+            # The guard finds the tree by its first process, which the kernel must not end before.
+            return backend.wrap(command, profile, why, lasting=lasting or guarded)
+        return self._wrapped(command, profile, watch, lasting, Tries())
 
-            _check_reachable(spec.argv[0], spec.cwd, plan)
-            return wrap(
-                spec,
-                plan,
-                self._bwrap,
-                plan.registry,
-                self.upkeep,
-                once_more,
-                watcher(plan),
-                lasting=lasting,
-            )
-
-        def watcher(plan: Plan) -> DenialRecorder | None:
-            if not watch:
-                return None
-            if not self._bwrap.connects:
-                raise SandboxUnavailable(
-                    "calls cannot be announced here, so attempts cannot be noted; leave"
-                    " watchDenials out, or run `handrail doctor` to see why"
-                )
-            from handrail.sandbox.syscalls.denial_recorder import watch_plan  # rare
-
-            return watch_plan(plan)
-
-        return self._with_plan(profile, counted, hold)
-
-    def contain_command(
-        self,
-        argv: tuple[bytes, ...],
-        cwd: bytes,
-        env: Mapping[bytes, bytes],
-        profile: Profile,
-        *,
-        tty: bool = False,
-        tries: Tries,
-    ) -> Wrapped:
-        """The same for words and an environment, under a profile that asks for something."""
-
-        def hold(plan: Plan) -> Wrapped:
-            _check_reachable(argv[0], cwd, plan)
-            return wrap_command(
-                argv, cwd, env, plan, self._bwrap, plan.registry, self.upkeep, tty=tty
-            )
-
-        return self._with_plan(profile, tries, hold)
-
-    def _with_plan(self, profile: Profile, tries: Tries, hold: Callable[[Plan], T]) -> T:
+    def _wrapped(
+        self, command: AnyCommand, profile: Profile, watch: bool, lasting: bool, tries: Tries
+    ) -> SandboxedCommand:
         planner = self._ready()
         while True:
             try:
-                tries.plan = planner.plan(profile, tries)
-                return hold(tries.plan)
+                tries.plan = plan = planner.plan(profile, tries)
+                _check_reachable(command.argv[0], command.cwd, plan)
+                watcher = self._watcher(plan) if watch else None
+                made = wrap(command, plan, self._bwrap, self.upkeep, watcher, lasting=lasting)
+                break
             except Stale:
                 tries.failed(Refused(_TOO_FAST))
             except Exchanged as moved:
                 tries.failed(moved)
 
-    def sweep(self) -> None:
-        """Clear away what sandboxes of before have left behind."""
-        self._ready().registry.sweep()
+        def again(problem: SandboxError) -> SandboxedCommand:
+            tries.failed(problem)
+            return self._wrapped(command, profile, watch, lasting, tries)
+
+        def may_write(path: bytes) -> bool:
+            # A file of the host's /tmp is not the one that the command finds at that path.
+            return plan.access(path) is Access.WRITE and plan.shown.host_path(path) == path
+
+        return made._replace(watched=watch, may_write=may_write, again=again)
+
+    def _watcher(self, plan: Plan) -> DenialRecorder:
+        if not self._bwrap.connects:
+            raise SandboxUnavailable(
+                "calls cannot be announced here, so attempts cannot be noted; leave"
+                " watchDenials out, or run `handrail doctor` to see why"
+            )
+        from handrail.sandbox.syscalls.denial_recorder import watch_plan  # rare
+
+        return watch_plan(plan)
 
     async def see_out(self, loop: AbstractEventLoop) -> None:
-        """Before ``close``, for whoever has more to do on its loop than to wait for the last."""
+        """Wait before ``close`` for the last sandboxes, without blocking the loop."""
         await self.upkeep.see_out(loop, _LAST_SECONDS)
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
-        """Clear away what its sandboxes leave, which were told to end, and let go."""
+        """Remove what its sandboxes leave, which were told to end, and close all descriptors."""
         self._closed = True
         self.upkeep.close(seconds)
         if self._planner is not None:
@@ -214,26 +198,31 @@ class Sandbox:
         assert self._found is not None  # noqa: S101 (found before there is a planner)
         return self._found
 
-    def _ready(self) -> Planner:
+    def _check_usable(self) -> None:
+        """Raises SandboxUnavailable where no mechanism can work."""
         if self._closed:
-            raise SandboxUnavailable("whoever contains commands is closed; make another")
+            raise SandboxUnavailable("this sandbox is closed; make another")
+        if sys.platform != "linux":
+            raise SandboxUnavailable(
+                f"handrail has a sandbox for Linux only and this is {sys.platform}, so nothing"
+                " was run; use a Linux container, or an executor on a Linux machine"
+            )
+        if os.uname().machine not in seccomp_filter.ARCHES:
+            raise SandboxUnavailable(
+                f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
+            )
+
+    def _ready(self) -> Planner:
+        """Raises SandboxUnavailable where bubblewrap cannot work."""
         if self._planner is None:
-            if sys.platform != "linux":
-                raise SandboxUnavailable(
-                    f"handrail has a sandbox for Linux only and this is {sys.platform}, so nothing"
-                    " was run; use a Linux container, or an executor on a Linux machine"
-                )
-            if os.uname().machine not in seccomp_filter.ARCHES:
-                raise SandboxUnavailable(
-                    f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
-                )
+            self._check_usable()
             self._found = probe.bubblewrap()
             self._planner = Planner(PlaceholderRegistry(), fresh_proc=self._found.fresh_proc)
         return self._planner
 
 
 def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
-    """What can be seen to fail from here is refused, with a better sentence than exec's."""
+    """Refuse what can be seen to fail, with a better sentence than exec's; raises Refused."""
     real = os.path.realpath(cwd)
     shown_from = plan.shown.host_path(real)
     if shown_from != real and not os.path.isdir(shown_from):
@@ -247,7 +236,7 @@ def _check_reachable(program: bytes, cwd: bytes, plan: Plan) -> None:
             " give read access to it"
         )
     if b"/" not in program:
-        return  # looked up inside
+        return  # looked up in the sandbox
     path = os.path.realpath(posixpath.join(real, program))
     if plan.access(path) is Access.DENY:
         raise Refused(

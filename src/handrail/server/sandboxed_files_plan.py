@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandbox import Sandbox
     from handrail.server.connection import Connection
-    from handrail.server.sandboxed_files_pool import Confinement
 
 #: A plan for calls that change nothing is made again after this many times the cost of making it:
 #: patterns in large trees take a while.  Calls that change something always make it again.
@@ -36,45 +35,20 @@ PATIENCE = 20
 _MOST_KNOWN = 64
 
 
-class PlanConfinement:
-    """One plan, for the helpers of all connections that use it."""
+class FileSandbox:
+    """The sandbox of file helpers: one plan, or Landlock where bubblewrap cannot work."""
 
-    def __init__(self, sandbox: Sandbox, profile: Profile, plan: Plan) -> None:
+    def __init__(self, sandbox: Sandbox, profile: Profile, plan: Plan | None) -> None:
         self._sandbox = sandbox
         self._profile = profile
         self.plan = plan
-        self.key: Hashable = _key(profile, plan)
-        #: Whether the host has placeholders for as long as a helper lives.
-        self.passing = bool(plan.masks)
+        self.key: Hashable = ("landlock", profile) if plan is None else _key(profile, plan)
+        #: Whether the host has to hold something for as long as a helper lives.
+        self.passing = plan is not None and bool(plan.masks)
 
-    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The sandboxed command; raises SandboxError."""
-        held = self._sandbox.contain(spec, self._profile)
-        inside = held.containment
-        return held, _nothing if inside is None else inside.sent
-
-
-class LandlockConfinement:
-    """The plan where bubblewrap does not work, for profiles that Landlock can enforce."""
-
-    def __init__(self, profile: Profile, why: SandboxUnavailable) -> None:
-        from handrail.sandbox.landlock import ruleset
-
-        self._profile = profile
-        self._why = why
-        self.passing = False
-        self.key: Hashable = ("landlock", profile, ruleset.abi_version())
-
-    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The command started through Landlock; raises SandboxError."""
-        from handrail.sandbox.landlock import backend
-
-        held, fd = backend.contain(spec, self._profile, self._why)
-        return held, lambda: os.close(fd)
-
-
-def _nothing() -> None:
-    """Release nothing."""
+    def sandboxed(self, spec: ProcessSpec) -> ProcessSpec:
+        """The spec to start instead; raises SandboxError."""
+        return self._sandbox.sandboxed(spec, self._profile).spec(spec)
 
 
 class Confinements:
@@ -82,8 +56,8 @@ class Confinements:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._known: dict[Profile, tuple[float, PlanConfinement]] = {}
-        #: Seconds that the plan made by ``prepare`` took.
+        self._known: dict[Profile, tuple[float, FileSandbox]] = {}
+        #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
     async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
@@ -102,23 +76,23 @@ class Confinements:
             await planned(pool, preparation, "file")
             self._cost = preparation.seconds
 
-    def get(self, profile: Profile, *, writes: bool) -> Confinement:
-        """The plan for a profile and a kind of call; raises SandboxError."""
+    def get(self, profile: Profile, *, writes: bool) -> FileSandbox:
+        """The sandbox for a profile and a kind of call; raises SandboxError."""
         profile = _of_calls(profile, writes)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)
-        except SandboxUnavailable as why:
+        except SandboxUnavailable:
             hidden = [path for path in _runtime() if not _readable(profile, path)]
-            return LandlockConfinement(_with_readable(profile, hidden), why)
+            return FileSandbox(self._sandbox, _with_readable(profile, hidden), None)
 
-    def _planned(self, profile: Profile, *, patience: int) -> PlanConfinement:
+    def _planned(self, profile: Profile, *, patience: int) -> FileSandbox:
         now = time.monotonic()
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and now < until:
             return known
         fitting, plan = self._plan(profile)
         if known is None or known.plan is not plan:
-            known = PlanConfinement(self._sandbox, fitting, plan)
+            known = FileSandbox(self._sandbox, fitting, plan)
         after = time.monotonic() + self._cost
         self._cost = 0.0
         if len(self._known) >= _MOST_KNOWN:
@@ -137,8 +111,8 @@ class Confinements:
 
 async def confinement_of(
     conn: Connection, given: dict[str, Any], *, writes: bool
-) -> Confinement | None:
-    """The plan of a call; None when the profile restricts no file.  Raises the wire's errors."""
+) -> FileSandbox | None:
+    """The plan; None when the profile confines no file.  Raises the wire's errors."""
     from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
 
     server = conn.server

@@ -15,17 +15,18 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
+from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.program import THREADS
-from handrail.server.sandboxed_files_plan import interpreter
+from handrail.server.sandboxed_files_plan import FileSandbox, interpreter
 
 #: Helpers that a connection keeps warm; the least recently used one is closed.
 MOST_HELPERS = 8
@@ -40,21 +41,6 @@ _PROGRAM = os.path.realpath(
 LINGER = 0.5
 #: Seconds for a helper to exit by itself after the server hung up.
 GRACE = 1.0
-
-
-class Confinement(Protocol):
-    """A plan, ready to be put around a command."""
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for plans that restrict in the same way."""
-
-    @property
-    def passing(self) -> bool:
-        """Whether a helper must not stay longer than it is used."""
-
-    def confine(self, spec: ProcessSpec) -> tuple[ProcessSpec, Callable[[], None]]:
-        """The sandboxed command, and what to call when it was sent; raises SandboxError."""
 
 
 def helper_command() -> ProcessSpec:
@@ -96,7 +82,7 @@ class FileHelper:
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
-    async def start(self, spec: ProcessSpec, sent: Callable[[], None]) -> bool:
+    async def start(self, spec: ProcessSpec) -> bool:
         """Start it and wait until it answers; False when its sandbox was not set up.
 
         Then nothing of it is left, and ``words`` says why.  Raises FilesError.
@@ -104,7 +90,7 @@ class FileHelper:
         ours, theirs = socket.socketpair()
         try:
             self._inside = inside = spec.containment
-            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()), sent)
+            self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()))
         except BaseException:
             ours.close()
             raise
@@ -137,17 +123,9 @@ class FileHelper:
         except TimeoutError:  # no keeper is there that could tell of its end
             self._close_stderr()
 
-    async def _spawn(self, spec: ProcessSpec, sent: Callable[[], None]) -> Spawned:
+    async def _spawn(self, spec: ProcessSpec) -> Spawned:
         try:
-            spawning = self._launcher.spawn(spec)
-        except BaseException:
-            if spec.containment is not None:
-                spec.containment.abandon()
-            raise
-        finally:
-            sent()
-        try:
-            return await spawning
+            return await spawn(self._launcher, spec)
         except BaseException:
             self._settle()
             raise
@@ -256,7 +234,7 @@ class FileHelpers:
         """Which helper has which of the client's handles."""
         return self._handles
 
-    async def get(self, confinement: Confinement) -> FileHelper:
+    async def get(self, confinement: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
         key = confinement.key
         task = self._helpers.get(key)
@@ -274,20 +252,20 @@ class FileHelpers:
             task.result().touch()
         return await asyncio.shield(task)
 
-    async def _start(self, confinement: Confinement) -> FileHelper:
-        spec, sent = confinement.confine(helper_command())
+    async def _start(self, confinement: FileSandbox) -> FileHelper:
+        spec = confinement.sandboxed(helper_command())
         while True:
             helper = FileHelper(
                 self._launcher, self._loop, self._ending, passing=confinement.passing
             )
             try:
-                stands = await helper.start(spec, sent)
+                stands = await helper.start(spec)
             except BaseException:
                 helper.close()
                 raise
             if stands:
                 break
-            spec, sent = _another(spec, helper.words)
+            spec = _another(spec, helper.words)
         if self._closed:
             helper.close()
         return helper
@@ -317,13 +295,12 @@ class FileHelpers:
             helper.close()
 
 
-def _another(spec: ProcessSpec, said: str) -> tuple[ProcessSpec, Callable[[], None]]:
+def _another(spec: ProcessSpec, said: str) -> ProcessSpec:
     """The next try of a sandbox that was not set up; raises SandboxError."""
-    inside = spec.containment
-    if inside is None or inside.again is None:
-        raise SandboxUnavailable(said or "it gave no reason")
-    spec = inside.again(said)
-    return spec, _nothing if spec.containment is None else spec.containment.sent
+    problem = SandboxUnavailable(said or "it gave no reason")
+    if spec.again is None:
+        raise problem
+    return spec.again(problem)
 
 
 def _usable(task: asyncio.Task[FileHelper]) -> bool:

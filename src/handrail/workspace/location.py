@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from collections.abc import Mapping
 
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
-from handrail.executor.base import Executor, SandboxKind, SpawnRequest
+from handrail.executor.base import Executor, SpawnRequest
 from handrail.sandbox import temp_dirs
+from handrail.sandbox.profile import Intent
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import Environment
 from handrail.workspace.open_executor import Release, reach_local, reach_remote
@@ -44,7 +44,6 @@ class Location:
         self._release: Release | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
-        self._intents: dict[Profile | None, SandboxKind | Mapping[str, object]] = {}
         self._root: str | None = None
         self.temporary: str | None = None
         self._own: temp_dirs.TempDir | None = None
@@ -185,8 +184,8 @@ class Location:
 
     # --- the sandbox ---------------------------------------------------------------------
 
-    def intent(self, profile: Profile | None) -> SandboxKind | Mapping[str, object]:
-        """The same object for the same profile, so that an executor can know it again.
+    def intent(self, profile: Profile | None) -> Intent | None:
+        """What a command of this workspace may touch; None: no sandbox.
 
         Raises UsageError for a workspace that is the whole machine: writing below its root
         would be writing anywhere.
@@ -196,13 +195,8 @@ class Location:
                 "a workspace at / with a sandbox that may write below it holds nothing back;"
                 " name a directory, or say sandbox='off' or 'read-only'"
             )
-        found = self._intents.get(profile)
-        if found is None:
-            temporary = self.temporary if profile is not None and profile.temporary else None
-            found = self._intents[profile] = profiles.intent(
-                profile, self.root, temporary, private=self.has_private_tmp
-            )
-        return found
+        temporary = self.temporary if profile is not None and profile.temporary else None
+        return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
 
     @property
     def has_private_tmp(self) -> bool:

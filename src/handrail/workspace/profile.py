@@ -1,4 +1,4 @@
-"""What the commands of a workspace may touch, as the caller says it and as it travels.  Pure."""
+"""What the commands of a workspace may touch, as the caller says it and as an intent.  Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import enum
 import fnmatch
 import os
 import posixpath
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from handrail.errors import UsageError
-from handrail.executor.base import SandboxKind
-from handrail.protocol.path_uri import to_uri
 from handrail.sandbox import private_tmp
+from handrail.sandbox.profile import PROTECTED_NAMES, Entry, Intent
+from handrail.sandbox.profile import Access as EntryAccess
 
 _GLOB = frozenset("*?[")
 #: Directly below a writable path these stay read-only, unless they are named themselves.
-PROTECTED = (".git", ".agents", ".codex")
+PROTECTED = tuple(map(os.fsdecode, PROTECTED_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +62,27 @@ def find_profile(sandbox: Sandbox) -> Profile | None:
 
 def intent(
     profile: Profile | None, root: str, temporary: str | None, *, private: bool = False
-) -> SandboxKind | Mapping[str, object]:
-    """The profile as a portable intent; ``root`` is where relative paths belong.
+) -> Intent | None:
+    """The profile as an intent, None for no sandbox; ``root`` is where relative paths belong.
 
     ``private``: the temporary directory is shown as /tmp, rather than at its own path.
+    Raises UsageError.
     """
     if profile is None:
-        return SandboxKind.NONE
-    entries = [_entry(root, path, "read") for path in profile.read]
-    entries += [_entry(root, path, "write") for path in profile.write]
+        return None
+    read, write, deny = EntryAccess.READ, EntryAccess.WRITE, EntryAccess.DENY
+    entries = [_entry(root, path, read) for path in profile.read]
+    entries += [_entry(root, path, write) for path in profile.write]
     if temporary is not None and not private:
-        entries.append(_entry(root, temporary, "write"))
-    entries += [_entry(root, path, "deny") for path in profile.deny]
-    return {
-        "permissions": {
-            "type": "managed",
-            "file_system": {"type": "restricted", "entries": entries},
-            "network": "enabled" if profile.network else "restricted",
-        },
-        "cwd": _uri(root),
-        "workspaceRoots": [_uri(root)],
-        "windowsSandboxLevel": "disabled",
-        "windowsSandboxPrivateDesktop": False,
-        "useLegacyLandlock": False,
-        **({"privateTmp": _uri(temporary)} if temporary is not None and private else {}),
-    }
+        entries.append(_entry(root, temporary, write))
+    entries += [_entry(root, path, deny) for path in profile.deny]
+    return Intent(
+        entries=tuple(entries),
+        network=profile.network,
+        workspace_roots=(_native(root),),
+        private_tmp=_native(temporary) if temporary is not None and private else None,
+        cwd=_native(root),
+    )
 
 
 class Access(enum.Enum):
@@ -190,22 +185,18 @@ def _matches(path: str, glob: str) -> bool:
     return False
 
 
-def _entry(root: str, path: str, access: str) -> dict[str, object]:
-    where: dict[str, object]
+def _entry(root: str, path: str, access: EntryAccess) -> Entry:
     if not path or "\0" in path:
         raise UsageError(f"{path!r} is no path; a profile has absolute or relative paths")
-    if access == "deny" and _GLOB & set(path):
-        where = {"type": "glob_pattern", "pattern": path}
-    else:
-        full = posixpath.normpath(posixpath.join(root, path))
-        if full == "/":
-            where = {"type": "special", "value": {"kind": "root"}}
-        elif full == root:
-            where = {"type": "special", "value": {"kind": "project_roots"}}
-        else:
-            where = {"type": "path", "path": _uri(full)}
-    return {"path": where, "access": access}
+    if access is EntryAccess.DENY and _GLOB & set(path):
+        return Entry(access, glob=path)
+    full = posixpath.normpath(posixpath.join(root, path))
+    if full == "/":
+        return Entry(access, special="root")
+    if full == root:
+        return Entry(access, special="project_roots")
+    return Entry(access, path=_native(full))
 
 
-def _uri(path: str) -> str:
-    return to_uri(path.encode("utf-8", "surrogateescape"))
+def _native(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")

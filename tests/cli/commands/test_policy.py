@@ -80,7 +80,8 @@ def test_reasons_come_with_the_line_of_the_file(folder: Path) -> None:
     assert "a.rules:3: forbidden `git push`: ask first" in out
     assert check(folder, "--explain", "--approval", "untrusted", "ls")[0] == 3
     assert check(folder, "--explain", "--approval", "never", "rm", "x")[0] == 4
-    assert check(folder, "--explain", "--sandbox", "danger-full-access", "ls")[0] == 0
+    for off in ("off", "danger-full-access"):
+        assert check(folder, "--explain", "--sandbox", off, "ls")[0] == 0
 
 
 def test_files_that_cannot_be_used_and_wrong_usage(folder: Path) -> None:

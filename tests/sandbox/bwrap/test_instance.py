@@ -6,7 +6,8 @@ import os
 import select
 import signal
 
-from handrail.sandbox.bwrap.command import wrap_command
+from handrail.sandbox.bwrap.command import wrap
+from handrail.sandbox.command import Command
 from handrail.sandbox.profile import Access, Profile, Rule
 from tests.sandbox.runs import ENV, holding, spawn
 
@@ -20,17 +21,16 @@ def test_those_inside_are_ended_though_nobody_told_them_to_end_with_bwrap() -> N
     alive, theirs = os.pipe()
     with holding() as held, open(alive, "rb", 0) as reader:
         plan = held.planner.plan(profile)
-        one = wrap_command(
-            WAITS, b"/", ENV, plan, held.bwrap, held.registry, held.upkeep, lasting=True
-        )
+        one = wrap(Command(WAITS, b"/", ENV), plan, held.bwrap, held.upkeep, lasting=True)
+        assert one.running is not None
         bwrap = spawn(one, theirs)
         os.close(theirs)
-        one.inside.sent()
+        one.running.sent()
         assert reader.readline() == b"ready\n"
         os.kill(bwrap, signal.SIGKILL)
         os.waitpid(bwrap, 0)
-        one.inside.wait(20)
+        one.running.wait(20)
         # Everybody inside holds the other end of this pipe.
         assert select.select([reader], [], [], 20)[0]
         assert reader.read() == b""
-        assert one.inside.over()
+        assert one.running.over()

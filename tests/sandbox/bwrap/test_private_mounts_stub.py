@@ -34,12 +34,12 @@ script = "echo > ready; read x < go; echo x > ../later/made && echo wrote"
 with holding() as held, tempfile.TemporaryFile() as output:
     made = held.wrap(profile(ws), ["/bin/sh", "-c", script], os.fsencode(ws))
     pid = spawn(made, output.fileno())
-    made.inside.sent()
+    made.running.sent()
     (ws / "ready").read_text()
     subprocess.run(["mount", "-t", "tmpfs", "x", place], check=True)
     (ws / "go").write_text("x\\n")
     os.waitpid(pid, 0)
-    made.inside.wait()
+    made.running.wait()
     print(os.pread(output.fileno(), 999, 0).decode(), os.listdir(place))
 """
 

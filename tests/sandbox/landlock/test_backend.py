@@ -12,6 +12,7 @@ import pytest
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
+from handrail.sandbox.command import Command
 from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.profile import Access, Glob, Profile, Rule
@@ -80,38 +81,59 @@ def test_a_repository_further_down_cannot_be_held(tmp_path: Path) -> None:
 def test_what_cannot_be_held_is_refused_with_both_reasons(given: Profile) -> None:
     assert isinstance(backend.rules_of(given), Refusal)
     with pytest.raises(SandboxUnavailable, match="no user namespaces here; Landlock"):
-        backend.contain(ProcessSpec((b"true",), b"/", {}), given, WHY)
+        backend.wrap(Command((b"true",), b"/", {}), given, WHY)
 
 
 def test_a_kernel_without_it_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ruleset, "abi_version", lambda: 0)
     with pytest.raises(SandboxUnavailable, match="version 0 of it"):
-        backend.contain(ProcessSpec((b"true",), b"/", {}), profile(ROOT), WHY)
+        backend.wrap(Command((b"true",), b"/", {}), profile(ROOT), WHY)
 
 
 @needs_landlock
 def test_nothing_of_the_request_is_in_the_helper_itself() -> None:
     env = {b"LD_PRELOAD": b"/evil.so", b"PYTHONPATH": b"/evil"}
     spec = ProcessSpec((b"ls", b"-l"), b"/usr", env, tty=True, arg0=b"name")
-    held, fd = backend.contain(spec, profile(ROOT), WHY)
+    made = backend.wrap(spec, profile(ROOT), WHY)
+    ((number, fd),) = made.passed
     try:
+        held = made.spec(spec)
         assert held.env == {b"PATH": b"/usr/bin:/bin"}
         assert (held.cwd, held.tty, held.arg0, held.containment) == (b"/", True, None, None)
+        assert held.command == (spec.argv, spec.cwd)
+        assert held.judge is not None
         assert b"ls" not in held.argv
-        assert held.passed == ((3, fd),)
+        assert (number, held.passed) == (3, made.passed)
         assert b"/evil.so" in os.pread(fd, 1 << 20, 0)
     finally:
-        os.close(fd)
+        made.sent()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    made.abandon()  # closes nothing twice
+
+
+@needs_landlock
+def test_a_private_tmp_is_written_at_its_own_path(tmp_path: Path) -> None:
+    own = os.fsencode(tmp_path)
+    given = profile(ROOT, private_tmp=own)
+    made = backend.wrap(Command((b"true",), b"/", {b"TMPDIR": b"/tmp"}), given, WHY)
+    asked = os.pread(made.passed[0][1], 1 << 20, 0)
+    made.sent()
+    assert made.may_write is not None
+    assert made.may_write(own + b"/file")
+    assert not made.may_write(b"/tmp/file")
+    assert b'"TMPDIR": "' + own in asked
 
 
 def under_landlock(code: str, *words: str, stdin: int = subprocess.DEVNULL) -> str:
     """What a program in Python says that may read everything."""
     command = (sys.executable, "-I", "-c", code, *words)
-    spec = ProcessSpec(tuple(map(os.fsencode, command)), b"/", {b"PATH": b"/usr/bin:/bin"})
-    held, fd = backend.contain(spec, profile(ROOT), WHY)
+    asked = Command(tuple(map(os.fsencode, command)), b"/", {b"PATH": b"/usr/bin:/bin"})
+    made = backend.wrap(asked, profile(ROOT), WHY)
+    ((_, fd),) = made.passed
     try:
         done = subprocess.run(
-            [*held.argv[:-1], b"%d" % fd],
+            [*made.argv[:-1], b"%d" % fd],
             pass_fds=[fd],
             stdin=stdin,
             capture_output=True,
@@ -120,7 +142,7 @@ def under_landlock(code: str, *words: str, stdin: int = subprocess.DEVNULL) -> s
             check=False,
         )
     finally:
-        os.close(fd)
+        made.sent()
     assert done.stderr == ""
     return done.stdout
 
@@ -240,7 +262,7 @@ def test_one_command_on_the_command_line(tmp_path: Path) -> None:
 
     done = handrail("--profile", "read-only", "--", "sh", "-c", "echo in; echo x > new")
     assert (done.returncode, done.stdout) == (2, "in\n")
-    assert "held by Landlock instead" in done.stderr
+    assert "sandboxed by Landlock instead" in done.stderr
     done = handrail("--", "touch", "new")
     assert done.returncode == 125
     assert "Landlock" in done.stderr

@@ -83,13 +83,13 @@ def test_a_missing_place_may_be_made_outside_meanwhile(held: Held, ws: Path) -> 
     wrapped = held.wrap(given, ["sh", "-c", f"echo > {ws}/begun; cat {ws}/go; cat {place}/*"])
     with open(ws / "said", "w+b") as output:
         pid = spawn(wrapped, output.fileno())
-        wrapped.inside.sent()
+        wrapped.running.sent()
         (ws / "begun").read_bytes()
         os.close(private_places.open_directory(str(place)))
         (place / "secret").write_text("hunter2")
         (ws / "go").write_bytes(b"")
         os.waitpid(pid, 0)
-        wrapped.inside.wait()
+        wrapped.running.wait()
         assert b"hunter2" not in os.pread(output.fileno(), 65_536, 0)
     held.upkeep.close(5)
     assert (place / "secret").read_text() == "hunter2"

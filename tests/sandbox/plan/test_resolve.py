@@ -76,7 +76,7 @@ def test_a_second_command_has_the_same_plan(held: Held, ws: Path) -> None:
     wrapped = held.wrap(profile, ["/bin/true"])
     assert (ws / ".git").is_dir()
     assert held.planner.plan(profile) is first  # our own masks are no news
-    wrapped.inside.abandon()
+    wrapped.running.abandon()
     (ws / ".agents").mkdir()
     assert held.planner.plan(profile) is not first
 
@@ -312,10 +312,10 @@ def test_an_exchanged_place_is_noticed_before_anything_runs(
     (ws / "r2").symlink_to("elsewhere")
     with tempfile.TemporaryFile() as output:
         pid = spawn(wrapped, output.fileno())
-        wrapped.inside.sent()
+        wrapped.running.sent()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-        assert not wrapped.inside.stood()
-        wrapped.inside.wait()
+        assert not wrapped.running.stood()
+        wrapped.running.wait()
         assert b"r2 cannot be protected" in os.pread(output.fileno(), 4096, 0)
     assert not (ws / "ran").exists()
 
@@ -425,7 +425,7 @@ def test_a_sandbox_with_a_root_in_a_shared_directory_does_not_change_the_plan(
     wrapped = held.wrap(profile, ["/bin/true"])
     assert (ws / ".git").is_dir()
     assert held.planner.plan(profile) is first
-    wrapped.inside.abandon()
+    wrapped.running.abandon()
     assert held.planner.plan(profile) is first
 
 

@@ -100,8 +100,8 @@ def test_addresses_that_are_led_here_are_ours() -> None:
     """Addresses besides loopback, and whole networks that the routes send to this machine."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("another network takes root, and ip")
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    words = ["unshare", "-n", sys.executable, "-c", _NETWORK, tests]
+    root = str(Path(__file__).resolve().parents[3])
+    words = ["unshare", "-n", sys.executable, "-c", _NETWORK, root]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     ours, theirs = json.loads(done.stdout.splitlines()[-1])

@@ -16,12 +16,13 @@ from handrail.cli.stdio import say
 from handrail.config import STOP_SIGNALS, check_users
 from handrail.credentials import read_secret
 from handrail.errors import HandrailError, UsageError
+from handrail.sandbox.profile import PEERS_OFF
 
 if TYPE_CHECKING:
     from handrail.mcp_server.tool_calls import ToolCalls
 
 _APPROVALS = ("untrusted", "on-failure", "on-request", "never")
-_MODES = ("read-only", "workspace-write", "danger-full-access")
+_MODES = ("read-only", "workspace-write", "off", PEERS_OFF)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
 from handrail.errors import PolicyError
+from handrail.sandbox.profile import PEERS_OFF
 
 if TYPE_CHECKING:
     from handrail.policy.check import CheckResult
     from handrail.policy.context import Situation
 
 _APPROVALS = ("untrusted", "on-failure", "on-request", "never")
-_SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+_SANDBOXES = ("read-only", "workspace-write", "off", PEERS_OFF)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -131,7 +132,7 @@ def _situation(args: argparse.Namespace) -> Situation:
     return Situation(
         cwd=cwd,
         approval=Approval(args.approval),
-        restricted=args.sandbox != "danger-full-access",
+        restricted=args.sandbox not in ("off", PEERS_OFF),
         writable_roots=() if args.sandbox == "read-only" else (cwd, "/tmp"),  # noqa: S108
         lookup=Lookup(os.environ),
     )

@@ -1,6 +1,6 @@
 """``handrail run``: one command, near or far, as if it had been started here.
 
-What needs neither a terminal nor another machine is done by ``quick`` before this is imported.
+What needs neither other options nor another machine is done by ``run_fast`` before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
+from handrail.cli.foreground_command import GONE
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
@@ -236,10 +237,7 @@ def _from_here(path: str) -> str:
     except FileNotFoundError:
         if path.startswith(("/", "~")):
             return path
-        raise UsageError(
-            "nothing was run: the current directory is gone; change to another, or give --cwd with"
-            " an absolute path"
-        ) from None
+        raise UsageError(f"nothing was run: {GONE}") from None
 
 
 def here() -> str:

@@ -1,23 +1,27 @@
-"""``handrail sandbox``: one command, contained, with nothing of ours left behind.
-
-No argparse, no event loop, no server: what is imported here is what people wait for.
-"""
+"""``handrail sandbox``: one command, sandboxed, with nothing of ours left behind."""
 
 from __future__ import annotations
 
 import os
 
-from handrail.cli.stderr import complain
+from handrail.cli.foreground_command import (
+    FAILED,
+    NotRun,
+    Usage,
+    check_root,
+    complain,
+    current_directory,
+    not_started,
+    read_options,
+    run_sandboxed,
+)
 from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from handrail.sandbox.profile import Intent
-
-#: The sandbox's own failures, apart from the command's: as timeout, env and their like have it.
-FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
 USAGE = """\
 usage: handrail sandbox [OPTIONS] [--] COMMAND [ARGUMENT...]
@@ -25,8 +29,8 @@ usage: handrail sandbox [OPTIONS] [--] COMMAND [ARGUMENT...]
 Run one command with no more than a profile allows; its exit code is passed on.
 
 options:
-  --profile P        workspace-write (default), read-only, danger-full-access, or permissions as
-                     JSON ('{"type": "managed", ...}'), or @FILE with such JSON
+  --profile P        workspace-write (default), read-only, off, or permissions as JSON
+                     ('{"type": "managed", ...}'), or @FILE with such JSON
   --root DIR         a project root, may be given again (default: the current directory)
   --writable DIR     one more directory that may be written, may be given again
   --network          leave the network open
@@ -36,58 +40,18 @@ options:
 """
 
 
-class Usage(Exception):
-    """What was typed makes no sense."""
-
-
-class NotRun(Exception):
-    """There was no command; ``code`` is what we exit with."""
-
-    def __init__(self, message: str, code: int = FAILED) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class Options:
     """What was typed."""
 
     def __init__(self, words: list[str]) -> None:
-        self.profile = "workspace-write"
-        self.roots: list[str] = []
-        self.writable: list[str] = []
-        self.network = False
-        self.json = False
-        self.cwd = ""
-        self.command: list[str] = []
-        rest = list(words)
-        while rest and rest[0].startswith("-"):
-            word = rest.pop(0)
-            if word == "--":
-                break
-            if word in ("--network", "--json"):
-                setattr(self, word[2:], True)
-                continue
-            name, equals, value = word.partition("=")
-            if name not in ("--profile", "--root", "--writable", "--cwd", "-C"):
-                raise Usage(f"there is no option {word}; see handrail sandbox --help")
-            if not equals:
-                if not rest:
-                    raise Usage(f"{name} needs a value; see handrail sandbox --help")
-                value = rest.pop(0)
-            self._set(name, value)
-        self.command = rest
-        if not rest:
-            raise Usage("a command is missing; see handrail sandbox --help")
-
-    def _set(self, name: str, value: str) -> None:
-        if name == "--profile":
-            self.profile = value
-        elif name == "--root":
-            self.roots.append(value)
-        elif name == "--writable":
-            self.writable.append(value)
-        else:
-            self.cwd = value
+        valued = ("--profile", "--root", "--writable", "--cwd")
+        given, self.command = read_options(words, valued, ("--network", "--json"))
+        self.profile = given.get("--profile", ["workspace-write"])[-1]
+        self.roots = given.get("--root", [])
+        self.writable = given.get("--writable", [])
+        self.network = "--network" in given
+        self.json = "--json" in given
+        self.cwd = given.get("--cwd", [""])[-1]
 
 
 def main(words: list[str]) -> int:
@@ -133,82 +97,40 @@ def _as_json(error: Exception) -> str:
 
 
 def _begin(options: Options) -> int:
-    try:
-        cwd = os.path.abspath(options.cwd) if options.cwd else os.getcwd()
-        options.roots = [os.path.abspath(path) for path in options.roots]
-        options.writable = [os.path.abspath(path) for path in options.writable]
-    except FileNotFoundError:  # nothing can be relative to it
-        raise NotRun(
-            "the current directory is gone; change to another, or give --cwd with an absolute path"
-        ) from None
-    forget_variables()  # for servers far away, and for no command
-    return _run(options, cwd)
-
-
-def _run(options: Options, cwd: str) -> int:
-    from handrail.errors import SandboxUnavailable
-    from handrail.sandbox.sandbox import Sandbox
-
+    if not options.cwd or not all(
+        path.startswith("/") for path in (options.cwd, *options.roots, *options.writable)
+    ):
+        here = current_directory()
+        options.cwd = os.path.join(here, options.cwd)
+        options.roots = [os.path.join(here, path) for path in options.roots]
+        options.writable = [os.path.join(here, path) for path in options.writable]
+    cwd = os.path.normpath(options.cwd)
     if not os.path.isdir(cwd):
         raise NotRun(f"{cwd} is no directory; give another --cwd")
-    program = options.command[0]
-    code = _lookup(program, cwd)
-    if code:
-        why = "cannot be run" if code == NOT_EXECUTABLE else "was not found"
-        raise NotRun(f"{program} {why}", code)
-    sandbox = Sandbox()
+    forget_variables()  # for servers far away, and for no command
     intent = _intent(options, cwd)
-    profile = sandbox.resolve(intent, os.fsencode(cwd))
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > 2:
-            try:
-                os.set_inheritable(fd, False)  # whatever we were given is not for the command
-            except OSError:
-                pass  # the one that was reading the list
-    if not profile.confined:
+    if intent.is_off:
+        _become(options.command, cwd)
+    return run_sandboxed(intent, options.command, cwd)
+
+
+def _become(command: list[str], cwd: str) -> NoReturn:
+    """Run it without a sandbox; raises NotRun."""
+    from handrail.process.foreground.run import keep_to_ourselves
+
+    keep_to_ourselves()
+    try:
         os.chdir(cwd)
-        os.execvpe(program, options.command, os.environ)
-    words = tuple(map(os.fsencode, options.command))
-    where, env = os.fsencode(cwd), dict(os.environb)
-    try:
-        sandbox.sweep()
-    except SandboxUnavailable as why:
-        from handrail.cli import foreground_landlock  # machines without user namespaces
-
-        return foreground_landlock.run(words, where, env, profile, why)
-    from handrail.cli import foreground_sandbox
-
-    own = foreground_sandbox.private_tmp() if intent.wants_tmp else None
-    try:
-        if own is not None:
-            profile = sandbox.resolve(intent._replace(private_tmp=own.path), where)
-        return foreground_sandbox.run(sandbox, profile, words, where, env, own=own)
-    finally:
-        if own is not None:
-            own.remove()
-
-
-def _lookup(program: str, cwd: str) -> int:
-    """0, or the exit code for a program that cannot be there inside either."""
-    if "/" in program:
-        path = os.path.join(cwd, program)
-        if not os.path.lexists(path):
-            return NOT_FOUND
-        return 0 if os.access(path, os.X_OK) and not os.path.isdir(path) else NOT_EXECUTABLE
-    for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        if os.access(os.path.join(cwd, place, program), os.X_OK):
-            return 0
-    return NOT_FOUND
+        os.execvpe(command[0], command, os.environ)
+    except OSError as error:
+        raise not_started(command[0], error.errno or 0) from None
 
 
 def _intent(options: Options, cwd: str) -> Intent:
     from handrail.sandbox import profile
 
-    if options.profile == "workspace-write" and not options.roots and os.path.realpath(cwd) == "/":
-        raise NotRun(
-            "a workspace at / that may be written holds nothing back; change to a directory, or say"
-            " --root / if that is meant"
-        )
+    if options.profile == "workspace-write" and not options.roots:
+        check_root(cwd, "say --root / if that is meant")
     roots = tuple(os.fsencode(root) for root in options.roots or [cwd])
     extra = tuple(
         profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
@@ -217,12 +139,12 @@ def _intent(options: Options, cwd: str) -> Intent:
         intent = profile.workspace_write(roots, network=options.network)
     elif options.profile == "read-only":
         intent = profile.read_only(network=options.network)
-    elif options.profile == "danger-full-access":
-        intent = profile.danger_full_access()
+    elif options.profile in ("off", profile.PEERS_OFF):
+        intent = profile.off()
     else:
         from handrail.cli.profile_option import read_permissions
 
-        intent = read_permissions(options.profile, roots)
+        intent = read_permissions(options.profile)
         if options.network:
             intent = intent._replace(network=True)
     return intent._replace(entries=intent.entries + extra, workspace_roots=roots)
@@ -231,7 +153,7 @@ def _intent(options: Options, cwd: str) -> Intent:
 def add_parser(commands: Any) -> None:
     """Describe the command for ``handrail --help``; ``main`` reads its words by itself."""
     parser = commands.add_parser(
-        "sandbox", help="run one command contained", add_help=False, allow_abbrev=False
+        "sandbox", help="run one command sandboxed", add_help=False, allow_abbrev=False
     )
     for line in USAGE.splitlines():  # for completions
         if line.startswith("  -"):

@@ -26,14 +26,26 @@ if TYPE_CHECKING:
         setsigmask: tuple[int, ...]
         setsigdef: tuple[int, ...]
 
-    class Held(Protocol):
-        """What is around a command in a sandbox."""
+    class Running(Protocol):
+        """The processes that bubblewrap has around a command."""
 
-        def sent(self) -> None: ...
-        def abandon(self) -> None: ...
         def attend_alone(self, listener: int) -> None: ...
         def signal(self, number: int, *, tree: bool) -> int: ...
         def wait(self) -> None: ...
+
+    class Sandboxed(Protocol):
+        """A command as its sandbox starts it (``handrail.sandbox.command``)."""
+
+        @property
+        def argv(self) -> tuple[bytes, ...]: ...
+        @property
+        def env(self) -> Mapping[bytes, bytes]: ...
+        @property
+        def passed(self) -> tuple[tuple[int, int], ...]: ...
+        @property
+        def running(self) -> Running | None: ...
+        def sent(self) -> None: ...
+        def abandon(self) -> None: ...
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
@@ -78,7 +90,7 @@ class Foreground:
         #: the kernel does not keep it from reading what is typed to a shell.
         self._typing = os.isatty(0) and not _in_background()
         self._pid = 0
-        self._inside: Held | None = None
+        self._inside: Running | None = None
         self._copies: StreamCopies | None = None
         self._listener = -1
         #: A child of ours that is not of the command's family.
@@ -92,7 +104,7 @@ class Foreground:
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
         """Start a command, found in our own PATH; raises OSError."""
         _become_subreaper()
-        _keep_to_ourselves()
+        keep_to_ourselves()
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
         if self.terminal is not None:
             # Opened in the child, which leads a session: so it is the one that controls it.
@@ -103,50 +115,30 @@ class Foreground:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
         self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
 
-    def start_held(
-        self,
-        argv: tuple[bytes, ...],
-        env: Mapping[bytes, bytes],
-        passed: tuple[tuple[int, int], ...],
-        inside: Held,
-        copies: StreamCopies | None = None,
-    ) -> None:
-        """Start what holds a command in a sandbox, from the root directory; raises OSError.
-
-        ``passed`` are (number in the child, descriptor here).
-        """
-        self._inside = inside
+    def start_sandboxed(self, command: Sandboxed, copies: StreamCopies | None = None) -> None:
+        """Start a sandboxed command from the root directory; raises OSError."""
+        self._inside = command.running
         self._copies = copies
+        passed, terminal = command.passed, None
         try:
-            _keep_to_ourselves()
-            if self.terminal is not None:
+            keep_to_ourselves()
+            if self._inside is None:
+                _become_subreaper()
+                terminal = self.terminal
+            elif self.terminal is not None:
                 passed += tuple((fd, self.terminal.theirs) for fd in self.terminal.streams)
             passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
-            self._pid, self._listener = start_passing(argv, env, passed, no_input=no_input)
+            self._pid, self._listener = start_passing(
+                command.argv, command.env, passed, no_input=no_input, terminal=terminal
+            )
         except BaseException:
-            inside.abandon()
+            command.abandon()
             raise
-        inside.sent()
+        command.sent()
         if copies is not None:
             copies.sent()
-
-    def start_copied(
-        self,
-        argv: tuple[bytes, ...],
-        env: Mapping[bytes, bytes],
-        passed: tuple[tuple[int, int], ...],
-        copies: StreamCopies,
-    ) -> None:
-        """Start a command that restricts itself, with copies of our streams; raises OSError."""
-        self._copies = copies
-        _become_subreaper()
-        _keep_to_ourselves()
-        os.chdir("/")
-        given = (*passed, *copies.passed)
-        self._pid, _ = start_passing(argv, env, given, no_input=self._no_input)
-        copies.sent()
 
     @property
     def own_streams(self) -> tuple[int, ...]:
@@ -326,11 +318,13 @@ def start_passing(
     passed: tuple[tuple[int, int], ...],
     *,
     no_input: bool = False,
+    terminal: PtyRelay | None = None,
 ) -> tuple[int, int]:
     """Start a program in a session of its own; its pid, and the listener of its calls or -1.
 
     ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``.
-    ``no_input``: it has nothing to read.  Raises OSError.
+    ``no_input``: it has nothing to read.  ``terminal``: the one that controls it.
+    Raises OSError.
     """
     import fcntl
 
@@ -341,6 +335,10 @@ def start_passing(
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]] = []
     if no_input:
         actions.append((os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0))
+    if terminal is not None:
+        # Opened in the child, which leads a session: so it is the one that controls it.
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.fsencode(terminal.path), os.O_RDWR, 0))
+        actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in terminal.streams[1:]]
     first = max((number for number, _ in passed), default=2) + 1
     try:
         for number, fd in passed:
@@ -380,7 +378,7 @@ def _become_subreaper() -> None:
         become_subreaper()
 
 
-def _keep_to_ourselves() -> None:
+def keep_to_ourselves() -> None:
     """The command gets 0, 1 and 2 and nothing else we were given."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)

@@ -1,7 +1,7 @@
-"""A spec and a plan make a spec that runs bwrap.
+"""A command and a plan make the bwrap command that runs it sandboxed.
 
 bwrap is started with an environment of its own, in the root directory, by an absolute path; what
-the request brought along is in the arguments it reads from a descriptor.
+the command has of its own is in the arguments it reads from a descriptor.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from handrail.sandbox.bwrap.arguments import (
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.bwrap.instances import Instances, memory
-from handrail.sandbox.frozen import Frozen
-from handrail.sandbox.plan.placeholders import PlaceholderRegistry
+from handrail.sandbox.command import BUBBLEWRAP, SandboxedCommand
 from handrail.sandbox.plan.plan import Plan
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
@@ -35,9 +34,7 @@ from handrail.sandbox.profile import Access
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from handrail.process.spec import ProcessSpec
+    from handrail.sandbox.command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
 #: All that bwrap itself gets to see.
@@ -47,81 +44,21 @@ _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
 _spreading: list[bool] = []
 
 
-class Wrapped(Frozen):
-    """What to start: bwrap's words, the descriptors it reads, and what is around the command."""
-
-    argv: tuple[bytes, ...]
-    env: dict[bytes, bytes]
-    passed: tuple[tuple[int, int], ...]
-    inside: RunningSandbox
-
-
 def wrap(
-    spec: ProcessSpec,
+    command: AnyCommand,
     plan: Plan,
     bwrap: Bubblewrap,
-    registry: PlaceholderRegistry,
     upkeep: Instances,
-    again: Callable[[str], ProcessSpec] | None = None,
     watcher: DenialRecorder | None = None,
     *,
     lasting: bool = False,
-) -> ProcessSpec:
-    """The spec to start instead; its ``containment`` says when its descriptors were sent.
+) -> SandboxedCommand:
+    """The bwrap command that runs a command under a plan.
 
-    ``lasting``: it outlives whoever starts it, and somebody else sees to its end.
-    Raises Refused, or Stale when the plan has to be made anew.
+    ``lasting``: it outlives the program that starts it.  With a ``watcher`` everything it tries to
+    change is announced.  Raises Refused, or Stale when the plan has to be made anew.
     """
-    from dataclasses import replace  # not for a single command on the command line
-
-    held = wrap_command(
-        spec.argv,
-        spec.cwd,
-        spec.env,
-        plan,
-        bwrap,
-        registry,
-        upkeep,
-        arg0=spec.arg0,
-        tty=spec.tty,
-        again=again,
-        watcher=watcher,
-        lasting=lasting,
-    )
-    return replace(
-        spec,
-        argv=held.argv,
-        cwd=b"/",
-        env=held.env,
-        arg0=None,
-        passed=held.passed,
-        asked=spec.command,
-        containment=held.inside,
-        contained=True,
-    )
-
-
-def wrap_command(
-    argv: tuple[bytes, ...],
-    cwd: bytes,
-    env: Mapping[bytes, bytes],
-    plan: Plan,
-    bwrap: Bubblewrap,
-    registry: PlaceholderRegistry,
-    upkeep: Instances,
-    *,
-    arg0: bytes | None = None,
-    tty: bool = False,
-    again: Callable[[str], ProcessSpec] | None = None,
-    watcher: DenialRecorder | None = None,
-    lasting: bool = False,
-) -> Wrapped:
-    """The same for words and an environment; raises Refused or Stale.
-
-    ``again`` makes another of the same, should bwrap not come to start the command, from what
-    bwrap said; it raises SandboxError when that happened too often.  With a
-    ``watcher`` everything it tries to change is announced.
-    """
+    argv, env, tty = command.argv, command.env, command.tty
     if plan.shown:
         env = private_tmp.environment(env, writable_roots(plan))
     unix_sockets = plan.profile.sockets and bwrap.connects
@@ -133,7 +70,7 @@ def wrap_command(
         READY_FILE,
         *environment_arguments(env),
         b"--chdir",
-        cwd,
+        command.cwd,
         b"--seccomp",
         b"%d" % SECCOMP_FD,
         b"--info-fd",
@@ -144,17 +81,17 @@ def wrap_command(
             f"mounts and environment make {len(arguments)} arguments and bubblewrap takes"
             f" {MOST_ARGUMENTS}; set fewer variables"
         )
-    command = argv
+    arg0 = command.arg0
     if arg0 is not None and arg0 != argv[0]:
         if bwrap.argv0:
             arguments += [b"--argv0", arg0]
         else:
             # -p: whatever BASH_ENV names is not read.
-            command = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', arg0, *argv)
+            argv = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', arg0, *argv)
     if tty:
         # The terminal becomes the command's own, in a session of its own.
-        command = (_setsid(), b"-c", *command)
-    lease = registry.acquire(plan.masks) if plan.masks else None
+        argv = (_setsid(), b"-c", *argv)
+    lease = plan.registry.acquire(plan.masks) if plan.masks else None
     closing: list[int] = []
     passed = list(plan.passed)
     try:
@@ -183,14 +120,13 @@ def wrap_command(
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
         with upkeep.lock:
             info, ready = _lines(closing, passed)
-            # Without sockets: a helper of ours for files, or somebody who is as harmless.
-            inside = RunningSandbox(
+            # Without sockets: the file helper, or a command that is as harmless.
+            running = RunningSandbox(
                 info,
                 tuple(closing),
                 lease,
                 tty,
                 ready,
-                again,
                 watcher,
                 upkeep,
                 trusted=not plan.profile.sockets,
@@ -201,8 +137,8 @@ def wrap_command(
         if lease is not None:
             lease.release()
         raise
-    words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *command)
-    return Wrapped(words, _ENV, tuple(passed), inside)
+    words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *argv)
+    return SandboxedCommand(words, b"/", _ENV, tuple(passed), BUBBLEWRAP, running)
 
 
 def writable_roots(plan: Plan) -> list[bytes]:

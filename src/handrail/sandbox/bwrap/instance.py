@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable
 
-    from handrail.process.spec import ProcessSpec
     from handrail.sandbox.bwrap.instances import Instances
     from handrail.sandbox.denial import Denial
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
@@ -58,7 +57,6 @@ class RunningSandbox:
         "_tty",
         "_waiting",
         "_watcher",
-        "again",
         "pid",
         "trusted",
     )
@@ -70,7 +68,6 @@ class RunningSandbox:
         lease: PlaceholderLease | None,
         tty: bool,
         ready: int = -1,
-        again: Callable[[str], ProcessSpec] | None = None,
         watcher: DenialRecorder | None = None,
         upkeep: Instances | None = None,
         *,
@@ -88,8 +85,6 @@ class RunningSandbox:
         self._lease = lease
         self._tty = tty
         self._ready = ready
-        #: Makes another of the same, for one that could not be set up and said why.
-        self.again = again
         self._watcher = watcher
         self._supervisor: LazySupervisor | None = None
         #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.

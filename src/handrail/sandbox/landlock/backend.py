@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
-from typing import NoReturn
 
-from handrail import own_code, unnamed_file
+from handrail import own_code
 from handrail.errors import SandboxUnavailable
-from handrail.process.spec import ProcessSpec
+from handrail.sandbox.bwrap.instances import memory
+from handrail.sandbox.command import LANDLOCK, SandboxedCommand
 from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan import mount_aliases
@@ -24,7 +23,9 @@ from handrail.sandbox.plan.safe_open import shown
 from handrail.sandbox.profile import Access, Profile, Rule, within
 from handrail.sandbox.syscalls import seccomp_filter
 
-BACKEND = "landlock"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.sandbox.command import AnyCommand
 
 _WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
 #: The number under which the helper finds what to do.
@@ -96,43 +97,14 @@ def _matters(path: bytes, entries: list[tuple[bytes, str]]) -> bool:
     return any(a == "write" and path.startswith(p.rstrip(b"/") + b"/") for p, a in entries)
 
 
-def own_directory(spec: ProcessSpec, profile: Profile) -> tuple[ProcessSpec, Profile]:
-    """The same for a command that was to have a /tmp of its own: its directory is written by name.
+def wrap(
+    command: AnyCommand, profile: Profile, why: SandboxUnavailable, *, lasting: bool = False
+) -> SandboxedCommand:
+    """The program that restricts itself and becomes the command.
 
-    The host's /tmp stays closed to it.
-    """
-    path = profile.private_tmp or b""
-    rules = (*profile.rules, Rule(path, Access.WRITE))
-    env = {**spec.env, b"TMPDIR": path}
-    shared = (*profile.shared, path)
-    return replace(spec, env=env), profile._replace(rules=rules, shared=shared, private_tmp=None)
-
-
-def become(held: ProcessSpec, fd: int) -> NoReturn:
-    """Turn this process into what ``contain`` has made of a command."""
-    if fd != _REQUEST_FD:
-        os.dup2(fd, _REQUEST_FD)
-        os.close(fd)
-    os.set_inheritable(_REQUEST_FD, True)
-    os.chdir(held.cwd)
-    os.execve(held.argv[0], held.argv, held.env)
-
-
-def may_write(profile: Profile, path: bytes) -> bool:
-    """Whether a command under Landlock may write a real path."""
-    rules = rules_of(profile)
-    if isinstance(rules, Refusal):
-        return False
-    return any(within(path, root) for root in rules.writable)
-
-
-def contain(
-    spec: ProcessSpec, profile: Profile, why: SandboxUnavailable, *, lasting: bool = False
-) -> tuple[ProcessSpec, int]:
-    """The spec to start instead, and a descriptor to close when it was sent.
-
-    ``why`` says what keeps bubblewrap from working; ``lasting``: it outlives whoever starts it.
-    Raises SandboxUnavailable.
+    ``why`` says what keeps bubblewrap from working; ``lasting``: it outlives the program that
+    starts it.  A directory that was to be shown as /tmp is written at its own path, and the host's
+    /tmp stays closed: nothing can be mounted here.  Raises SandboxUnavailable.
     """
     abi = ruleset.abi_version()
     if abi < ruleset.LOWEST_ABI:
@@ -140,28 +112,33 @@ def contain(
             f"{why}; Landlock cannot take its place either, for this kernel has version {abi} of"
             f" it and {ruleset.LOWEST_ABI} is needed"
         )
+    env = command.env
+    own = profile.private_tmp
+    if own is not None:
+        added = (*profile.rules, Rule(own, Access.WRITE))
+        shared = (*profile.shared, own)
+        profile = profile._replace(rules=added, shared=shared, private_tmp=None)
+        env = {**env, b"TMPDIR": own}
     rules = rules_of(profile)
     if isinstance(rules, Refusal):
         raise SandboxUnavailable(
             f"{why}; Landlock, which this machine has, cannot hold this profile: {rules.reason}"
         )
+    writable = rules.writable
     machine = os.uname().machine
     filters = (seccomp_filter.program(machine, unix_sockets=False), process_filter.program(machine))
     asked = program.request(
-        rules, abi, filters, spec.argv, spec.cwd, spec.env, spec.arg0, lasting=lasting
+        rules, abi, filters, command.argv, command.cwd, env, command.arg0, lasting=lasting
     )
-    fd = unnamed_file.create("handrail-landlock")
-    view = memoryview(asked)
-    while view:
-        view = view[os.write(fd, view) :]
+    fd = memory(asked)
     argv = (sys.executable, "-I", "-S", "-B", program.__file__, str(_REQUEST_FD))
-    wrapped = replace(
-        spec,
-        asked=spec.command,
-        argv=tuple(os.fsencode(word) for word in argv),
-        arg0=None,
-        cwd=b"/",
-        env=_ENV,
-        passed=(*spec.passed, (_REQUEST_FD, fd)),
+    return SandboxedCommand(
+        tuple(map(os.fsencode, argv)),
+        b"/",
+        _ENV,
+        ((_REQUEST_FD, fd),),
+        LANDLOCK,
+        closing=[fd],
+        reason=str(why),
+        may_write=lambda path: any(within(path, root) for root in writable),
     )
-    return wrapped, fd

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
@@ -23,16 +22,15 @@ from handrail.process.table import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.process import LimitsParams, StartParams, StartResult
+from handrail.sandbox.command import BUBBLEWRAP, NO_SANDBOX
+from handrail.sandbox.denial import LINUX_SECCOMP
 from handrail.server.methods import process_lookup
 
 if TYPE_CHECKING:
+    from handrail.sandbox.command import SandboxedCommand
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandbox import Preparation
     from handrail.server.connection import Connection
-    from handrail.server.methods.process_sandbox import Contained
-
-#: Named to our own clients alone: recorded exchanges compare this answer member by member.
-USUAL_BACKEND = "bubblewrap"
 
 #: Timers do not count further than this.
 LONGEST_TIMEOUT = 10 * 365 * 86_400.0
@@ -46,7 +44,7 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     conn.server.admit(session)
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
-    held: Contained | None = None
+    made: SandboxedCommand | None = None
     if params.watch_denials and params.sandbox is None:
         raise RpcError(
             INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
@@ -54,9 +52,9 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     if params.sandbox is not None:
         from handrail.server.methods.process_sandbox import (  # only when one is asked for
             check_private_tmp,
-            contain,
             prepare,
             profile_of,
+            sandboxed,
         )
 
         if session.table.get(key) is None:
@@ -68,8 +66,8 @@ def process_start(conn: Connection, params: StartParams) -> Any:
             watch = params.watch_denials
             if preparation is not None:
                 return _started_later(conn, key, spec, profile, preparation, watch=watch)
-            held = contain(conn.server.sandbox, profile, spec, watch=watch)
-            spec = held.spec
+            made = sandboxed(conn.server.sandbox, profile, spec, watch=watch)
+            spec = made.spec(spec)
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -77,15 +75,7 @@ def process_start(conn: Connection, params: StartParams) -> Any:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
-    finally:
-        if held is not None:
-            held.sent()
-    return _started(key, starting, "none" if held is None else held.type, _backend(conn, held))
-
-
-def _backend(conn: Connection, held: Contained | None) -> str | None:
-    backend = None if held is None else held.backend
-    return None if backend == USUAL_BACKEND and not conn.notifier.extended else backend
+    return _started(conn, key, starting, made)
 
 
 def _started_later(
@@ -98,31 +88,31 @@ def _started_later(
     watch: bool,
 ) -> Any:
     """The same where a sandbox takes a while to plan: in a thread, with others served meanwhile."""
-    from handrail.server.methods.process_sandbox import contain, planned
+    from handrail.server.methods.process_sandbox import planned, sandboxed
 
     server, session = conn.server, conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
-    held: list[Contained] = []
+    made: SandboxedCommand | None = None
 
-    async def make() -> tuple[ProcessSpec, Callable[[], None]]:
+    async def make() -> ProcessSpec:
+        nonlocal made
         await planned(server.pool, preparation)
-        made = contain(server.sandbox, profile, spec, watch=watch)
-        held.append(made)
-        return made.spec, made.sent
+        made = sandboxed(server.sandbox, profile, spec, watch=watch)
+        return made.spec(spec)
 
     async def answer() -> StartResult:
         await _settled(starting)
-        return _result(key, held[0].type, _backend(conn, held[0]))
+        return _result(conn, key, made)
 
     starting = session.table.start_later(key, make(), session.sink)
     return answer()
 
 
 async def _started(
-    key: str, starting: asyncio.Task[Child], held: str, backend: str | None
+    conn: Connection, key: str, starting: asyncio.Task[Child], made: SandboxedCommand | None
 ) -> StartResult:
     await _settled(starting)
-    return _result(key, held, backend)
+    return _result(conn, key, made)
 
 
 async def _settled(starting: asyncio.Task[Child]) -> None:
@@ -132,14 +122,22 @@ async def _settled(starting: asyncio.Task[Child]) -> None:
     except StartCancelled as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, str(error)) from None
+        from handrail.server.methods.process_sandbox import refused
+
+        raise refused(error) from None
     except SpawnFailed as error:
         raise _spawn_error(error) from None
 
 
-def _result(key: str, held: str, backend: str | None) -> StartResult:
+def _result(conn: Connection, key: str, made: SandboxedCommand | None) -> StartResult:
+    if made is None or made.mechanism == NO_SANDBOX:
+        return StartResult(process_id=key, sandbox_type="none")
+    # Named to our own clients alone: recorded exchanges compare this answer member by member.
+    told = made.mechanism != BUBBLEWRAP or conn.notifier.extended
     return StartResult(
-        process_id=key, sandbox_type=held, sandbox_backend=UNSET if backend is None else backend
+        process_id=key,
+        sandbox_type=LINUX_SECCOMP,
+        sandbox_backend=made.mechanism if told else UNSET,
     )
 
 

@@ -80,7 +80,7 @@ def _contained(
 ) -> ProcessSpec:
     """Restore a sandboxed process: its signals, its syscall supervisor, its exit."""
     from handrail.sandbox.bwrap.instance import RunningSandbox
-    from handrail.sandbox.verdict import judge
+    from handrail.sandbox.denial import judge
 
     inside = RunningSandbox.found(found.pid, tty=spec.tty)
     if listener >= 0:

@@ -1,0 +1,129 @@
+"""What ``handrail run`` and ``handrail sandbox`` share: options, program look-up and refusals.
+
+No argparse, no event loop, no server: people wait for what is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from handrail.sandbox.profile import Intent
+
+#: Our own failures, apart from the command's: as timeout, env and their like have it.
+FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+GONE = "the current directory is gone; change to another, or give --cwd with an absolute path"
+
+
+def complain(text: str, mark: str = "handrail: ") -> None:
+    """Say it if it can be said: the exit code tells the same."""
+    try:
+        os.write(2, f"{mark}{text}\n".encode("utf-8", "surrogateescape"))
+    except OSError:
+        pass
+
+
+class Usage(Exception):
+    """What was typed makes no sense."""
+
+
+class NotRun(Exception):
+    """There was no command; ``code`` is what we exit with."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def read_options(
+    words: Sequence[str], valued: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[dict[str, list[str]], list[str]]:
+    """The options before a command, each with its values, and the command; raises Usage."""
+    found: dict[str, list[str]] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        name = "--cwd" if name == "-C" else name
+        if name in valued and not equals:
+            if not rest:
+                raise Usage(f"{name} needs a value; see --help")
+            value = rest.pop(0)
+        elif name not in valued and word not in flags:
+            raise Usage(f"there is no option {word}; see --help")
+        found.setdefault(name, []).append(value)
+    if not rest or not rest[0]:
+        raise Usage("a command is missing; see --help")
+    return found, rest
+
+
+def current_directory() -> str:
+    """Where we are; raises NotRun."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise NotRun(GONE) from None
+
+
+def not_started(program: str, number: int) -> NotRun:
+    """The refusal for a program that exec would refuse with this error number."""
+    from errno import ENOENT
+
+    code = NOT_FOUND if number == ENOENT else NOT_EXECUTABLE
+    return NotRun(f"cannot run {program}: {os.strerror(number)}", code)
+
+
+def run_sandboxed(
+    intent: Intent, words: Sequence[str], cwd: str, timeout: float | None = None
+) -> int:
+    """Run a command sandboxed, to its end; its exit code.
+
+    A command that is to have a directory for temporary files gets a /tmp of its own, which goes
+    with it.  Raises NotRun, SandboxError or OSError, and then nothing was run.
+    """
+    from handrail.cli import foreground_sandbox
+    from handrail.errors import SpawnFailed
+    from handrail.process import find_program
+    from handrail.sandbox.command import Command
+    from handrail.sandbox.sandbox import Sandbox
+    from handrail.sandbox.temp_dirs import TempDir
+
+    argv, where = tuple(map(os.fsencode, words)), os.fsencode(cwd)
+    env = dict(os.environb)
+    try:
+        find_program.check(argv[0], env, where)
+    except SpawnFailed as error:
+        raise not_started(words[0], error.errno) from None
+    own: TempDir | None = None
+    sandbox = Sandbox()
+    try:
+        if intent.wants_tmp:
+            try:
+                own = TempDir()
+            except OSError as error:
+                raise NotRun(
+                    f"no directory for temporary files can be made ({error.strerror}); set TMPDIR"
+                ) from None
+            intent = intent._replace(private_tmp=own.path)
+            env[b"TMPDIR"] = b"/tmp"
+        return foreground_sandbox.run(
+            sandbox, intent, Command(argv, where, env), timeout=timeout, own=own
+        )
+    finally:
+        sandbox.close()
+        if own is not None:
+            own.remove()
+
+
+def check_root(cwd: str, advice: str) -> None:
+    """Raises NotRun where a workspace that may be written would be the whole machine."""
+    if os.path.realpath(cwd) == "/":
+        raise NotRun(
+            "a workspace at / that may be written holds nothing back; change to a directory, or"
+            f" {advice}"
+        )
