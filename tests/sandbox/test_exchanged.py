@@ -98,12 +98,13 @@ def removing(held: Held, asked: Profile, gone: Path) -> tuple[int, bytes]:
         shutil.rmtree(gone)
         with tempfile.TemporaryFile() as output:
             pid = spawn(second, output.fileno())
-            second.inside.sent()
+            second.sent()
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            second.inside.wait()
+            assert second.running is not None
+            second.running.wait()
             return code, os.pread(output.fileno(), 1 << 20, 0)
     finally:
-        first.inside.abandon()
+        first.abandon()
 
 
 @pytest.mark.skipif(not possible(), reason="this machine does not let us mount beforehand")

@@ -10,7 +10,7 @@ import pytest
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import probe
+from handrail.sandbox import probe, tries
 from handrail.sandbox.command import BUBBLEWRAP, LANDLOCK, NO_SANDBOX, Command
 from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.plan import plan, resolve
@@ -99,4 +99,4 @@ def test_one_budget_for_a_start(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatc
             assert made.again is not None
             made = made.again(problem)
             begun += 1
-    assert begun == plan.MOST_TRIES // 2
+    assert begun == tries.MOST // 2

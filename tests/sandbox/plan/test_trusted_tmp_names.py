@@ -74,7 +74,7 @@ def test_names_that_are_known_are_covered_before_they_are_there() -> None:
             assert held.run(profile, ["/bin/touch", os.fsdecode(path) + "/s"])[0] != 0
         before = held.wrap(profile, ["/bin/true"])
         masked = {mask.path for mask in held.planner.plan(profile).masks}
-        before.inside.abandon()
+        before.abandon()
         # A cover of the first is no directory of the host's to the second: it goes with the first.
         assert [path for path in missing if path not in masked] == []
     assert not [path for path in missing if os.path.lexists(path)]
