@@ -120,7 +120,7 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
         handle = taken.keeper(600.0)
         secret = private_places.read_secret(taken.fd)
         assert secret == taken.secret != b""
-        hello = [b"%d" % messages.VERSION, b"%d" % os.getpid()]
+        hello = messages.Hello(messages.VERSION, os.getpid()).pack()
         asked = proof.nonce()
         for first, last in (
             ((messages.HELLO, hello), messages.REFUSED),

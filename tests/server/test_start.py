@@ -345,7 +345,7 @@ async def test_a_terminal_has_the_size_that_was_asked_for() -> None:
 async def test_a_start_that_is_under_way() -> None:
     async with serving() as served:
         client = await served.client()
-        keeper = served.server.launcher._pid
+        keeper = served.server.launcher.link.started_keeper
         os.kill(keeper, signal.SIGSTOP)
         try:
             start = client.post("process/start", client.start_params("p", "sleep", "600"))
@@ -375,7 +375,7 @@ async def test_a_start_that_is_under_way() -> None:
 async def test_a_start_whose_client_is_gone_is_there_when_it_resumes() -> None:
     async with serving() as served:
         client = await served.client()
-        keeper = served.server.launcher._pid
+        keeper = served.server.launcher.link.started_keeper
         os.kill(keeper, signal.SIGSTOP)
         try:
             client.post("process/start", client.start_params("p", "sleep", "600"))

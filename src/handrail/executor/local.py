@@ -217,7 +217,7 @@ class LocalExecutor:
             except BaseException:
                 launcher.close()
                 raise
-            launcher.on_lost = self._keeper_lost
+            launcher.link.on_lost = self._keeper_lost
             self._loop, self._pid = loop, os.getpid()
             self._launcher = launcher
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)

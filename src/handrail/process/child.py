@@ -134,7 +134,7 @@ class Child:
         self.blocked = False
         self.held_open = False  # closed although a descendant still has a stream
         self._cause: ExitKind | None = None  # why we end it, if nobody asked us to
-        self._due: graceful_end.Due | None = None  # of one that is asked to end
+        self._due: messages.Due | None = None  # of one that is asked to end
         self._ending: asyncio.Task[None] | None = None
         self._seeking: asyncio.Task[None] | None = None  # how it ended, without its keeper
         self._discarded = False
@@ -282,7 +282,7 @@ class Child:
             return await self._signal_inside(inside, number, tree)
         scope = messages.SCOPE_TREE if tree else messages.SCOPE_GROUP
         answer = await self._launcher.signal(self.number, number, scope)
-        return int(answer.fields[0])
+        return messages.Count.unpack(answer.fields).count
 
     async def _signal_inside(self, inside: Containment, number: int, tree: bool) -> int:
         """What holds the command would die of the signal, and everybody inside with it."""
@@ -297,27 +297,27 @@ class Child:
     async def kill(self) -> None:
         """SIGKILL to every descendant, now."""
         try:
-            if not self._launcher.bereft:
+            if not self._launcher.link.bereft:
                 self.terminated |= self.running  # the keeper tells the next server
                 await self._launcher.signal(self.number, signal.SIGKILL, messages.SCOPE_TREE)
                 return
         except KeeperLost:
-            if not self._launcher.bereft:
+            if not self._launcher.link.bereft:
                 raise
         if self.running:
             event_record.note_terminated(self)
         release.kill(self)
 
     @property
-    def due(self) -> graceful_end.Due | None:
+    def due(self) -> messages.Due | None:
         """When it is to end, as far as that is known."""
         return graceful_end.timeout(self) if self._due is None else self._due
 
     def ask_to_end(self, seconds: float) -> None:
         """HUP for a terminal, TERM, and after that grace KILL, whatever becomes of us."""
         log.info("process %r: asked to end, with %g s of grace", self.key[:80], seconds)
-        self._due = graceful_end.asked(seconds)
-        self._launcher.end_by(self.number, self._due)
+        self._due = graceful_end.asked(self, seconds)
+        self._launcher.end_by(self._due)
         if self.running:
             event_record.note_terminated(self)
 

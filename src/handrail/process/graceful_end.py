@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from handrail.errors import KeeperLost
+from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
 
 if TYPE_CHECKING:
@@ -31,26 +31,18 @@ _LOOK_SECONDS = 0.005
 _LOOK_SECONDS_MOST = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What a keeper is told of an end that is to come."""
-
-    cause: bytes
-    at: int  # on the monotonic clock, in milliseconds
-    grace: int  # in milliseconds
+def asked(child: Child, seconds: float) -> messages.Due:
+    """An end from now on."""
+    at = int(time.monotonic() * 1000)
+    return messages.Due(b"%d" % child.number, CAUSE_ASKED, at, int(seconds * 1000))
 
 
-def asked(seconds: float) -> Due:
-    """From now on."""
-    return Due(CAUSE_ASKED, int(time.monotonic() * 1000), int(seconds * 1000))
-
-
-def timeout(child: Child) -> Due | None:
-    """When its time is over, if it has a limit."""
+def timeout(child: Child) -> messages.Due | None:
+    """The end when its time is over, if it has a limit."""
     if child.spec.timeout is None:
         return None
     at = int((child.started[1] + child.spec.timeout) * 1000)
-    return Due(CAUSE_TIME, at, int(TIMEOUT_GRACE * 1000))
+    return messages.Due(b"%d" % child.number, CAUSE_TIME, at, int(TIMEOUT_GRACE * 1000))
 
 
 async def see_out(child: Child, seconds: float) -> None:

@@ -204,7 +204,7 @@ class ProcessTable:
             if spec.containment is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
             child = Child(key, spec, spawned, self._launcher, self._loop, sink())
-            if not self._launcher.alive and not self._launcher.bereft:
+            if not self._launcher.link.alive and not self._launcher.link.bereft:
                 _end(child)  # nobody would tell us of its exit
                 raise gone()
         except BaseException:
@@ -388,7 +388,7 @@ class ProcessTable:
             pass
         finally:
             # A keeper that has come meanwhile was not told of those that we are about to forget.
-            if self._launcher.bereft or self._launcher.mark != keeper:
+            if self._launcher.link.bereft or self._launcher.mark != keeper:
                 release.kill(*children, *self._haunted.values())
             self._haunted = {}
             for child in children:
@@ -431,7 +431,7 @@ async def _kill(child: Child) -> None:
 
 def _end(child: Child) -> None:
     """The same without waiting, whether there is a keeper or not."""
-    if child._launcher.alive:
+    if child._launcher.link.alive:
         child._launcher.kill(child.number)
     else:
         release.kill(child)

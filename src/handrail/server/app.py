@@ -93,7 +93,7 @@ class Server:
         self.successor: socket.socket | None = None
         #: We never got as far as serving: what we found is for somebody else.
         self.failed = False
-        launcher.on_lost = self.keeper_lost
+        launcher.link.on_lost = self.keeper_lost
         _ = can_splice(), can_send()  # while there are descriptors
 
     def environment_info(self) -> EnvironmentInfo:
@@ -159,7 +159,7 @@ class Server:
         """There is no keeper and there will be none."""
         log.error("without a keeper children are ended and their exits reported as lost")
         self.exit_code = 1
-        self.launcher.give_up()
+        self.launcher.link.give_up()
         children = self.sessions.children()
         release.kill(*children)
         for child in children:
@@ -177,7 +177,7 @@ class Server:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
             # Without a keeper nobody would have what we are about to let go of.
-            await self.launcher.at_hand()
+            await self.launcher.link.at_hand()
             for child in self.sessions.children():
                 release.park(child)
             self.launcher.close()
@@ -233,7 +233,7 @@ async def serve(
             state.at_work(mark)
 
     loss = KeeperRestart(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
-    launcher.on_lost = None  # until it knows us
+    launcher.link.on_lost = None  # until it knows us
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -243,9 +243,9 @@ async def serve(
         given = None if heir is None else heir.listener
         door = _Door(settings.listen, given)
         keeper = await _greet(server, keeper, state, door)
-        launcher.on_lost = loss.happened
+        launcher.link.on_lost = loss.happened
         at_work(launcher.mark)
-        if not launcher.alive:
+        if not launcher.link.alive:
             loss.happened()
         elif keeper.found and state is not None:
             known = set(launcher.marks.values())
@@ -279,7 +279,7 @@ async def serve(
                 await server.stop()
                 if listener is not None:
                     await listener.wait_closed()
-            if state is not None and launcher.ended:
+            if state is not None and launcher.link.ended:
                 state.done()
         except TimeoutError:
             if server.successor is None:
@@ -325,7 +325,7 @@ async def _greet(
                     await adopt(server.sessions, launcher, server.loop)
             break
         except KeeperLost:
-            if last or launcher.alive or state is None or not keeper.found:
+            if last or launcher.link.alive or state is None or not keeper.found:
                 raise
             log.error("the keeper that was found is gone; another is started")
             keeper = state.keeper_after_loss(server.settings.orphan_ttl)

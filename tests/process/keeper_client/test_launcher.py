@@ -87,7 +87,7 @@ def test_failing_spawn(run: Run, what: object, number: int) -> None:
         assert f"(os error {number})" in str(caught.value)
         assert descriptors() == before
         assert await shop.keeper_fds() == keeper
-        assert shop.launcher._questions == {}
+        assert shop.launcher.link._questions == {}
         await shop.done(sh("true"))
 
     run(main)
@@ -148,14 +148,14 @@ def test_a_start_that_is_cancelled_leaves_no_child_and_no_descriptor(run: Run, m
         else:
             # In the same turn in which the answer came, before the task has gone on.
             def readable() -> None:
-                launcher._readable()
+                launcher.link._readable()
                 task.cancel()
 
-            shop.loop.add_reader(launcher._sock.fileno(), readable)
+            shop.loop.add_reader(launcher.link._sock.fileno(), readable)
         os.kill(shop.keeper, signal.SIGCONT)
         with pytest.raises(asyncio.CancelledError):
             await task
-        shop.loop.add_reader(launcher._sock.fileno(), launcher._readable)
+        shop.loop.add_reader(launcher.link._sock.fileno(), launcher.link._readable)
         await shop.until(lambda: not children(shop.keeper), "the child is gone")
         assert descriptors() == before
         await shop.until(lambda: not launcher._watchers and not launcher._early, "no memory of it")
@@ -203,7 +203,7 @@ def test_no_descriptor_free_fails_the_start_and_nothing_else(run: Run) -> None:
             if spare == 2:
                 break
         assert failed == [errno.EMFILE] * 3
-        assert shop.launcher.alive
+        assert shop.launcher.link.alive
         await shop.until(lambda: children(shop.keeper) == {old.pid}, "no child nobody knows")
         await shop.done(sh("true"))
 
@@ -225,7 +225,7 @@ def test_big_spawn_without_a_descriptor_for_its_body(run: Run) -> None:
             for fd in fillers:
                 os.close(fd)
         assert caught.value.errno == errno.EMFILE
-        assert shop.launcher._questions == {}
+        assert shop.launcher.link._questions == {}
         await shop.done(spec("/bin/true", "x" * 80_000))
 
     run(main)
@@ -236,7 +236,7 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         launcher = shop.launcher
         os.kill(shop.keeper, signal.SIGSTOP)
         small = [asyncio.create_task(launcher.spawn(spec("/bin/true"))) for _ in range(400)]
-        await shop.until(lambda: launcher._later, "the socket is full")
+        await shop.until(lambda: launcher._starts.waiting, "the socket is full")
         big = asyncio.create_task(launcher.spawn(spec("/bin/true", "x" * 80_000)))
         last = asyncio.create_task(launcher.spawn(spec("/bin/true")))
         await asyncio.sleep(0)
@@ -251,9 +251,9 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         # The second where an ordinary user may not even have that many on their way.
         wanted = {errno.EMFILE, errno.ETOOMANYREFS}
         assert {getattr(answer, "errno", answer) for answer in answers} <= wanted
-        assert launcher.alive
+        assert launcher.link.alive
         await shop.done(spec("/bin/true", "x" * 80_000))
-        await shop.until(lambda: not launcher._later, "everything was sent")
+        await shop.until(lambda: not launcher._starts.waiting, "everything was sent")
         await shop.until(lambda: not children(shop.keeper), "no child nobody knows")
 
     run(main)
@@ -270,14 +270,14 @@ def test_questions_to_a_stopped_keeper_wait_in_order(run_everywhere: Run) -> Non
             asyncio.create_task(shop.done(spec("/bin/echo", str(n), "x" * (n % 50 == 0) * 70_000)))
             for n in range(400)
         ]
-        await shop.until(lambda: len(shop.launcher._later) > 10, "the socket is full")
+        await shop.until(lambda: shop.launcher._starts.waiting > 10, "the socket is full")
         os.kill(shop.keeper, signal.SIGCONT)
         answers = await asyncio.gather(*tasks)
         first = answers[0][0].number
         for number, (child, sink) in enumerate(answers):
             assert sink.out.split()[0] == b"%d" % number
             assert child.number == first + number
-        await shop.until(lambda: not shop.launcher._later, "everything was sent")
+        await shop.until(lambda: not shop.launcher._starts.waiting, "everything was sent")
 
     run_everywhere(main)
 
@@ -285,7 +285,7 @@ def test_questions_to_a_stopped_keeper_wait_in_order(run_everywhere: Run) -> Non
 def test_keeper_that_dies_is_told_to_everybody_who_waits(run_everywhere: Run) -> None:
     async def main(shop: Workshop) -> None:
         lost: list[bool] = []
-        shop.launcher.on_lost = lambda: lost.append(True)
+        shop.launcher.link.on_lost = lambda: lost.append(True)
         child, sink = await shop.record(sh("echo $$; exec cat", pipe_stdin=True))
         await shop.said(child, sink, b"\n")
         os.kill(shop.keeper, signal.SIGSTOP)
@@ -300,7 +300,7 @@ def test_keeper_that_dies_is_told_to_everybody_who_waits(run_everywhere: Run) ->
                 await question
         await shop.until(lambda: lost, "whoever wants to know is told")
         assert lost == [True]
-        assert not shop.launcher.alive
+        assert not shop.launcher.link.alive
         with pytest.raises(KeeperLost):
             await shop.launcher.spawn(sh("true"))
         # The child goes on, and so does what it says.
@@ -337,7 +337,7 @@ def test_close_ends_an_embedded_keeper_and_reaps_it(run_everywhere: Run) -> None
     async def main(shop: Workshop) -> None:
         child = await shop.launcher.spawn(spec("/bin/sleep", "1000"))
         lost: list[bool] = []
-        shop.launcher.on_lost = lambda: lost.append(True)
+        shop.launcher.link.on_lost = lambda: lost.append(True)
         shop.launcher.close()
         await shop.until(lambda: not exists(child.pid), "the child is gone")
         await shop.until(lambda: not exists(shop.keeper), "and the keeper is not left a zombie")

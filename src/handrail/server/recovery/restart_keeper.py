@@ -111,17 +111,17 @@ class KeeperRestart:
     def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
         """Give the new keeper what we have of each child, as far as it goes; with ``wait`` what
         its socket does not take now is sent later."""
-        while left and (wait or not self._launcher.crowded):
+        while left and (wait or not self._launcher.link.crowded):
             owner, detached, child = left[0]
             note = start_note.encode(owner, child.key, child.spec, child.started)
             held = release.holdings(child)
             end = None
             if child.status is not None and child.exit is not None:
                 end = (child.status, child.exit.usage)
-            inside = child.spec.containment is not None
+            sandboxed = child.spec.containment is not None
             started = child.started[1]
             try:
-                self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
+                self._launcher.adopt(child.number, child.pid, sandboxed, end, started, note, held)
             except OSError as error:  # too many descriptors are on their way, or none is free
                 if wait:
                     log.error("process %r cannot be handed over yet: %s", child.key[:80], error)
@@ -133,7 +133,7 @@ class KeeperRestart:
                 )
             due = child.due
             if due is not None and child.running:
-                self._launcher.end_by(child.number, due, again=True)
+                self._launcher.end_by(due, again=True)
 
     async def _next(self) -> KeeperHandle:
         """The next keeper; what is missing for it (descriptors, room) may be there in a moment."""
