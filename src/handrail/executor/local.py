@@ -74,6 +74,11 @@ class LocalExecutor:
         return True
 
     @property
+    def keeps_timeouts(self) -> bool:
+        """Whether a process is ended in time without the caller: the keeper does it."""
+        return True
+
+    @property
     def files(self) -> LocalFiles:
         """The files of this machine."""
         return self._files
@@ -312,6 +317,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
         cols=cols,
         name=request.name,
         passed=request.inherited_fds,
+        timeout=request.timeout,
         waits_for_streams=True,
     )
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from handrail import fault_points
+from handrail import fault_points, process
 from handrail.errors import KeeperLost, StdinClosed
 from handrail.keeper import messages
 from handrail.process import exit_and_close, graceful_end
@@ -182,7 +182,7 @@ class Child:
         self._launcher.watch(self.number, self._exited)
         if self._cause is not None or (self.terminated and self._due is None):
             # How much grace it had is known only of one that was to be killed at once.
-            left = 0.0 if self.killed or self._cause is not None else graceful_end.TIMEOUT_GRACE
+            left = 0.0 if self.killed or self._cause is not None else process.TIMEOUT_GRACE
             self._ending = self._loop.create_task(graceful_end.end_quietly(self, left))
 
     # --- state ---------------------------------------------------------------------------

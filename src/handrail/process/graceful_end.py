@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from handrail import process
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a process that ran out of time gets between TERM and KILL.
-TIMEOUT_GRACE = 2.0
 #: How much of the grace descendants still get once their leader has used its own.
 STRAGGLER_SECONDS = 1.0
 #: First and longest pause between two looks whether descendants have ended.
@@ -42,7 +41,7 @@ def timeout(child: Child) -> messages.Due | None:
     if child.spec.timeout is None:
         return None
     at = int((child.started[1] + child.spec.timeout) * 1000)
-    return messages.Due(b"%d" % child.number, CAUSE_TIME, at, int(TIMEOUT_GRACE * 1000))
+    return messages.Due(b"%d" % child.number, CAUSE_TIME, at, int(process.TIMEOUT_GRACE * 1000))
 
 
 async def see_out(child: Child, seconds: float) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from handrail import fault_points
+from handrail import fault_points, process
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED
-from handrail.process import fd_reserve, find_program, graceful_end
+from handrail.process import fd_reserve, find_program
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
@@ -204,7 +204,7 @@ class Launcher:
             )
             if spec.timeout is not None:
                 asked.end_at = int((time.monotonic() + spec.timeout) * 1000)
-                asked.grace = int(graceful_end.TIMEOUT_GRACE * 1000)
+                asked.grace = int(process.TIMEOUT_GRACE * 1000)
             _check_room(cwd, 1 + len(self._starts))
             question = self._starts.ask(asked.pack(), [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
