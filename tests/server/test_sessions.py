@@ -116,7 +116,7 @@ async def test_a_child_that_waited_for_a_slow_client_goes_on_without_it() -> Non
         await client.shell("p", "head -c 5000000 /dev/zero; echo done")
         client.transport.pause_reading()
         (child,) = served.server.sessions.children()
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         session = await lose(client)
         again = await served.client(resumeSessionId=session)
         while not (page := await again.read("p", afterSeq=2**64 - 1, waitMs=LONG))["closed"]:
@@ -269,7 +269,7 @@ async def test_a_child_blocked_by_the_old_client_runs_for_the_new_one() -> None:
         await first.shell("p", "head -c 5000000 /dev/zero; echo done")
         first.transport.pause_reading()
         (child,) = served.server.sessions.children()
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         second = await served.client(resumeSessionId=first.session, resumeSecret=first.secret)
         await second.until_output("p", b"done\n")
         first.transport.resume_reading()

@@ -29,7 +29,7 @@ from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
 from handrail.process import env_policy
 from handrail.process.child import Child
-from handrail.process.exit_and_close import DRAIN_SECONDS
+from handrail.process.child_end import DRAIN_SECONDS
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.keeper_client.start import start_keeper
 from handrail.process.recovery import release, tag_kill

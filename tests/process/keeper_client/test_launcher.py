@@ -16,7 +16,6 @@ import uvloop
 
 from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import messages
-from handrail.process import exit_and_close
 from handrail.process.keeper_client import launcher as launching
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.start import KeeperHandle, start_keeper
@@ -170,7 +169,7 @@ def test_exits_of_those_that_were_forgotten_are_not_kept(run: Run) -> None:
         for _ in range(5):
             child = await shop.start(spec("/bin/sleep", "1000"))
             await child.kill()
-            exit_and_close.discard(child)  # as end_all does: before the exit is known
+            child.discard()  # as end_all does: before the exit is known
         shop.table._entries.clear()
         await shop.until(lambda: not children(shop.keeper), "all are gone")
         await shop.settled()

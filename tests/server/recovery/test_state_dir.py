@@ -156,8 +156,8 @@ def test_what_a_crash_has_left_is_found_again(
         for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
             taken = claim(None, address)
             assert Path(taken.path).name == expected
-            assert taken._claimed is not None
-            taken._claimed.sock.close()
+            assert taken.claimed is not None
+            taken.claimed.sock.close()
             taken.close()
             (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
 

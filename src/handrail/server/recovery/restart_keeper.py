@@ -116,8 +116,8 @@ class KeeperRestart:
             note = start_note.encode(owner, child.key, child.spec, child.started)
             held = release.holdings(child)
             end = None
-            if child.status is not None and child.exit is not None:
-                end = (child.status, child.exit.usage)
+            if child.ending.status is not None and child.exit is not None:
+                end = (child.ending.status, child.exit.usage)
             sandboxed = child.spec.containment is not None
             started = child.started[1]
             try:
@@ -131,7 +131,7 @@ class KeeperRestart:
                 self._launcher.renote(
                     child.number, start_note.move(owner, child.key, detached=True)
                 )
-            due = child.due
+            due = child.ending.due
             if due is not None and child.running:
                 self._launcher.end_by(due, again=True)
 

@@ -54,7 +54,7 @@ class StateDir:
         self._lock = lock
         #: What our keeper and clients by a Unix socket prove to know; made with the first keeper.
         self.secret = b""
-        self._claimed: KeeperHandle | None = None
+        self.claimed: KeeperHandle | None = None
         self._started = False
 
     @property
@@ -64,8 +64,8 @@ class StateDir:
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
-        claimed, self._claimed = self._claimed, None
-        found = claimed or self._find()
+        claimed, self.claimed = self.claimed, None
+        found = claimed or self.find()
         self._started = self._started or found is not None
         self._make_secret()
         return found._replace(secret=self.secret) if found else self._start(orphan_ttl)
@@ -75,7 +75,7 @@ class StateDir:
         self._started = False
         return self.keeper(orphan_ttl)
 
-    def _find(self, *, wait: bool = True) -> KeeperHandle | None:
+    def find(self, *, wait: bool = True) -> KeeperHandle | None:
         return find_keeper(self._socket, private_places.read_secret(self.fd), wait=wait)
 
     def _make_secret(self) -> None:
@@ -145,16 +145,16 @@ class StateDir:
 
     def done(self) -> None:
         """The keeper has ended with everything it had; one before it may have died."""
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """End and remove what a server and a keeper that were both killed have left."""
         orphan_sweep.end(self.fd)
         session_temp.clear_all(self.fd)
 
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         if not self._started:  # else we have lost our keeper, and its children are ours
-            self._clear()
+            self.clear()
             self._started = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self.fd)
@@ -229,7 +229,7 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
         if taken is None:
             continue  # its server is there
         try:
-            taken._claimed = taken._find(wait=not foreign)
+            taken.claimed = taken.find(wait=not foreign)
         except KeeperSilent as silent:
             log.error("%s", silent)
             taken.close()
@@ -237,9 +237,9 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
         except BaseException:
             taken.close()
             raise
-        if taken._claimed is not None:
+        if taken.claimed is not None:
             return taken
-        taken._clear()  # its keeper is dead as well, and no server might ever take this one
+        taken.clear()  # its keeper is dead as well, and no server might ever take this one
         taken.close()
     return None
 
@@ -331,7 +331,7 @@ def _take_over(path: str) -> StateDir:
         while time.monotonic() < deadline:
             taken = _take(path)
             if taken is not None:
-                taken._claimed = handle
+                taken.claimed = handle
                 return taken
             time.sleep(0.01)
     if handle is not None:
