@@ -118,7 +118,8 @@ class ChildEnd:
                 break
             await asyncio.sleep(min(left, pause))
             pause = min(2 * pause, _LOOK_SECONDS_MOST)
-        if child.running:
+        # The keeper's KILL, at the same time, may have been quicker than our clock.
+        if self.exit is None or self.exit.signal == "SIGKILL":
             log.info("process %r: did not end within its grace, killed", child.key[:80])
 
     async def kill(self) -> None:
