@@ -21,7 +21,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import OutputKind, WaitReason
-from handrail.process import exit_and_close
+from handrail.process import child_end
 from handrail.process.env_policy import EnvPolicy, Inherit
 from handrail.process.spec import ExitKind
 from handrail.sandbox.profile import Access, Entry, Intent
@@ -289,7 +289,7 @@ def test_output_of_descendants_long_after_the_exit(
     everywhere: Everywhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Near: so that it is over before anything else happens.  Far it is the server's own.
-    monkeypatch.setattr(exit_and_close, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(child_end, "DRAIN_SECONDS", 0.0)
 
     async def main(room: Room) -> None:
         session = await room.sh("mkfifo gate; (read x <gate; echo late) & echo early; exit 4")

@@ -56,22 +56,12 @@ class Held:
 
 
 @dataclass
-class Exit:
-    """One EXITED, read."""
-
-    status: int
-    user_ms: int
-    system_ms: int
-    max_rss: int
-
-
-@dataclass
 class Peer:
     """One end of a link."""
 
     sock: socket.socket
     keeper: int
-    exits: dict[bytes, Exit] = field(default_factory=dict)
+    exits: dict[bytes, messages.Exited] = field(default_factory=dict)
     _serial: int = 0
     _spawned: int = 0
     _fds: list[int] = field(default_factory=list)
@@ -99,9 +89,7 @@ class Peer:
             self._fds += message.fds
             if message.op != messages.EXITED:
                 return message
-            child, *numbers = message.fields
-            assert child not in self.exits, "an exit came twice"
-            self.exits[child] = Exit(*map(int, numbers))
+            self._exited(message)
 
     def ask(self, op: int, *fields: bytes, fds: tuple[int, ...] = ()) -> messages.Message:
         serial = self.say(op, *fields, fds=fds)
@@ -113,11 +101,12 @@ class Peer:
     # --- what a server does ----------------------------------------------------------------------
 
     def hello(self, version: int = messages.VERSION) -> Peer:
-        answer = self.ask(messages.HELLO, b"%d" % version, b"%d" % os.getpid())
+        answer = self.ask(messages.HELLO, *messages.Hello(version, os.getpid()).pack())
         if answer.op == messages.REFUSED:
             raise Refused(answer.fields[0].decode())
         assert answer.op == messages.WELCOME
-        assert answer.fields[:2] == [b"%d" % messages.VERSION, b"%d" % self.keeper]
+        welcome = messages.Welcome.unpack(answer.fields)
+        assert (welcome.version, welcome.pid) == (messages.VERSION, self.keeper)
         return self
 
     def say_spawn(
@@ -130,19 +119,28 @@ class Peer:
         size: tuple[int, int] = (24, 80),
         name: bytes | None = None,
         passed: dict[int, int] | None = None,
+        program: bytes | None = None,
+        limits: dict[bytes, int] | None = None,
     ) -> bytes:
         """Ask for a child without waiting; the name it will have."""
         passed = passed or {}
-        numbers = b",".join(b"%d" % number for number in passed)
         self._spawned += 1
         name = name or b"%d" % self._spawned
         words = [os.fsencode(word) for word in argv]
-        pairs = [os.fsencode(f"{k}={v}") for k, v in (PATH if env is None else env).items()]
-        rows, cols = (b"%d" % number for number in size)
-        head = [name, mode, rows, cols, numbers, words[0], b"%d" % len(words)]
+        asked = messages.Spawn(
+            name,
+            mode,
+            *size,
+            list(passed),
+            program or words[0],
+            b"",
+            words,
+            {os.fsencode(k): os.fsencode(v) for k, v in (PATH if env is None else env).items()},
+            limits or {},
+        )
         directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY)
         try:
-            self.say(messages.SPAWN, *head, *words, *pairs, fds=(directory, *passed.values()))
+            self.say(messages.SPAWN, *asked.pack(), fds=(directory, *passed.values()))
         finally:
             os.close(directory)
         return name
@@ -152,10 +150,11 @@ class Peer:
         answer = self.take()
         assert answer is not None
         if answer.op == messages.FAILED:
-            raise Failed(int(answer.fields[0]))
+            raise Failed(messages.Count.unpack(answer.fields).count)
         assert answer.op == messages.SPAWNED
         *fds, pidfd = answer.fds
-        return Held(answer.fields[0], int(answer.fields[1]), pidfd, fds)
+        spawned = messages.Spawned.unpack(answer.fields)
+        return Held(spawned.child, spawned.pid, pidfd, fds)
 
     def spawn(self, argv: list[str | bytes], **how: object) -> Held:
         self.say_spawn(argv, **how)  # type: ignore[arg-type]
@@ -168,38 +167,41 @@ class Peer:
         return self.spawn([PYTHON, "-I", "-S", "-c", script, *words], **how)
 
     def signal(self, child: Held, number: int, scope: bytes) -> int:
-        return int(self.ask(messages.SIGNAL, child.name, b"%d" % number, scope).fields[0])
+        answer = self.ask(messages.SIGNAL, *messages.Signal(child.name, number, scope).pack())
+        return messages.Count.unpack(answer.fields).count
 
     def orphans(self) -> dict[bytes, int]:
-        fields = self.ask(messages.ORPHANS).fields
-        return dict(zip(fields[::2], map(int, fields[1::2]), strict=True))
+        return messages.Orphans.unpack(self.ask(messages.ORPHANS).fields).counts
 
-    def listing(self) -> dict[bytes, tuple[int, bytes, dict[bytes, int]]]:
+    def listing(self) -> dict[bytes, tuple[int, int | None, dict[bytes, int]]]:
         """What LIST tells: pid, status and descriptors by name, of each child."""
         self.say(messages.LIST)
         found = {}
         while (message := self.take()) and message.op in (messages.NOTED, messages.CHILD):
             if message.op == messages.NOTED:
                 continue
-            child, pid, status, _, _, _, *names = message.fields
-            fds = dict(zip(names, message.fds, strict=True))
-            found[child] = (int(pid), status, fds)
+            state = messages.ChildState.unpack(message.fields)
+            fds = dict(zip(state.names, message.fds, strict=True))
+            found[state.child] = (state.pid, state.status, fds)
         assert message is not None
         assert message.op == messages.DONE
-        assert int(message.fields[0]) == len(found)
+        assert messages.Count.unpack(message.fields).count == len(found)
         return found
 
-    def exit(self, child: Held) -> Exit:
+    def exit(self, child: Held) -> messages.Exited:
         """Wait for the exit of one child."""
         while child.name not in self.exits:
             # Anything else that comes is not an answer anybody waits for.
             message = messages.receive(self.sock)
             assert message is not None, "the keeper went away"
             assert message.op == messages.EXITED, "an answer nobody asked for"
-            name, *numbers = message.fields
-            assert name not in self.exits, "an exit came twice"
-            self.exits[name] = Exit(*map(int, numbers))
+            self._exited(message)
         return self.exits[child.name]
+
+    def _exited(self, message: messages.Message) -> None:
+        exited = messages.Exited.unpack(message.fields)
+        assert exited.child not in self.exits, "an exit came twice"
+        self.exits[exited.child] = exited
 
     def settle(self) -> None:
         """Everything that was said is done."""

@@ -102,10 +102,6 @@ def test_groups_of_the_keeper_before_an_upgrade_are_found(killing: Cgroups) -> N
 # --- through a keeper ---------------------------------------------------------------------------
 
 
-def limited(*words: bytes) -> bytes:
-    return b" ".join((messages.MODE_PIPES, *words))
-
-
 def test_a_limited_child_is_like_any_other() -> None:
     """The other way to start one gives it the same session, signals, descriptors and directory."""
     look = (
@@ -119,8 +115,8 @@ def test_a_limited_child_is_like_any_other() -> None:
     )
     with embedded() as server:
         said = []
-        for mode in (messages.MODE_PIPES, limited(b"files=100")):
-            child = server.python(look, mode=mode)
+        for limits in ({}, {b"files": 100}):
+            child = server.python(look, limits=limits)
             said.append(read_all(child.out))
             server.exit(child)
         assert said[0] == said[1]
@@ -129,7 +125,7 @@ def test_a_limited_child_is_like_any_other() -> None:
 
 def test_a_limited_child_in_a_terminal() -> None:
     with embedded() as server:
-        child = server.sh("tty; ulimit -n", mode=messages.MODE_PTY + b" files=77")
+        child = server.sh("tty; ulimit -n", mode=messages.MODE_PTY, limits={b"files": 77})
         words = read_all(child.out).split()
         assert words[0].startswith(b"/dev/pts/")
         assert words[1] == b"77"
@@ -138,11 +134,11 @@ def test_a_limited_child_in_a_terminal() -> None:
 
 def test_a_program_that_is_not_there() -> None:
     with embedded() as server:
-        for mode in (messages.MODE_PIPES, limited(b"files=100")):
+        for limits in ({}, {b"files": 100}):
             with pytest.raises(Failed) as failed:
-                server.spawn(["/nowhere"], mode=mode)
+                server.spawn(["/nowhere"], limits=limits)
             assert failed.value.errno == 2
-        child = server.sh("echo fine", mode=limited(b"files=100"))
+        child = server.sh("echo fine", limits={b"files": 100})
         assert read_all(child.out) == b"fine\n"
         server.exit(child)
 

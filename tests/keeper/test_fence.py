@@ -22,7 +22,7 @@ sys.path[:0] = sys.argv[2].split(":")
 from handrail.keeper import messages as link
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[1])
-link.send(sock, link.HELLO, 1, [b"%d" % link.VERSION, b"%d" % os.getpid()])
+link.send(sock, link.HELLO, 1, link.Hello(link.VERSION, os.getpid()).pack())
 print(link.receive(sock).op, flush=True)
 while True:
     message = link.receive(sock)
@@ -47,7 +47,9 @@ def holder(keeper: Lodge, how: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def claim(keeper: Lodge) -> tuple[Peer, messages.Message]:
     peer = keeper.connect()
-    return peer, peer.ask(messages.HELLO, b"%d" % messages.VERSION, b"%d" % os.getpid(), b"claim")
+    return peer, peer.ask(
+        messages.HELLO, *messages.Hello(messages.VERSION, os.getpid(), claim=True).pack()
+    )
 
 
 def test_a_holder_that_answers_keeps_it(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_who_asks_and_leaves_disturbs_nobody(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper, holder(keeper, "answers") as server:
         for _ in range(3):
             peer = keeper.connect()
-            peer.say(messages.HELLO, b"%d" % messages.VERSION, b"1", b"claim")
+            peer.say(messages.HELLO, *messages.Hello(messages.VERSION, 1, claim=True).pack())
             peer.close()
         peer, answer = claim(keeper)
         assert answer.op == messages.REFUSED
@@ -93,10 +95,8 @@ def test_who_asks_and_leaves_disturbs_nobody(tmp_path: Path) -> None:
 def test_notes_are_kept_for_the_next(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper:
         first = keeper.first.hello()
-        first.say(messages.NOTE, b"a", b"1")
-        first.say(messages.NOTE, b"b", b"2")
-        first.say(messages.NOTE, b"a", b"3")
-        first.say(messages.NOTE, b"b")
+        for note in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", b"", False)):
+            first.say(messages.NOTE, *messages.Note(*note).pack())
         first.close()
         second = keeper.connect()
         eventually(lambda: second.ask(messages.WHO).fields == [b"0"], "the lease is free")
@@ -104,7 +104,8 @@ def test_notes_are_kept_for_the_next(tmp_path: Path) -> None:
         second.say(messages.LIST)
         noted = second.take()
         assert noted is not None
-        assert (noted.op, noted.fields) == (messages.NOTED, [b"a", b"3"])
+        note = messages.Note.unpack(noted.fields)
+        assert (noted.op, note.key, note.value) == (messages.NOTED, b"a", b"3")
         done = second.take()
         assert done is not None
         assert done.op == messages.DONE
@@ -127,7 +128,7 @@ def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
         terminal = peer.sh("cat", mode=messages.MODE_PTY, name=b"terminal")
         ended = peer.sh("exit 7", name=b"ended")
         peer.exit(ended)
-        peer.say(messages.NOTE, b"session", b"note")
+        peer.say(messages.NOTE, *messages.Note(b"session", b"note").pack())
         peer.settle()
         before = descriptors(keeper.keeper)
         visitor = keeper.connect()
@@ -140,24 +141,22 @@ def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
         peer.say(messages.LIST)
         noted = peer.take()
         assert noted is not None
-        assert noted.fields == [b"session", b"note"]
-        noted = peer.take()
-        assert noted is not None
-        words = noted.fields[1].split()
-        assert (noted.fields[0], words[::7]) == (b"families", [b"asks", b"terminal", b"ended"])
-        assert [int(word) > 0 for word in words[2::7]] == [False, False, True]
+        note = messages.Note.unpack(noted.fields)
+        assert (note.key, note.value) == (b"session", b"note")
         found = {}
         while (message := peer.take()) and message.op == messages.CHILD:
-            found[message.fields[0]] = message.fields[1:3]
+            state = messages.ChildState.unpack(message.fields)
+            found[state.child] = (state.pid, state.status, state.ended > 0)
             message.close()
-        assert found[b"ended"] == [b"%d" % ended.pid, b"%d" % (7 << 8)]
-        assert found[b"asks"] == [b"%d" % asks.pid, b"-"]
+        assert list(found) == [b"asks", b"terminal", b"ended"]
+        assert found[b"ended"] == (ended.pid, 7 << 8, True)
+        assert found[b"asks"] == (asks.pid, None, False)
         # It is still their parent, and nobody has inherited what is not his.
         assert terminal.pid in map(int, _children(keeper.keeper))
         new = peer.sh("exec ls /proc/self/fd", name=b"new")
         assert read_all(new.out).split() == [b"0", b"1", b"2", b"3"]  # the last is ls's own
         peer.exit(new)
-        assert int(peer.ask(messages.SIGNAL, b"asks", b"15", messages.SCOPE_LEADER).fields[0]) == 1
+        assert peer.signal(asks, 15, messages.SCOPE_LEADER) == 1
         peer.exit(asks)
         visitor.close()
         assert len(before) + 8 > len(descriptors(keeper.keeper))
@@ -189,6 +188,6 @@ def test_who_has_not_the_lease_cannot_replace_the_keeper(tmp_path: Path) -> None
 
 def test_every_line_of_a_handover_is_read_as_it_was_written() -> None:
     state = os.memfd_create("test", os.MFD_CLOEXEC)
-    lines = [reexec_save._line(b"note", b"key\n", b""), reexec_save._line(b"link", b"7")]
+    lines = [reexec_save.line(b"note", [b"key\n", b""]), reexec_save.line(b"link", [b"7"])]
     os.write(state, b"\n".join(lines))
     assert reexec_save.read(state) == [(b"note", [b"key\n", b""]), (b"link", [b"7"])]

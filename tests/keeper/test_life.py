@@ -29,6 +29,9 @@ from tests.keeper.peer import (
 from tests.keeper.watching import alive, bearing, children, descriptors, eventually, exists, reaped
 
 SLEEP = ["/bin/sleep", "1000"]
+SPAWN_TRUE = messages.Spawn(
+    b"1", messages.MODE_PIPES, 24, 80, [], b"/bin/true", b"", [b"true"], {}, {}
+).pack()
 ESCAPE = "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait"
 
 
@@ -142,12 +145,10 @@ def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, pack
         (messages.SPAWN, (b"1",)),
         (
             messages.SPAWN,
-            (b"1", messages.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"many", b"true"),
+            (b"1", messages.MODE_PIPES, b"24", b"80", b"0", b"/bin/true", b"", b"many", b"true"),
         ),
-        (
-            messages.SPAWN,
-            (b"1", messages.MODE_PIPES, b"24", b"80", b"", b"/bin/true", b"1", b"true"),
-        ),  # no cwd
+        (messages.SPAWN, (*SPAWN_TRUE,)),  # no cwd
+        (messages.SPAWN, (*SPAWN_TRUE, b"one too many")),
         (messages.SIGNAL, (b"1", b"kill", messages.SCOPE_TREE)),
         (messages.SIGNAL, ()),
         (messages.KEEP, ()),
@@ -164,7 +165,7 @@ def test_nonsense_of_the_holder_costs_it_the_lease_and_no_child(
         first.say(op, *fields)
         assert first.take() is None
         with_lease = keeper.connect().hello()
-        assert with_lease.listing()[child.name][:2] == (child.pid, b"-")
+        assert with_lease.listing()[child.name][:2] == (child.pid, None)
         with_lease.close()
 
 
@@ -254,9 +255,9 @@ def test_children_and_their_output_outlive_a_killed_server(tmp_path: Path) -> No
         assert {name: pid for name, (pid, _, _) in found.items()} == {
             name: int(pid) for name, pid in pids.items()
         }
-        assert found[b"ends"][1] == b"%d" % (7 << 8)
+        assert found[b"ends"][1] == 7 << 8
         assert read_all(found[b"ends"][2][b"stdout"]) == b"last words\n"
-        assert found[b"asks"][1] == found[b"terminal"][1] == b"-"
+        assert found[b"asks"][1] == found[b"terminal"][1] is None
         os.write(found[b"asks"][2][b"stdin"], b"a word\n")
         assert read_line(found[b"asks"][2][b"stdout"]) == b"a word"
         os.write(found[b"terminal"][2][b"pty"], b"typed\n")

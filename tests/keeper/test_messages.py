@@ -156,3 +156,38 @@ def test_no_room_for_descriptors_is_told_and_closes_those_that_came(ends: Ends, 
     assert message is not None
     assert message.cut
     assert (message.op, message.serial, message.fds) == (messages.SPAWN, 9, [])
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+_WORD = st.binary(max_size=8).map(lambda word: word.replace(b"\0", b""))
+_VALUES: dict[str, st.SearchStrategy[object]] = {
+    "bytes": _WORD,
+    "int": st.integers(),
+    "bool": st.booleans(),
+    "int | None": st.none() | st.integers(),
+    "float | None": st.none() | st.floats(allow_nan=False),
+    "list[bytes]": st.lists(_WORD),
+    "list[int]": st.lists(st.integers()),
+    "dict[bytes, bytes]": st.dictionaries(_WORD, _WORD),
+    "dict[bytes, int]": st.dictionaries(_WORD, st.integers()),
+    "float": st.floats(allow_nan=False),
+    "tuple[bytes, ...]": st.lists(_WORD).map(tuple),
+}
+
+
+@pytest.mark.parametrize("kind", messages.Fields.__subclasses__(), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_fields_come_as_they_were_sent(kind: type[messages.Fields], data: st.DataObject) -> None:
+    kinds = kind.__annotations__
+    values = {name: data.draw(_VALUES[of]) for name, of in kinds.items()}
+    packed = kind(**values).pack()
+    assert vars(kind.unpack(packed)) == values
+    with pytest.raises(ValueError, match="too few"):
+        kind.unpack([])
+    if not list(kinds.values())[-1].startswith("tuple"):
+        with pytest.raises(ValueError, match="too few"):
+            kind.unpack(packed[:-1])
+        with pytest.raises(ValueError, match="too many"):
+            kind.unpack([*packed, b"more"])

@@ -95,12 +95,12 @@ def test_a_program_that_is_not_there_is_told(server: Peer) -> None:
 def test_a_forked_child_is_announced_as_well(server: Peer) -> None:
     """One that has limits, and on machines for which there is no prelude."""
     with program() as passed:
-        child = server.python(CONNECT, passed=passed, mode=messages.MODE_PIPES + b" files=32")
+        child = server.python(CONNECT, passed=passed, limits={b"files": 32})
     answered(child.fds[-1], errno.EXDEV)
     assert server.exit(child).status == 0
     assert os.read(child.out, 100).split() == [b"%d" % errno.EXDEV]
     with program(b"\xff" * 8) as passed, pytest.raises(Failed) as caught:
-        server.spawn(["/bin/true"], passed=passed, mode=messages.MODE_PIPES + b" files=32")
+        server.spawn(["/bin/true"], passed=passed, limits={b"files": 32})
     assert caught.value.errno == errno.EINVAL
 
 

@@ -212,22 +212,7 @@ def test_argument_list_of_a_megabyte_arrives_exactly(server: Peer) -> None:
 
 
 def test_first_argument_may_differ_from_the_program(server: Peer) -> None:
-    fields = [
-        b"x",
-        messages.MODE_PIPES,
-        b"24",
-        b"80",
-        b"",
-        b"/bin/sh",
-        b"3",
-        b"-odd",
-        b"-c",
-        b'echo "$0"',
-    ]
-    home = os.open("/", os.O_PATH)
-    server.say(messages.SPAWN, *fields, fds=(home,))
-    os.close(home)
-    child = server.spawned()
+    child = server.spawn(["-odd", "-c", 'echo "$0"'], program=b"/bin/sh")
     assert read_all(child.out) == b"-odd\n"
     server.exit(child)
 
@@ -270,21 +255,15 @@ def test_failing_spawn_leaves_nothing(
         argv = ["/bin/true", "x" * 200_000]
     elif case == "big environment":
         env = {f"V{n}": "x" * 100_000 for n in range(40)}
+    elif case == "no argv":
+        argv = []
     elif case == "empty argv0":
         argv = [""]
     elif case == "empty variable name":
         env = {"": "x"}
     before = server.held_open()
     with pytest.raises(Failed) as caught:
-        if case == "no argv":
-            home = os.open("/", os.O_PATH)
-            server.say(
-                messages.SPAWN, b"1", mode, b"24", b"80", b"", b"/bin/true", b"0", fds=(home,)
-            )
-            os.close(home)
-            server.spawned()
-        else:
-            server.spawn(argv, mode=mode, env=env)
+        server.spawn(argv, mode=mode, env=env, program=None if argv else b"/bin/true")
     assert caught.value.errno == number
     assert server.held_open() == before
     assert children(server.keeper) == set()
@@ -361,7 +340,7 @@ def test_no_descriptor_free_in_the_keeper_fails_spawns_and_nothing_else(
 def test_exit_status(server: Peer, mode: bytes, script: str, code: int) -> None:
     child = server.sh(script, mode=mode)
     assert os.waitstatus_to_exitcode(server.exit(child).status) == code
-    assert server.listing()[child.name][:2] == (child.pid, b"%d" % server.exits[child.name].status)
+    assert server.listing()[child.name][:2] == (child.pid, server.exits[child.name].status)
 
 
 def test_usage_is_the_kernels(server: Peer) -> None:

@@ -346,18 +346,10 @@ def test_an_adopted_family_is_found_by_its_mark(tmp_path: Path) -> None:
             resource.prlimit(process.pid, 10, (its, resource.RLIM_INFINITY))  # of file locks
         lone = os.pidfd_open(leader.pid)
         try:
-            words = [
-                b"far",
-                b"%d" % leader.pid,
-                b"%d" % mark,
-                b"0",
-                b"-",
-                b"0 0 0",
-                b"0",
-                b"",
-                b"lone",
-            ]
-            server.say(messages.ADOPT, *words, fds=(lone,))
+            state = messages.ChildState(
+                b"far", leader.pid, mark, False, None, 0, 0, 0, 0, b"", [b"lone"]
+            )
+            server.say(messages.ADOPT, *state.pack(), fds=(lone,))
             assert (
                 server.ask(messages.REEXEC, *(word.encode() for word in PROGRAM)).op
                 == messages.DONE

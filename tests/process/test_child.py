@@ -26,7 +26,7 @@ def test_stdin_arrives_exactly_and_ends(run_everywhere: Run) -> None:
             if turn is not None:
                 await turn
         child.close_stdin()
-        assert not child.takes_input
+        assert not child.stdin.takes_input
         with pytest.raises(StdinClosed):
             _put(child, b"more")
         await shop.finished(child)
@@ -46,7 +46,7 @@ def test_terminal_takes_input_and_its_end_of_file_key(run_everywhere: Run) -> No
         await shop.finished(child)
         assert child.exit is not None
         assert child.exit.code == 0
-        assert not child.takes_input
+        assert not child.stdin.takes_input
 
     run_everywhere(main)
 
@@ -73,7 +73,7 @@ def test_more_than_a_terminal_takes_at_once(run_everywhere: Run) -> None:
 def test_no_stdin(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         child, sink = await shop.record(spec("cat"))
-        assert not child.takes_input
+        assert not child.stdin.takes_input
         with pytest.raises(StdinClosed):
             _put(child, b"x")
         child.close_stdin()

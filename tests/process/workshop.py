@@ -143,7 +143,7 @@ class Workshop:
 
     async def settled(self) -> None:
         """Everything the keeper was told is done."""
-        self.launcher._send_gathered()
+        self.launcher.link._send_gathered()
         await self.launcher.orphans()
 
     async def keeper_fds(self) -> int:

@@ -82,7 +82,7 @@ def test_what_does_not_know_the_secret_is_left_alone(
 def test_one_of_an_earlier_version_is_known_by_its_process(tmp_path: Path) -> None:
     """Its directory has no secret; then the kernel says that no sandboxed command answers."""
     with claimed(tmp_path / "state") as taken, listening(tmp_path / "state") as heard:
-        found = taken._find()
+        found = taken.find()
         assert found is not None
         found.sock.close()
     assert {message.op for message in heard} == {messages.WHO}
@@ -120,7 +120,7 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
         handle = taken.keeper(600.0)
         secret = private_places.read_secret(taken.fd)
         assert secret == taken.secret != b""
-        hello = [b"%d" % messages.VERSION, b"%d" % os.getpid()]
+        hello = messages.Hello(messages.VERSION, os.getpid()).pack()
         asked = proof.nonce()
         for first, last in (
             ((messages.HELLO, hello), messages.REFUSED),

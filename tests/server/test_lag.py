@@ -44,7 +44,7 @@ async def test_a_client_that_only_listens_gets_everything() -> None:
         await client.start("p", "seq", "1", "900000", onLag="block")
         await client.until_closed("p")
         assert client.output("p") == numbers(900_000)
-        await spin(lambda: not the_child(served).unread)
+        await spin(lambda: not the_child(served).output.unread)
 
 
 async def test_a_client_that_only_reads_gets_everything() -> None:
@@ -62,7 +62,7 @@ async def test_block_waits_for_the_next_client() -> None:
         await client.until_output("p", b"\n1000\n")
         session = await lose(client)
         child = the_child(served)
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         assert child.log.bytes_total < 2 * RETENTION_BYTES + len(client.output("p"))
         got = {e["seq"]: base64.b64decode(e["chunk"]) for e in client.events("p")}
         again = await served.client(resumeSessionId=session)
@@ -86,7 +86,7 @@ async def test_what_was_sent_and_not_received_is_still_there() -> None:
         await client.start("p", "seq", "1", "900000", onLag="block")
         client.transport.pause_reading()
         child = the_child(served)
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         received = len(client.output("p"))
         again = await served.client(resumeSessionId=await lose(client))
         after = max((e["seq"] for e in client.events("p")), default=0)
@@ -120,9 +120,9 @@ async def test_a_take_over_loses_nothing_that_the_first_had_not_got() -> None:
         got = {e["seq"]: base64.b64decode(e["chunk"]) for e in client.events("p")}
         client.transport.pause_reading()
         child = the_child(served)
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         other = await served.client(resumeSessionId=client.session, resumeSecret=client.secret)
-        await spin(lambda: child.blocked and not other.transport.buffered)
+        await spin(lambda: child.output.blocked and not other.transport.buffered)
         client.transport.resume_reading()
         await client.until_ended()
         # Nobody has asked for the middle yet, and it is still there.

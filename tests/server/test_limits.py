@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from handrail import process
 from handrail.config import Quota
-from handrail.process import graceful_end
 from handrail.process.keeper_client.launcher import Abilities
 from handrail.server import quota
 from tests.server.client_kit import MemoryClient
@@ -54,7 +54,7 @@ async def test_a_timeout_ends_the_tree_with_grace(tty: bool) -> None:
 
 
 async def test_one_that_is_deaf_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graceful_end, "TIMEOUT_GRACE", 0.05)
+    monkeypatch.setattr(process, "TIMEOUT_GRACE", 0.05)
     async with serving() as served:
         client = await client_of(served)
         await client.shell("p", f"trap '' TERM; {READY}", timeoutMs=50)

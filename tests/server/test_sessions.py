@@ -116,7 +116,7 @@ async def test_a_child_that_waited_for_a_slow_client_goes_on_without_it() -> Non
         await client.shell("p", "head -c 5000000 /dev/zero; echo done")
         client.transport.pause_reading()
         (child,) = served.server.sessions.children()
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         session = await lose(client)
         again = await served.client(resumeSessionId=session)
         while not (page := await again.read("p", afterSeq=2**64 - 1, waitMs=LONG))["closed"]:
@@ -269,7 +269,7 @@ async def test_a_child_blocked_by_the_old_client_runs_for_the_new_one() -> None:
         await first.shell("p", "head -c 5000000 /dev/zero; echo done")
         first.transport.pause_reading()
         (child,) = served.server.sessions.children()
-        await spin(lambda: child.blocked)
+        await spin(lambda: child.output.blocked)
         second = await served.client(resumeSessionId=first.session, resumeSecret=first.secret)
         await second.until_output("p", b"done\n")
         first.transport.resume_reading()
@@ -406,7 +406,7 @@ async def test_a_start_under_way_does_not_outlive_its_session() -> None:
         assert close.result() == {}
         listing = await served.server.launcher.orphans()
         assert listing == {}
-        keeper = served.server.launcher._pid
+        keeper = served.server.launcher.link.started_keeper
         await spin(lambda: not children(keeper))
 
 

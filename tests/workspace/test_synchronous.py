@@ -266,7 +266,7 @@ def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> 
         box.clear()  # as the garbage collector might
 
     loop_thread.call(collect())
-    eventually(lambda: not held._history._paced)
+    eventually(lambda: not held._history.paced)
 
 
 def test_at_is_an_address(tmp_path: Path) -> None:

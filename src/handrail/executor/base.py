@@ -68,8 +68,8 @@ class SpawnRequest:
     #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
     #: is told; None: as the executor does.
     on_lag: Literal["block", "drop"] | None = None
-    #: Far away: seconds after which the server ends the whole tree, whatever becomes of us, if it
-    #: offers that (``keeps_timeouts`` of the executor says so); whoever stays sees to it as well.
+    #: Seconds after which the keeper ends the whole tree, whatever becomes of the caller, if the
+    #: executor offers that (``keeps_timeouts`` of the executor says so).
     timeout: float | None = None
 
 

@@ -31,7 +31,7 @@ from handrail.executor.local_session import LocalSession
 from handrail.executor.validate import check_sandbox
 from handrail.process import env_policy
 from handrail.process.child import Child
-from handrail.process.exit_and_close import DRAIN_SECONDS
+from handrail.process.child_end import DRAIN_SECONDS
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.keeper_client.start import start_keeper
 from handrail.process.recovery import release, tag_kill
@@ -74,6 +74,11 @@ class LocalExecutor:
     @property
     def private_tmp(self) -> bool:
         """Whether a sandbox can have a directory of the caller's as its /tmp."""
+        return True
+
+    @property
+    def keeps_timeouts(self) -> bool:
+        """Whether a process is ended in time without the caller: the keeper does it."""
         return True
 
     @property
@@ -220,7 +225,7 @@ class LocalExecutor:
             except BaseException:
                 launcher.close()
                 raise
-            launcher.on_lost = self._keeper_lost
+            launcher.link.on_lost = self._keeper_lost
             self._loop, self._pid = loop, os.getpid()
             self._launcher = launcher
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
@@ -317,6 +322,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
         cols=cols,
         name=request.name,
         passed=request.inherited_fds,
+        timeout=request.timeout,
         waits_for_streams=True,
     )
 

@@ -32,9 +32,9 @@ class LocalFiles:
         since then, so that a swap between a check and a write leads nowhere."""
         return LocalFiles(self, follow=False)
 
-    async def _run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
         if self._parent is not None:
-            return await self._parent._run(work, *args, **options)
+            return await self._parent.run(work, *args, **options)
         if self._pool is None:
             self._pool = FilePool()
         return await self._pool.run(work, *args, deadline=DEADLINE, **options)
@@ -46,23 +46,23 @@ class LocalFiles:
             self._pool = None
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        data = await self._run(local.read_file, path)
+        data = await self.run(local.read_file, path)
         if progress is not None:
             progress(len(data), len(data))
         return data
 
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
-        await self._run(local.write_file, path, data, follow=self._follow)
+        await self.run(local.write_file, path, data, follow=self._follow)
         if progress is not None:
             progress(len(data), len(data))
 
     async def list(self, path: str) -> list[FileEntry]:
-        found = await self._run(local.read_directory, path)
+        found = await self.run(local.read_directory, path)
         entries = [FileEntry(os.fsdecode(e.name), e.is_directory, e.is_file) for e in found]
         return sorted(entries, key=lambda entry: entry.name)
 
     async def metadata(self, path: str) -> FileMetadata:
-        found = await self._run(local.get_metadata, path)
+        found = await self.run(local.get_metadata, path)
         return FileMetadata(
             is_directory=found.is_directory,
             is_file=found.is_file,
@@ -73,11 +73,11 @@ class LocalFiles:
         )
 
     async def canonical(self, path: str) -> str:
-        return os.fsdecode(await self._run(local.canonicalize, path))
+        return os.fsdecode(await self.run(local.canonicalize, path))
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
         try:
-            await self._run(local.create_directory, path, recursive=parents, follow=self._follow)
+            await self.run(local.create_directory, path, recursive=parents, follow=self._follow)
         except FilesError as error:
             # Without links the wire reports this also for a file at the path itself.
             if error.kind == "not_a_directory" and await self._is_file(path):
@@ -93,7 +93,7 @@ class LocalFiles:
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
         follow = self._follow
-        await self._run(local.remove, path, recursive=recursive, force=force, follow=follow)
+        await self.run(local.remove, path, recursive=recursive, force=force, follow=follow)
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
-        await self._run(local.copy, source, destination, recursive=recursive)
+        await self.run(local.copy, source, destination, recursive=recursive)

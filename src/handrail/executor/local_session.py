@@ -56,7 +56,7 @@ class LocalSession:
 
     def closed(self, child: Child, seq: int) -> None:
         self._history.end()
-        child.drop_output()
+        child.output.drop()
 
     def blocked(self, child: Child) -> None:
         self._waits = True

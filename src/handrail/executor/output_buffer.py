@@ -29,7 +29,6 @@ class OutputBuffer:
         "_events",
         "_gate",
         "_limit",
-        "_paced",
         "_released",
         "_shut",
         "_waiters",
@@ -37,6 +36,7 @@ class OutputBuffer:
         "ended",
         "failure",
         "last_output",
+        "paced",
         "total",
     )
 
@@ -48,7 +48,7 @@ class OutputBuffer:
         self._dropped_events = 0
         self._limit = limit
         self._gate = gate
-        self._paced: set[Follower] = set()
+        self.paced: set[Follower] = set()
         self._released = False
         self._shut = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -63,13 +63,13 @@ class OutputBuffer:
         self._events.append(OutputEvent(kind, data, seq, omitted))
         self.last_output = time.monotonic()
         self.total += len(data) + omitted
-        self._settle()
+        self.settle()
         self.wake()
 
-    def _settle(self) -> None:
-        """Drop the oldest output that no paced reader needs; close the gate if it is full."""
+    def settle(self) -> None:
+        """Drop what is too old and not waited for; hold back what cannot be kept for all."""
         events = self._events
-        taken = min((reader.taken for reader in self._paced), default=None)
+        taken = min((reader.taken for reader in self.paced), default=None)
         while len(events) > 1 and (
             self.total - self.dropped > self._limit or len(events) > RETENTION_CHUNKS
         ):
@@ -127,15 +127,15 @@ class OutputBuffer:
         """A reader from the first retained byte on; close it if it is ``paced``."""
         follower = Follower(self)
         if paced and not self._released:
-            self._paced.add(follower)
-            self._settle()
+            self.paced.add(follower)
+            self.settle()
         return follower
 
     def unpace(self, follower: Follower) -> None:
-        """Stop holding output back for this reader."""
-        if follower in self._paced:
-            self._paced.discard(follower)
-            self._settle()
+        """Nothing waits for this reader any more."""
+        if follower in self.paced:
+            self.paced.discard(follower)
+            self.settle()
 
     def release(self) -> None:
         """Hold output back for no reader from now on: the process is being ended.
@@ -143,8 +143,8 @@ class OutputBuffer:
         Readers that lag get what is retained, and the number of bytes that are not.
         """
         self._released = True
-        self._paced.clear()
-        self._settle()
+        self.paced.clear()
+        self.settle()
 
     def since(self, position: int) -> tuple[int, bytes]:
         """Retained output from ``position`` on, and where it begins (later, if it was dropped)."""
@@ -208,8 +208,8 @@ class Follower:
             if event is not None:
                 self._next += 1
                 self._bytes += len(event.data) + event.omitted
-                if history._paced:
-                    history._settle()
+                if history.paced:
+                    history.settle()
                 return event if not missed else replace(event, omitted=event.omitted + missed)
             if history.ended:
                 if history.failure is not None:

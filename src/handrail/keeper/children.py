@@ -2,20 +2,36 @@
 
 What a child leaves behind (its descriptors, its exit status) stays in the table until the
 server says FORGET, so that the next server finds it.
+
+What a child has used is counted when the kernel hands it over with its status: of the child and of
+the descendants that were waited for, which includes those that came to us as orphans before the
+child ended.  Of a sandboxed child the most important of these is the first process of its PID
+namespace: it has waited for the command, and comes to us when the leader has ended.  When that
+process is killed, the kernel ends the others without counting them: then they are counted before.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import struct
 import time
 from collections.abc import Callable
 
-from handrail.keeper import cgroups, fence, limits, malloc_trim, messages, own_fds, spawn, tree
-from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME, Deadline, Deadlines
+from handrail.keeper import (
+    cgroups,
+    fence,
+    malloc_trim,
+    messages,
+    orphan_kill,
+    own_fds,
+    spawn,
+    tree,
+)
+from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.lease import Lease
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
@@ -26,6 +42,9 @@ _NOTHING: dict[bytes, int] = {}
 #: To which link, what, to which question, with which fields and descriptors.
 Say = Callable[..., None]
 
+#: User ms, system ms, max RSS in bytes; None: not counted, for the keeper before us is gone.
+Usage = tuple[int | None, int | None, int | None]
+
 
 class Entry:
     """One child and what we hold of it."""
@@ -35,11 +54,11 @@ class Entry:
         "ended",
         "far",
         "fds",
-        "inside",
         "killed",
         "mark",
         "note",
         "pid",
+        "sandboxed",
         "status",
         "usage",
     )
@@ -52,12 +71,21 @@ class Entry:
         self.mark = mark
         self.fds = fds
         self.status: int | None = None
-        self.usage = b"0 0 0"  # user ms, system ms, max RSS; one object, for there may be many
+        self.usage: Usage = (0, 0, 0)
         self.ended = 0  # when, in monotonic milliseconds
         self.killed = False
         self.far = False  # of a keeper before us, so not below us
-        self.inside = False  # a sandbox: it ends with the leader, which stays outside
+        self.sandboxed = False  # the sandbox ends with the leader, which stays outside
         self.note = note
+
+    def count(self, used: resource.struct_rusage) -> None:
+        """Add what a process of the family has used, with all that it has waited for."""
+        self.add(int(used.ru_utime * 1000), int(used.ru_stime * 1000), used.ru_maxrss * 1024)
+
+    def add(self, user_ms: int, system_ms: int, max_rss: int) -> None:
+        """Add to what the family has used."""
+        user, system, rss = (one or 0 for one in self.usage)
+        self.usage = (user + user_ms, system + system_ms, max(rss, max_rss))
 
 
 class Children:
@@ -65,7 +93,8 @@ class Children:
 
     def __init__(self, say: Say, lease: Lease, poll: select.poll) -> None:
         self.entries: dict[bytes, Entry] = {}
-        self.by_pid: dict[int, Entry] = {}
+        self.by_pid: dict[int, Entry] = {}  # of those that are our own and run
+        self.by_mark: dict[int, Entry] = {}  # the same
         self.lone: dict[int, Entry] = {}  # by their descriptors, those of a keeper before us
         self.say = say
         self.lease = lease
@@ -79,58 +108,49 @@ class Children:
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     def spawn(self, fd: int, message: messages.Message) -> None:
-        child, mode, rows, cols, passed, program, argc = message.fields[:7]
-        argc, _, note = argc.partition(b" ")
-        count = int(argc)
-        argv = message.fields[7 : 7 + count]
-        env = {}
-        for pair in message.fields[7 + count :]:
-            name, _, value = pair.partition(b"=")
-            env[name] = value
+        asked = messages.Spawn.unpack(message.fields)
+        child = asked.child
         if child in self.entries:
-            self.say(fd, messages.FAILED, message.serial, [b"%d" % errno.EEXIST])
+            self.failed(fd, message.serial, errno.EEXIST)
             return
         self.mark += 1
-        mode, *words = mode.split(b" ")
         try:
-            wanted = limits.read(words)
-            end_at, grace = wanted.pop(b"end", None), wanted.pop(b"grace", 0)
-            inside = wanted.pop(b"inside", 0)
             started = spawn.start(
-                mode,
-                (int(rows), int(cols)),
+                asked,
                 self.mark,
-                program,
-                argv,
-                env,
                 message.fds[0],
-                _passed(passed, message.fds[1:]),
+                dict(zip(asked.passed, message.fds[1:], strict=True)),
                 self.home,
                 self.limits,
-                self.groups.prepare(self.mark, wanted),
-                limits.of_process(wanted) if wanted else {},
+                self.groups.prepare(self.mark, asked.limits),
             )
         except (OSError, ValueError, struct.error) as error:
             # ValueError: what Python itself refuses, such as an empty first argument.
             number = error.errno if isinstance(error, OSError) else None
             self.groups.forget(self.mark)
-            self.say(fd, messages.FAILED, message.serial, [b"%d" % (number or errno.EINVAL)])
+            self.failed(fd, message.serial, number or errno.EINVAL)
             return
-        entry = Entry(
-            child, started.pid, self.mark, dict(zip(started.names, started.fds, strict=True)), note
-        )
-        entry.inside = bool(inside)
+        held = dict(zip(started.names, started.fds, strict=True))
+        entry = Entry(child, started.pid, self.mark, held, asked.note)
+        entry.sandboxed = asked.sandboxed
         self.entries[child] = entry
-        self.by_pid[started.pid] = entry
-        if end_at is not None:
-            self.end_by(entry, CAUSE_TIME, end_at, grace)
+        self.await_exit(entry)
+        if asked.end_at is not None:
+            self.end_by(entry, messages.Due(child, CAUSE_TIME, asked.end_at, asked.grace))
         try:
             self.hand_over(fd, message.serial, entry, started.fds)
         except OSError as error:
             # Nobody would ever know of it.
             self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
             self.forget(child)
-            self.say(fd, messages.FAILED, message.serial, [b"%d" % (error.errno or 0)])
+            self.failed(fd, message.serial, error.errno or 0)
+
+    def failed(self, fd: int, serial: int, number: int) -> None:
+        self.say(fd, messages.FAILED, serial, messages.Count(number).pack())
+
+    def await_exit(self, entry: Entry) -> None:
+        """It runs, and is our child."""
+        self.by_pid[entry.pid] = self.by_mark[entry.mark] = entry
 
     def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
         # Not reaped yet, so the number is still this child's.
@@ -138,90 +158,107 @@ class Children:
         try:
             if own_fds.only_reserve_left(pidfd):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            fields = [entry.child, b"%d" % entry.pid, b"%d" % entry.mark]
+            fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
             self.say(fd, messages.SPAWNED, serial, fields, [*fds, pidfd])
         finally:
             os.close(pidfd)
 
-    def hold(self, entry: Entry, name: bytes, fd: int) -> None:
-        old = entry.fds.get(name)
-        if old is not None:
-            os.close(old)
-        if entry.fds is _NOTHING:
-            entry.fds = {}
-        entry.fds[name] = fd
+    def keep(self, copy: messages.Copy, fds: list[int]) -> None:
+        """Hold the last of these descriptors for a child, instead of one of that name."""
+        entry = self.entries.get(copy.child)
+        if entry is not None and fds and not own_fds.only_reserve_left(fds[-1]):
+            old = entry.fds.get(copy.name)
+            if old is not None:
+                os.close(old)
+            if entry.fds is _NOTHING:
+                entry.fds = {}
+            entry.fds[copy.name] = fds.pop()
+
+    def drop(self, copy: messages.Copy) -> None:
+        """Close what we hold under that name."""
+        entry = self.entries.get(copy.child)
+        if entry is not None and copy.name in entry.fds:
+            os.close(entry.fds.pop(copy.name))
 
     def describe(self, fd: int, serial: int, entry: Entry) -> None:
-        status = b"-" if entry.status is None else b"%d" % entry.status
-        fields = [entry.child, b"%d" % entry.pid, status, *entry.usage.split(), *entry.fds]
-        fds = list(entry.fds.values())
+        """Tell a server what we know and hold of a child."""
+        held = dict(entry.fds)
         pidfd = -1
         if entry.status is None and entry.pid in self.by_pid:
-            pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still its own
-            fields.append(b"pidfd")
-            fds.append(pidfd)
-        if entry.note:
-            fields.append(b"=" + entry.note)
+            # Not reaped yet, so the number is still its own.
+            held[b"pidfd"] = pidfd = os.pidfd_open(entry.pid)
+        state = messages.ChildState(
+            entry.child,
+            entry.pid,
+            entry.mark,
+            entry.sandboxed,
+            entry.status,
+            *entry.usage,
+            entry.ended,
+            entry.note,
+            list(held),
+            entry.killed,
+        )
+        ending = self.endings.get(entry.child)
+        if ending is not None:
+            state.cause, state.at = ending.cause, ending.at
+            state.grace, state.done = ending.grace, ending.done
         try:
-            self.say(fd, messages.CHILD, serial, fields, fds)
+            self.say(fd, messages.CHILD, serial, state.pack(), list(held.values()))
         finally:
             if pidfd >= 0:
                 os.close(pidfd)
 
-    def adopt(self, fields: list[bytes], fds: list[int]) -> None:
+    def adopt(self, state: messages.ChildState, fds: list[int]) -> None:
         """Hold what a server has of a child whose keeper has died; we are not its parent."""
-        child, pid, mark, inside, status, usage, ended, note, *names = fields
-        if child not in self.entries and len(names) == len(fds):
-            entry = Entry(child, int(pid), int(mark), dict(zip(names, fds, strict=True)), note)
-            entry.usage, entry.ended = usage, int(ended)
-            entry.far, entry.inside = True, inside == b"1"
-            entry.status = None if status == b"-" else int(status)
-            self.entries[child] = entry
+        if state.child not in self.entries and len(state.names) == len(fds):
+            held = dict(zip(state.names, fds, strict=True))
+            entry = Entry(state.child, state.pid, state.mark, held, state.note)
+            entry.usage = (state.user_ms, state.system_ms, state.max_rss)
+            entry.ended, entry.status = state.ended, state.status
+            entry.far, entry.sandboxed = True, state.sandboxed
+            self.entries[state.child] = entry
             fds.clear()  # ours now
             self.watch_lone(entry)
 
     def watch_lone(self, entry: Entry) -> None:
-        """Nobody tells us of the end of one that is not our child, so we look for it."""
+        """Watch the pidfd of a process that is not our child: its end is told to its parent."""
         lone = entry.fds.get(b"lone")
         if entry.far and lone is not None and entry.status is None and not entry.ended:
             self.lone[lone] = entry
             self.poll.register(lone, select.POLLIN)
 
     def lone_ended(self, fd: int) -> None:
-        """Such a one has ended; its status is for the server to find out."""
+        """It has ended; the server finds out its status."""
         entry = self.lone.pop(fd)
         self.poll.unregister(fd)
         entry.ended = time.monotonic_ns() // 1_000_000
         self.endings.exited(entry.child, entry.ended)
-        if entry.killed or entry.inside:
+        if entry.killed or entry.sandboxed:
             tree.kill_afar(None, {entry.mark})
 
-    def end_by(self, entry: Entry, cause: bytes, at: int, grace: int, *, done: int = -1) -> None:
-        """From ``at`` on it is asked to end, and after that grace killed; milliseconds.
-
-        ``done``: up to that time a keeper before us has seen to it.
-        """
+    def end_by(self, entry: Entry, due: messages.Due) -> None:
+        """From that time on it is asked to end, and after the grace killed."""
         terminal = b"pty" in entry.fds and entry.status is None
-        ending = Deadline.plan(cause, at, grace, terminal=terminal)
-        if done >= 0:
-            ending.go_on(done)
+        ending = Deadline.plan(due.cause, due.at, due.grace, terminal=terminal)
+        if due.done >= 0:
+            ending.go_on(due.done)
         self.endings.set(entry.child, ending)
 
-    def due(self, fields: list[bytes]) -> None:
+    def due(self, due: messages.Due) -> None:
         """A server wants a child ended."""
-        child, cause, at, grace, done = fields
-        entry = self.entries.get(child)
+        entry = self.entries.get(due.child)
         if entry is not None:
-            self.end_by(entry, cause, int(at), int(grace), done=int(done))
+            self.end_by(entry, due)
 
     def signal_ending(self, child: bytes, number: int, at: int) -> bool:
-        """One step of an end; False when somebody is to come whom it did not reach."""
+        """One step of an end; False when a sandbox is being set up and it reached no process."""
         entry = self.entries.get(child)
         reached = self.signal(child, number, messages.SCOPE_TREE)
-        if entry is not None and entry.inside and entry.status is None and not reached:
+        if entry is not None and entry.sandboxed and entry.status is None and not reached:
             return False
         if self.lease.holder is not None:
-            self.say(self.lease.holder, messages.BEGUN, 0, [child, b"%d" % at])
+            self.say(self.lease.holder, messages.BEGUN, 0, messages.Begun(child, at).pack())
         return True
 
     def signal(self, child: bytes, number: int, scope: bytes) -> int:
@@ -233,7 +270,7 @@ class Children:
         if scope == messages.SCOPE_TREE and number == signal.SIGKILL and lives:
             entry.killed = True  # and what it has started by the time it is reaped, too
             self.endings.overtaken(child)
-        if scope == messages.SCOPE_TREE and entry.inside and number != signal.SIGKILL:
+        if scope == messages.SCOPE_TREE and entry.sandboxed and number != signal.SIGKILL:
             return 0 if leader is None else tree.send_inside(leader, number)
         if scope == messages.SCOPE_TREE and (entry.far or not self.near):
             if number == signal.SIGKILL:
@@ -242,9 +279,11 @@ class Children:
         if scope == messages.SCOPE_TREE:
             leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
+                if entry.sandboxed and lives and leader is not None:
+                    entry.add(*tree.used_inside(leader))
                 reached = self.groups.kill(entry.mark)
-                # And who has left the group, as one with the right to may.
-                return max(reached, tree.kill(leader, entry.mark, set(leaders)))
+                # And a process that has left the group, as one with the right to may.
+                return max(reached, tree.kill(leader, entry.mark, set(leaders), entry.count))
             return tree.send(leader, entry.mark, set(leaders), number)
         if leader is None:
             return 0
@@ -263,35 +302,18 @@ class Children:
             return None
         lone = entry.fds.get(b"lone")
         if entry.far and (lone is None or not fence.alive(lone)):
-            return None  # not our child, and its number may be somebody else's by now
+            return None  # not our child, and its pid may be another process's by now
         return entry.pid
 
-    def orphans(self) -> list[bytes]:
-        self.reap()  # what is dead is nobody's orphan
+    def orphans(self) -> messages.Orphans:
+        self.reap()  # the dead are not counted
         found = tree.orphans_by_mark(set(self.by_pid))
         entries = self.entries.values()
         far = {entry.mark: self.leader(entry) for entry in entries if entry.far or not self.near}
         if far:
             found |= tree.orphans_afar(far)
-        fields = []
-        for entry in self.entries.values():
-            if entry.mark in found:
-                fields += [entry.child, b"%d" % found[entry.mark]]
-        return fields
-
-    def families(self) -> bytes:
-        """Each child with the mark of its family, which a server needs should we be killed, when
-        it ended, whether it was to be killed (1) or asked to end (2), and of an end by the clock
-        when it is due, its grace, and up to which time it was seen to."""
-        words = []
-        for entry in self.entries.values():
-            ending = self.endings.get(entry.child)
-            fate, clock = int(entry.killed), b"0 0 -1"
-            if ending is not None:
-                fate |= (ending.cause == CAUSE_ASKED) << 1
-                clock = b"%d %d %d" % (ending.at, ending.grace, ending.done)
-            words.append(b"%b %d %d %d %b" % (entry.child, entry.mark, entry.ended, fate, clock))
-        return b" ".join(words)
+        left = (entry for entry in self.entries.values() if entry.mark in found)
+        return messages.Orphans({entry.child: found[entry.mark] for entry in left})
 
     def release(self, child: bytes) -> None:
         entry = self.entries.get(child)
@@ -325,42 +347,46 @@ class Children:
             malloc_trim.give_back()
 
     def reap(self) -> None:
+        """Take the status of every child that has ended."""
+        ended: list[tuple[Entry, int]] = []
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                # Not taken yet: the mark of an orphan is gone with its status.
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            entry = self.by_pid.pop(pid, None)
-            if entry is None:
-                continue  # an orphan that came to us
-            entry.ended = time.monotonic_ns() // 1_000_000
-            known = self.entries.get(entry.child) is entry
-            entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
-            entry.usage = b"%d %d %d" % (
-                usage.ru_utime * 1000,
-                usage.ru_stime * 1000,
-                usage.ru_maxrss * 1024,
-            )
-            if self.groups.ran_out(entry.mark):
-                entry.status |= cgroups.OUT_OF_MEMORY
-            if entry.killed or entry.inside:
-                self.groups.kill(entry.mark)
-                if self.near:
-                    tree.kill(None, entry.mark, set(self.by_pid))
-                else:
-                    tree.kill_afar(None, {entry.mark})
-            # Of one that was forgotten nobody wants to hear.
-            if self.lease.holder is not None and known:
-                self.say(
-                    self.lease.holder,
-                    messages.EXITED,
-                    0,
-                    [entry.child, b"%d" % entry.status, *entry.usage.split()],
-                )
+                break
+            if found is None:
+                break
+            pid = found.si_pid
+            entry = family = self.by_pid.pop(pid, None)
+            if family is None:  # an orphan that came to us
+                mark = orphan_kill.mark_of(pid)
+                family = None if mark is None else self.by_mark.get(mark)
+            _, status, used = os.wait4(pid, 0)
+            if family is not None:
+                family.count(used)
+            if entry is not None:
+                ended.append((entry, status))
+        # After the orphans that have ended with them, so that these are counted.
+        for entry, status in ended:
+            self.finish(entry, status)
 
-
-def _passed(numbers: bytes, fds: list[int]) -> dict[int, int]:
-    wanted = [int(number) for number in numbers.split(b",")] if numbers else []
-    return dict(zip(wanted, fds, strict=True))
+    def finish(self, entry: Entry, status: int) -> None:
+        """A child has ended, with this status: end its sandbox, and tell the server."""
+        entry.ended = time.monotonic_ns() // 1_000_000
+        known = self.entries.get(entry.child) is entry
+        entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
+        if self.groups.ran_out(entry.mark):
+            entry.status |= cgroups.OUT_OF_MEMORY
+        if entry.killed or entry.sandboxed:
+            self.groups.kill(entry.mark)
+            if self.near:
+                tree.kill(None, entry.mark, set(self.by_pid), entry.count)
+            else:
+                tree.kill_afar(None, {entry.mark})
+        del self.by_mark[entry.mark]
+        # The server does not want to hear of one that was forgotten.
+        if self.lease.holder is not None and known:
+            user, system, rss = (one or 0 for one in entry.usage)
+            exited = messages.Exited(entry.child, entry.status, user, system, rss)
+            self.say(self.lease.holder, messages.EXITED, 0, exited.pack())

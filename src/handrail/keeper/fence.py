@@ -16,6 +16,8 @@ import socket
 import sys
 import time
 
+from handrail.keeper import messages
+
 #: How long a holder may take to say that it is alive.
 ANSWER_SECONDS = 3.0
 #: How long one whose link is gone may take to end by itself.
@@ -88,14 +90,14 @@ class Holder:
 
 
 class Claim:
-    """One who wants the lease and waits for the holder to answer."""
+    """A server that wants the lease and waits for the holder to answer."""
 
-    __slots__ = ("deadline", "fd", "fields", "serial")
+    __slots__ = ("deadline", "fd", "hello", "serial")
 
-    def __init__(self, fd: int, serial: int, fields: list[bytes]) -> None:
+    def __init__(self, fd: int, serial: int, hello: messages.Hello) -> None:
         self.fd = fd
         self.serial = serial
-        self.fields = fields
+        self.hello = hello
         self.deadline = time.monotonic() + ANSWER_SECONDS
 
 

@@ -18,15 +18,6 @@ RESOURCES = {
 }
 
 
-def read(words: list[bytes]) -> dict[bytes, int]:
-    """``name=value`` as numbers; raises ValueError."""
-    found = {}
-    for word in words:
-        name, _, value = word.partition(b"=")
-        found[name] = int(value)
-    return found
-
-
 def of_process(limits: dict[bytes, int]) -> dict[int, tuple[int, int]]:
     """Those a process has itself: soft and hard value by kind, within what we have ourselves."""
     found = {}

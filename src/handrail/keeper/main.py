@@ -106,64 +106,65 @@ class Keeper:
             self.succession.greet(fd, serial, fields)
             return
         if op == messages.WHO:
-            self.links.say(fd, messages.DONE, serial, [b"%d" % self.lease.pid])
+            self.count(fd, serial, self.lease.pid)
         elif op == messages.REEXEC and self.lease.holder in (fd, None):
-            reason = reexec_save.execute(self, fields[0], fields[1], (fd, serial))
+            reason = reexec_save.execute(self, messages.Reexec.unpack(fields), (fd, serial))
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
         elif fd != self.lease.holder:
             self.links.say(fd, messages.REFUSED, serial, [b"say hello first"])
         elif message.cut:
             if serial:
-                self.links.say(fd, messages.FAILED, serial, [b"%d" % errno.EMFILE])
+                self.children.failed(fd, serial, errno.EMFILE)
         elif op == messages.SPAWN:
             self.children.spawn(fd, message)
         elif op == messages.SIGNAL:
-            reached = self.children.signal(fields[0], int(fields[1]), fields[2])
-            self.links.say(fd, messages.DONE, serial, [b"%d" % reached])
+            wanted = messages.Signal.unpack(fields)
+            reached = self.children.signal(wanted.child, wanted.number, wanted.scope)
+            self.count(fd, serial, reached)
         elif op == messages.DUE:
-            self.children.due(fields)
+            self.children.due(messages.Due.unpack(fields))
         elif op == messages.KEEP:
-            entry = self.children.entries.get(fields[0])
-            if entry is not None and message.fds and not own_fds.only_reserve_left(message.fds[-1]):
-                self.children.hold(entry, fields[1], message.fds.pop())
+            self.children.keep(messages.Copy.unpack(fields), message.fds)
         elif op == messages.DROP:
-            entry = self.children.entries.get(fields[0])
-            if entry is not None and fields[1] in entry.fds:
-                os.close(entry.fds.pop(fields[1]))
+            self.children.drop(messages.Copy.unpack(fields))
         elif op == messages.RELEASE:
             for child in fields:
                 self.children.release(child)
         elif op == messages.FORGET:
             self.children.forget_all(fields)
         elif op == messages.LIST:
-            for key, value in self.notes.items():
-                self.links.say(fd, messages.NOTED, serial, [key, value])
-            if self.children.entries:
-                self.links.say(fd, messages.NOTED, serial, [b"families", self.children.families()])
+            for note in self.notes.items():
+                self.links.say(fd, messages.NOTED, serial, messages.Note(*note).pack())
             for entry in self.children.entries.values():
                 self.children.describe(fd, serial, entry)
-            self.links.say(fd, messages.DONE, serial, [b"%d" % len(self.children.entries)])
+            self.count(fd, serial, len(self.children.entries))
         elif op == messages.SECRET:
             self.secret = fields[0]
         elif op == messages.ABILITIES:
             names = sorted(limits.RESOURCES.keys() | self.children.groups.limits.keys())
-            self.links.say(fd, messages.DONE, serial, [self.children.groups.rung, b" ".join(names)])
+            abilities = messages.Abilities(self.children.groups.rung, names)
+            self.links.say(fd, messages.DONE, serial, abilities.pack())
         elif op == messages.ORPHANS:
-            self.links.say(fd, messages.DONE, serial, self.children.orphans())
+            self.links.say(fd, messages.DONE, serial, self.children.orphans().pack())
         elif op == messages.NOTE:
-            if len(fields) > 1:
-                self.notes[fields[0]] = fields[1]
+            left = messages.Note.unpack(fields)
+            if left.keep:
+                self.notes[left.key] = left.value
             else:
-                self.notes.pop(fields[0], None)
+                self.notes.pop(left.key, None)
         elif op == messages.ALIVE:
             self.succession.refuse_claims()
         elif op == messages.BYE:
             self.succession.forget_holder()
         elif op == messages.ADOPT:
-            self.children.adopt(fields, message.fds)
+            self.children.adopt(messages.ChildState.unpack(fields), message.fds)
         elif op == messages.STOP:
             self.links.say(fd, messages.DONE, serial, [])
             self.stop()
+
+    def count(self, fd: int, serial: int, number: int) -> None:
+        """Answer a question with a number."""
+        self.links.say(fd, messages.DONE, serial, messages.Count(number).pack())
 
     def stop(self) -> None:
         """End every family and then ourselves."""

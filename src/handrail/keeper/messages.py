@@ -1,12 +1,14 @@
 """What the keeper and its server say to each other.
 
-One packet on a SOCK_SEQPACKET socket is one message: a fixed head (what, serial number of the
+One packet on a SOCK_SEQPACKET socket is one message: a fixed head (operation, serial number of the
 question), then fields joined by NUL, with descriptors beside them by SCM_RIGHTS.  Nothing a
 child can be given contains a NUL, so nothing needs escaping.  A body that does not fit into a
 packet travels as a memfd, which is then the last descriptor.
 
-Both ends are ours and of one version; HELLO carries that version so that a server never
-talks to a keeper it does not understand.
+Each operation that has fields has one class below, which both ends use.  Both ends are of one
+version; HELLO carries it, so that a server never talks to a keeper it does not understand.  What is
+said before that is the same in all versions: PROVE, PROOF, WHO, REEXEC, the first two fields of
+HELLO, and their answers.
 """
 
 from __future__ import annotations
@@ -15,65 +17,322 @@ import array
 import os
 import socket
 import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 
 from handrail import unnamed_file
 
-VERSION = 6
+# Not imported: ``typing`` takes longer than the whole rest of this package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, Self, dataclass_transform
+else:
+
+    def dataclass_transform() -> Callable[[type], type]:
+        """Type checkers know it; here it changes nothing."""
+        return lambda cls: cls
+
+
+VERSION = 7
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
-# What a server asks.
-HELLO = 1  # version, pid, and perhaps "claim": then a holder that does not answer is ended
-SPAWN = 2  # child, mode, rows, cols, "N,N..." numbers of passed descriptors in the child (-1: the
-# program that announces its calls), program, argc and perhaps " NOTE", argv..., "K=V"...
-# fds: cwd, then those that are passed
-SIGNAL = 3  # child, signal number, scope
-KEEP = 4  # child, name        fds: one, held under that name
-RELEASE = 5  # child...        their streams have ended: close pipes and terminals, keep the rest
-FORGET = 6  # child...         the server has everything it wants of them
-DROP = 7  # child, name       close the copy held under that name
-LIST = 8
-ORPHANS = 9  # who still has descendants whose parents are gone
+# What a server asks, and the class of the fields.
+HELLO = 1  # Hello, answered by WELCOME or REFUSED
+SPAWN = 2  # Spawn, answered by SPAWNED or FAILED; fds: cwd, then those that are passed
+SIGNAL = 3  # Signal, answered by a Count of the processes it reached
+KEEP = 4  # Copy; fds: one, to hold under that name
+RELEASE = 5  # child...: their streams have ended: close pipes and terminals, keep the rest
+FORGET = 6  # child...: the server has everything it wants of them
+DROP = 7  # Copy: close what is held under that name
+LIST = 8  # answered by NOTED for each note, CHILD for each child, and a Count of the children
+ORPHANS = 9  # answered by Orphans
 STOP = 10  # end everything, then yourself
-NOTE = 11  # key, value; or key alone to drop it.  Kept for the next server, not looked at
-REEXEC = 12  # python, program: become that keeper.  This form is for all versions
-WHO = 13  # whose is the lease; answered to everybody
+NOTE = 11  # Note: keep it for the next server
+REEXEC = 12  # Reexec: become that program; answered by a Count, the pid
+WHO = 13  # answered to any link by a Count: the pid of the server that holds the lease
 BYE = 14  # the holder lets go and touches nothing any more
 ALIVE = 15  # the holder's answer to ASKED
-ADOPT = 16  # child, pid, mark, 1 if it is in a sandbox, status or -, "user system rss", when it
-# ended in ms, note, names...  fds: a child of a keeper that is gone
-DUE = 17  # child, cause, when (monotonic ms), grace in ms, until when another keeper has seen to
-# it or -1: end it then
+ADOPT = 16  # ChildState: a child of a keeper that is gone; fds by its names
+DUE = 17  # Due: end a child then
 PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see proof.py
 SECRET = 19  # what servers that find us by our socket have to know
-ABILITIES = 20  # how trees are ended, and which limits can be set
+ABILITIES = 20  # answered by Abilities
 
 # What a keeper says.
-WELCOME = 32  # version, keeper pid, when the server before was lost (monotonic) or -, mark of
-# its first child
-SPAWNED = 33  # child, pid, mark   fds: by the names in spawn.py, perhaps a listener, then a pidfd
-FAILED = 34  # errno, step
-EXITED = 35  # child, wait status, user ms, system ms, max RSS bytes
-DONE = 36  # how many processes a signal reached; for ORPHANS: child, how many, child, ...
-CHILD = 37  # child, pid, status or -, user ms, system ms, max RSS, names..., and perhaps "=NOTE"
-# fds in the order of the names; DONE ends the list
+WELCOME = 32  # Welcome
+SPAWNED = 33  # Spawned; fds: by the names in spawn.py, perhaps a listener, then a pidfd
+FAILED = 34  # Count: the errno
+EXITED = 35  # Exited
+DONE = 36  # the answer to most questions
+CHILD = 37  # ChildState; fds in the order of its names
 REFUSED = 38  # reason
-NOTED = 39  # key, value: part of the list; "families": see Children.families
+NOTED = 39  # Note
 ASKED = 40  # to the holder: are you there
+BEGUN = 41  # Begun
 PROOF = 42  # nonce, answer; and once more, without fields, when the server has proved itself
-BEGUN = 41  # child, when (monotonic ms): a signal was sent that was due then
 
-# How a child is started; limits follow as " name=value", by the names in limits.py, and perhaps
-# "end" and "grace" (as in DUE, for want of time) and "inside" (a sandbox, whose leader is outside).
+# How a child is started.
 MODE_PIPES = b"pipes"  # stdin is the null device
 MODE_STDIN = b"stdin"  # pipes, and a writable stdin
 MODE_PTY = b"pty"
-MODE_PTY_LOOSE = b"pty-loose"  # a terminal that controls nobody: it is taken inside a sandbox
+MODE_PTY_LOOSE = b"pty-loose"  # a terminal that controls no session: it is taken in a sandbox
 
-# Whom a signal reaches.
+# Which processes a signal reaches.
 SCOPE_LEADER = b"leader"
 SCOPE_GROUP = b"group"
 SCOPE_TREE = b"tree"
+
+
+def _read_words(left: Iterator[bytes]) -> list[bytes]:
+    count = int(next(left))
+    found = list(islice(left, count))
+    if len(found) != count:
+        raise StopIteration
+    return found
+
+
+def _read_pairs(left: Iterator[bytes]) -> dict[bytes, bytes]:
+    count = int(next(left))
+    words = islice(left, 2 * count)
+    found = dict(zip(words, words, strict=False))
+    if len(found) != count:
+        raise StopIteration
+    return found
+
+
+def _read_number(left: Iterator[bytes]) -> int | None:
+    word = next(left)
+    return None if word == b"-" else int(word)
+
+
+def _read_seconds(left: Iterator[bytes]) -> float | None:
+    word = next(left)
+    return None if word == b"-" else float(word)
+
+
+def _write_words(to: list[bytes], words: list[bytes]) -> None:
+    to.append(b"%d" % len(words))
+    to += words
+
+
+def _write_pairs(to: list[bytes], pairs: dict[bytes, bytes]) -> None:
+    to.append(b"%d" % len(pairs))
+    to += chain.from_iterable(pairs.items())
+
+
+def _write_number(to: list[bytes], number: int | None) -> None:
+    to.append(b"-" if number is None else b"%d" % number)
+
+
+def _write_seconds(to: list[bytes], seconds: float | None) -> None:
+    to.append(b"-" if seconds is None else repr(seconds).encode())
+
+
+def _write_numbers(to: list[bytes], numbers: list[int]) -> None:
+    _write_words(to, [b"%d" % number for number in numbers])
+
+
+def _write_limits(to: list[bytes], limits: dict[bytes, int]) -> None:
+    _write_pairs(to, {name: b"%d" % number for name, number in limits.items()})
+
+
+#: How a field is written and read, by its annotation.
+_KINDS: dict[str, tuple[Callable[[list[bytes], Any], None], Callable[[Iterator[bytes]], Any]]] = {
+    "bytes": (list.append, next),
+    "int": (_write_number, lambda left: int(next(left))),
+    "bool": (_write_number, lambda left: next(left) == b"1"),
+    "int | None": (_write_number, _read_number),
+    "float": (_write_seconds, lambda left: float(next(left))),
+    "float | None": (_write_seconds, _read_seconds),
+    "list[bytes]": (_write_words, _read_words),
+    "list[int]": (_write_numbers, lambda left: list(map(int, _read_words(left)))),
+    "dict[bytes, bytes]": (_write_pairs, _read_pairs),
+    "dict[bytes, int]": (
+        _write_limits,
+        lambda left: {name: int(word) for name, word in _read_pairs(left).items()},
+    ),
+    "tuple[bytes, ...]": (list.extend, tuple),  # all that are left
+}
+
+
+@dataclass_transform()
+class Fields:
+    """The fields of one operation, in the order in which they travel; compared by nothing."""
+
+    if TYPE_CHECKING:
+        _names: ClassVar[tuple[str, ...]]
+        _kinds: ClassVar[tuple[tuple[Callable[..., None], Callable[..., Any]], ...]]
+    else:
+
+        def __init__(self, *values: object, **named: object) -> None:
+            self.__dict__.update(zip(self._names, values, strict=False), **named)
+
+    def __init_subclass__(cls) -> None:
+        cls._names = tuple(cls.__annotations__)
+        cls._kinds = tuple(_KINDS[kind] for kind in cls.__annotations__.values())
+
+    def pack(self) -> list[bytes]:
+        """As they travel."""
+        fields: list[bytes] = []
+        for name, (write, _) in zip(self._names, self._kinds, strict=True):
+            write(fields, getattr(self, name))
+        return fields
+
+    @classmethod
+    def unpack(cls, fields: Iterable[bytes]) -> Self:
+        """As they came; raises ValueError when there are too few or too many."""
+        made = cls.__new__(cls)
+        left = iter(fields)
+        try:
+            for name, (_, read) in zip(cls._names, cls._kinds, strict=True):
+                made.__dict__[name] = read(left)
+        except StopIteration:
+            raise ValueError(f"too few fields for {cls.__name__}") from None
+        if next(left, None) is not None:
+            raise ValueError(f"too many fields for {cls.__name__}")
+        return made
+
+
+class Hello(Fields):
+    """A server asks for the lease; ``claim``: end a holder that does not answer."""
+
+    version: int
+    pid: int
+    claim: bool = False
+
+
+class Welcome(Fields):
+    """The server has the lease."""
+
+    version: int
+    pid: int  # of the keeper
+    lost_at: float | None  # when the server before was lost, on the monotonic clock
+    mark: int  # of the keeper's first child
+
+
+class Spawn(Fields):
+    """A child to start."""
+
+    child: bytes
+    mode: bytes
+    rows: int
+    cols: int
+    passed: list[int]  # numbers of passed descriptors in the child (-1: its seccomp program)
+    program: bytes
+    note: bytes  # kept for the next server
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    limits: dict[bytes, int]  # by the names in limits.py
+    sandboxed: bool = False  # the leader is outside of the sandbox
+    end_at: int | None = None  # in monotonic ms: end it then, for want of time
+    grace: int = 0  # in ms, between TERM and KILL
+
+
+class Spawned(Fields):
+    """A child runs."""
+
+    child: bytes
+    pid: int
+    mark: int
+
+
+class Exited(Fields):
+    """A child has ended."""
+
+    child: bytes
+    status: int
+    user_ms: int
+    system_ms: int
+    max_rss: int
+
+
+class Signal(Fields):
+    """A signal for a child."""
+
+    child: bytes
+    number: int
+    scope: bytes
+
+
+class Copy(Fields):
+    """A descriptor that the keeper holds for a child."""
+
+    child: bytes
+    name: bytes
+
+
+class Note(Fields):
+    """Something that the keeper keeps for the next server and does not look at."""
+
+    key: bytes
+    value: bytes
+    keep: bool = True  # else it is dropped
+
+
+class Reexec(Fields):
+    """The program that the keeper is to become."""
+
+    python: bytes
+    program: bytes
+
+
+class Due(Fields):
+    """When and how a child is to be ended; times in monotonic ms."""
+
+    child: bytes
+    cause: bytes
+    at: int
+    grace: int
+    done: int = -1  # up to this time a keeper has seen to it
+
+
+class Begun(Fields):
+    """A signal was sent that was due then."""
+
+    child: bytes
+    at: int
+
+
+class ChildState(Fields):
+    """Everything that one end knows of a child and the other does not."""
+
+    child: bytes
+    pid: int
+    mark: int
+    sandboxed: bool
+    status: int | None  # None while it runs
+    user_ms: int | None  # None: not counted, for its keeper was gone
+    system_ms: int | None
+    max_rss: int | None
+    ended: int  # in monotonic ms; 0 while it runs
+    note: bytes
+    names: list[bytes]  # of the descriptors
+    killed: bool = False  # with its whole tree, on request
+    cause: bytes = b""  # why it is to be ended, if it is; then as in Due:
+    at: int = 0
+    grace: int = 0
+    done: int = -1
+
+
+class Count(Fields):
+    """A number."""
+
+    count: int
+
+
+class Orphans(Fields):
+    """How many descendants have outlived their parents, by child."""
+
+    counts: dict[bytes, int]
+
+
+class Abilities(Fields):
+    """How trees are ended, and which limits can be set."""
+
+    trees: bytes
+    limits: list[bytes]
+
 
 _HEAD = struct.Struct("<BI")
 _BIG = 0x80  # flag in the first byte: the body is in the last descriptor

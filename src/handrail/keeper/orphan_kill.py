@@ -18,7 +18,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
@@ -55,11 +55,15 @@ def _mark_in_proc(pid: int) -> int | None:
     return None
 
 
-def end_near(mark: int, others: set[int]) -> int:
+def end_near(
+    mark: int,
+    others: set[int],
+    reaped: Callable[[resource.struct_rusage], None] | None = None,
+) -> int:
     """End orphans of ours with this mark, and what comes to us when they have ended.
 
-    ``others``: children that are no orphans, whose status is for another to take.  Says how many
-    were found.
+    ``others``: children that are no orphans, whose status is for another to take.  ``reaped`` is
+    called with what each has used.  Says how many were found.
     """
     others = set(others)
     killed: set[int] = set()
@@ -86,7 +90,7 @@ def end_near(mark: int, others: set[int]) -> int:
                     found += 1
                     killed.add(pid)
                     _kill(pid, groups)
-                if _reap(pid):
+                if _reap(pid, reaped):
                     killed.discard(pid)
             if new:
                 quiet = 0
@@ -171,11 +175,14 @@ def _kill(pid: int, groups: set[int]) -> None:
         pass  # another user's
 
 
-def _reap(pid: int) -> bool:
+def _reap(pid: int, reaped: Callable[[resource.struct_rusage], None] | None) -> bool:
     try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
+        ended, _, used = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:
         return True
+    if ended and reaped is not None:
+        reaped(used)
+    return ended == pid
 
 
 def _is_dead(pid: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from handrail.keeper import fence, messages, reexec_save
+from handrail.keeper import fence, reexec_save
 from handrail.keeper.children import Entry
 from handrail.keeper.deadlines import Deadline
 from handrail.keeper.main import Keeper
@@ -14,70 +14,78 @@ from handrail.keeper.main import Keeper
 def revive(state: int) -> Keeper:
     """The same keeper in a new program; it answers the question that led to it."""
     facts = reexec_save.read(state)
-    head = facts[0][1]
-    if head[0] != reexec_save.FORM:
+    if facts[0][1][0] != reexec_save.FORM:
         raise SystemExit("a handover of another form; the check before it was left out")
-    listener, soft, hard, holder, pid, pidfd = map(
-        int, (head[1], head[4], head[5], head[6], head[7], head[8])
-    )
-    keeper = Keeper(float(head[2]))
-    keeper.children.mark = int(head[3])
-    keeper.children.limits.files = (soft, hard)
-    keeper.succession.lost_at = None if head[9] == b"None" else float(head[9])
-    if listener >= 0:
-        keeper.listener = socket.socket(fileno=listener)
+    head = reexec_save.KeeperRecord.unpack(facts[0][1])
+    keeper = Keeper(head.orphan_ttl)
+    keeper.children.mark = head.mark
+    keeper.children.limits.files = (head.soft_files, head.hard_files)
+    keeper.succession.lost_at = None if head.lost_at == b"None" else float(head.lost_at)
+    if head.listener >= 0:
+        keeper.listener = socket.socket(fileno=head.listener)
         keeper.listener.setblocking(False)
     for what, fields in facts[1:]:
-        if what == b"link":
-            # Those of a keeper that asked for no proof were served by it.
-            keeper.links.add(socket.socket(fileno=int(fields[0])), fields[1:] != [b"0"])
-        elif what == b"secret":
-            keeper.secret = fields[0]
-        elif what == b"unsent":
-            fd, op, serial, numbers = fields[:4]
-            passed = [int(one) for one in numbers.split(b",")] if numbers else []
-            waiting = keeper.links[int(fd)].waiting
-            waiting.append((int(op), int(serial), fields[4:], passed))
-        elif what == b"note":
-            keeper.notes[fields[0]] = fields[1]
-        elif what == b"child":
-            _child(keeper, fields)
-        elif what == b"ended":
-            keeper.children.entries[fields[0]].ended = int(fields[1])
-        elif what == b"inside":
-            keeper.children.entries[fields[0]].inside = True
-        elif what == b"ending":
-            child, cause, at, grace, done, *steps = fields
-            times = [(int(when), int(number)) for when, number in (one.split() for one in steps)]
-            ending = Deadline(cause, int(at), int(grace), times, int(done))
-            keeper.children.endings.set(child, ending)
-        elif what == b"stray":
-            child, stray, mark = fields
-            keeper.children.by_pid[int(stray)] = Entry(child, int(stray), int(mark), {})
+        _take(keeper, what, fields)
     for entry in keeper.children.entries.values():
         keeper.children.watch_lone(entry)
-    if holder >= 0:
-        keeper.lease.ask(holder, pid)
-    if pidfd >= 0:
-        keeper.succession.holder = fence.Holder(pid, pidfd)
+    if head.holder >= 0:
+        keeper.lease.ask(head.holder, head.holder_pid)
+    if head.holder_pidfd >= 0:
+        keeper.succession.holder = fence.Holder(head.holder_pid, head.holder_pidfd)
     _close_on_exec()
     for number in keeper.links:
         keeper.links.flush(number)
-    keeper.links.say(int(head[10]), messages.DONE, int(head[11]), [b"%d" % os.getpid()])
+    keeper.count(head.asker, head.serial, os.getpid())
     return keeper
 
 
-def _child(keeper: Keeper, fields: list[bytes]) -> None:
-    child, pid, mark, status, user, system, rss, killed, ours, note, *held = fields
-    fds = {name: int(number) for name, _, number in (one.rpartition(b"=") for one in held)}
-    entry = Entry(child, int(pid), int(mark), fds, note)
-    entry.status = None if status == b"-" else int(status)
-    entry.usage = b"%b %b %b" % (user, system, rss)
-    entry.killed = killed == b"1"
-    entry.far = ours == b"2"
-    keeper.children.entries[child] = entry
-    if ours == b"1":
-        keeper.children.by_pid[entry.pid] = entry
+def _take(keeper: Keeper, what: bytes, fields: list[bytes]) -> None:
+    """Read one record."""
+    children = keeper.children
+    if what == b"link":
+        link = reexec_save.LinkRecord.unpack(fields)
+        # Those of a keeper that asked for no proof were served by it.
+        keeper.links.add(socket.socket(fileno=link.fd), link.proven != (b"0",))
+    elif what == b"secret":
+        keeper.secret = fields[0]
+    elif what == b"unsent":
+        unsent = reexec_save.UnsentRecord.unpack(fields)
+        passed = [int(one) for one in unsent.passed.split(b",")] if unsent.passed else []
+        waiting = keeper.links[unsent.fd].waiting
+        waiting.append((unsent.op, unsent.serial, list(unsent.fields), passed))
+    elif what == b"note":
+        keeper.notes[fields[0]] = fields[1]
+    elif what == b"child":
+        _take_child(keeper, reexec_save.ChildRecord.unpack(fields))
+    elif what == b"ended":
+        ended = reexec_save.EndedRecord.unpack(fields)
+        children.entries[ended.child].ended = ended.ended
+    elif what == b"inside":
+        children.entries[fields[0]].sandboxed = True
+    elif what == b"ending":
+        due = reexec_save.DeadlineRecord.unpack(fields)
+        steps = [(int(when), int(number)) for when, number in map(bytes.split, due.steps)]
+        ending = Deadline(due.cause, due.at, due.grace, steps, due.done)
+        children.endings.set(due.child, ending)
+    elif what == b"stray":
+        stray = reexec_save.StrayRecord.unpack(fields)
+        children.await_exit(Entry(stray.child, stray.pid, stray.mark, {}))
+
+
+def _take_child(keeper: Keeper, record: reexec_save.ChildRecord) -> None:
+    held = (one.rpartition(b"=") for one in record.held)
+    fds = {name: int(number) for name, _, number in held}
+    entry = Entry(record.child, record.pid, record.mark, fds, record.note)
+    entry.status = record.status
+    if record.user_ms >= 0:
+        entry.usage = (record.user_ms, record.system_ms, record.max_rss)
+    else:
+        entry.usage = (None, None, None)
+    entry.killed = record.killed
+    entry.far = record.parent == 2
+    keeper.children.entries[record.child] = entry
+    if record.parent == 1:
+        keeper.children.await_exit(entry)
 
 
 def _close_on_exec() -> None:

@@ -1,30 +1,109 @@
-"""A keeper that becomes its next version without letting go of anything.
+"""A keeper that becomes its next version and keeps its children and descriptors.
 
 The table goes into a memfd, every descriptor is made inheritable, and the new program is executed
 in the same process: it stays the parent of every child and the other end of every link.  What the
 new program cannot read it would lose, so a server asks it first (``--check``) whether it can.
 
-One line is one fact, fields joined by NUL and that written as hexadecimal: nothing needs escaping
-and a keeper of any later version can read it.
+One line is one record, fields joined by NUL and that written as hexadecimal: nothing needs escaping
+and a keeper of any version that knows ``FORM`` can read it, older ones included.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from handrail import unnamed_file
+from handrail.keeper import messages
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from handrail.keeper.children import Children, Entry
     from handrail.keeper.main import Keeper
 
-#: Of the lines below; a keeper that does not know the number refuses to take over.
+#: Of the records below; a keeper that does not know the number refuses to take over.
 FORM = b"1"
 
 
-def execute(keeper: Keeper, python: bytes, program: bytes, answer: tuple[int, int]) -> str:
+class KeeperRecord(messages.Fields):
+    """The keeper itself; -1 stands for a descriptor that it has not."""
+
+    form: bytes
+    listener: int
+    orphan_ttl: float
+    mark: int
+    soft_files: int
+    hard_files: int
+    holder: int  # the link that has the lease
+    holder_pid: int
+    holder_pidfd: int
+    lost_at: bytes  # as Python writes a number or None
+    asker: int  # the link that asked for this
+    serial: int
+
+
+class LinkRecord(messages.Fields):
+    """A connected server."""
+
+    fd: int
+    proven: tuple[bytes, ...]  # 0 or 1; a keeper that asked for no proof wrote nothing
+
+
+class UnsentRecord(messages.Fields):
+    """A message that a server has not taken yet."""
+
+    fd: int
+    op: int
+    serial: int
+    passed: bytes  # numbers of descriptors, joined by commas
+    fields: tuple[bytes, ...]
+
+
+class ChildRecord(messages.Fields):
+    """A child; what it has used is -1 where it was not counted."""
+
+    child: bytes
+    pid: int
+    mark: int
+    status: int | None
+    user_ms: int
+    system_ms: int
+    max_rss: int
+    killed: bool
+    parent: int  # 0: it has ended, 1: we are, 2: a keeper before us was
+    note: bytes
+    held: tuple[bytes, ...]  # name=number of each descriptor
+
+
+class EndedRecord(messages.Fields):
+    """When a child has ended."""
+
+    child: bytes
+    ended: int
+
+
+class DeadlineRecord(messages.Fields):
+    """An end by the clock; each step is a time and a signal."""
+
+    child: bytes
+    cause: bytes
+    at: int
+    grace: int
+    done: int
+    steps: tuple[bytes, ...]
+
+
+class StrayRecord(messages.Fields):
+    """A child that was forgotten while it ran."""
+
+    child: bytes
+    pid: int
+    mark: int
+
+
+def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) -> str:
     """Become that program; returns only when that failed, with the reason."""
+    python, program = become.python, become.program
     lines, fds = _table(keeper, answer)
     state = unnamed_file.create("handrail-keeper", inheritable=True)
     try:
@@ -45,77 +124,79 @@ def execute(keeper: Keeper, python: bytes, program: bytes, answer: tuple[int, in
         os.close(state)
 
 
-def _line(what: bytes, *fields: bytes) -> bytes:
+def line(what: bytes, fields: list[bytes]) -> bytes:
+    """One record as it is written."""
     return what + b" " + b"\0".join(fields).hex().encode()
 
 
 def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[int]]:
     """Everything that is not in the kernel, and the descriptors that are."""
     listener = -1 if keeper.listener is None else keeper.listener.fileno()
-    soft, hard = keeper.children.limits.files
-    lines = [
-        _line(
-            b"keeper",
-            FORM,
-            b"%d" % listener,
-            repr(keeper.orphan_ttl).encode(),
-            b"%d" % keeper.children.mark,
-            b"%d" % soft,
-            b"%d" % hard,
-            b"%d" % (-1 if keeper.lease.holder is None else keeper.lease.holder),
-            b"%d" % keeper.lease.pid,
-            b"%d" % (-1 if keeper.succession.holder is None else keeper.succession.holder.pidfd),
-            repr(keeper.succession.lost_at).encode(),
-            b"%d" % answer[0],
-            b"%d" % answer[1],
-        )
-    ]
-    fds = [] if listener < 0 else [listener]
-    if keeper.succession.holder is not None and keeper.succession.holder.pidfd >= 0:
-        fds.append(keeper.succession.holder.pidfd)
+    before = keeper.succession.holder
+    pidfd = -1 if before is None else before.pidfd
+    head = KeeperRecord(
+        FORM,
+        listener,
+        keeper.orphan_ttl,
+        keeper.children.mark,
+        *keeper.children.limits.files,
+        -1 if keeper.lease.holder is None else keeper.lease.holder,
+        keeper.lease.pid,
+        pidfd,
+        repr(keeper.succession.lost_at).encode(),
+        *answer,
+    )
+    lines = [line(b"keeper", head.pack())]
+    fds = [fd for fd in (listener, pidfd) if fd >= 0]
     for fd, link in keeper.links.items():
         fds.append(fd)
-        lines.append(_line(b"link", b"%d" % fd, b"%d" % link.proven))
+        lines.append(line(b"link", LinkRecord(fd, (b"%d" % link.proven,)).pack()))
         for op, serial, fields, passed in link.waiting:
             fds += passed
             numbers = b",".join(b"%d" % one for one in passed)
-            head = (b"%d" % fd, b"%d" % op, b"%d" % serial, numbers)
-            lines.append(_line(b"unsent", *head, *fields))
+            unsent = UnsentRecord(fd, op, serial, numbers, tuple(fields))
+            lines.append(line(b"unsent", unsent.pack()))
     if keeper.secret:
-        lines.append(_line(b"secret", keeper.secret))
-    for key, value in keeper.notes.items():
-        lines.append(_line(b"note", key, value))
+        lines.append(line(b"secret", [keeper.secret]))
+    lines += [line(b"note", [key, value]) for key, value in keeper.notes.items()]
     for entry in keeper.children.entries.values():
         fds += entry.fds.values()
-        lines.append(
-            _line(
-                b"child",
-                entry.child,
-                b"%d" % entry.pid,
-                b"%d" % entry.mark,
-                b"-" if entry.status is None else b"%d" % entry.status,
-                *entry.usage.split(),
-                b"%d" % entry.killed,
-                b"2" if entry.far else b"%d" % (entry.pid in keeper.children.by_pid),
-                entry.note,
-                *(b"%b=%d" % held for held in entry.fds.items()),
-            )
-        )
-        if entry.ended:
-            lines.append(_line(b"ended", entry.child, b"%d" % entry.ended))
-        if entry.inside:
-            lines.append(_line(b"inside", entry.child))
-        ending = keeper.children.endings.get(entry.child)
-        if ending is not None:
-            steps = (b"%d %d" % step for step in ending.steps)
-            clock = (b"%d" % one for one in (ending.at, ending.grace, ending.done))
-            lines.append(_line(b"ending", entry.child, ending.cause, *clock, *steps))
+        lines += _lines_of(entry, keeper.children)
     # Families of children that were forgotten while they ran.
     known = {entry.pid for entry in keeper.children.entries.values()}
     for pid, entry in keeper.children.by_pid.items():
         if pid not in known:
-            lines.append(_line(b"stray", entry.child, b"%d" % pid, b"%d" % entry.mark))
+            lines.append(line(b"stray", StrayRecord(entry.child, pid, entry.mark).pack()))
     return lines, fds
+
+
+def _lines_of(entry: Entry, children: Children) -> list[bytes]:
+    """One child; of most there is one record."""
+    user, system, rss = (-1 if one is None else one for one in entry.usage)
+    record = ChildRecord(
+        entry.child,
+        entry.pid,
+        entry.mark,
+        entry.status,
+        user,
+        system,
+        rss,
+        entry.killed,
+        2 if entry.far else int(entry.pid in children.by_pid),
+        entry.note,
+        tuple(b"%b=%d" % held for held in entry.fds.items()),
+    )
+    lines = [line(b"child", record.pack())]
+    if entry.ended:
+        lines.append(line(b"ended", EndedRecord(entry.child, entry.ended).pack()))
+    if entry.sandboxed:
+        lines.append(line(b"inside", [entry.child]))
+    ending = children.endings.get(entry.child)
+    if ending is not None:
+        steps = tuple(b"%d %d" % step for step in ending.steps)
+        due = (ending.cause, ending.at, ending.grace, ending.done)
+        lines.append(line(b"ending", DeadlineRecord(entry.child, *due, steps).pack()))
+    return lines
 
 
 def read(state: int) -> list[tuple[bytes, list[bytes]]]:

@@ -38,28 +38,32 @@ class ServerHandoff:
             self.settle_claims()
 
     def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
-        pid = int(fields[1])
-        if int(fields[0]) != messages.VERSION:
-            reason: str | None = f"{messages.OTHER_VERSION.decode()}{messages.VERSION} of the link"
-        elif self.lease.holder not in (fd, None) and b"claim" in fields[2:]:
-            self.claim(fd, serial, fields)
-            return
-        elif self.lease.holder not in (fd, None) and self.holder is not None and self.holder.gone:
-            # It has been killed, and what it said before that is still to be read.
-            self.claims.append(fence.Claim(fd, serial, fields))
-            return
+        """A server asks for the lease."""
+        if int(fields[0]) != messages.VERSION:  # what follows may be another version's
+            reason = f"{messages.OTHER_VERSION.decode()}{messages.VERSION} of the link"
+            self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
         else:
-            reason = self.lease.ask(fd, pid)
+            self.grant(fd, serial, messages.Hello.unpack(fields))
+
+    def grant(self, fd: int, serial: int, hello: messages.Hello) -> None:
+        """Give the lease to a server of our version, or say why it has to wait."""
+        if self.lease.holder not in (fd, None) and hello.claim:
+            self.claim(fd, serial, hello)
+            return
+        if self.lease.holder not in (fd, None) and self.holder is not None and self.holder.gone:
+            # It has been killed, and what it said before that is still to be read.
+            self.claims.append(fence.Claim(fd, serial, hello))
+            return
+        reason = self.lease.ask(fd, hello.pid)
         if reason is None:
             reason = self.follow(fd)
         if reason is not None:
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
             return
         self.deadline = None
-        lost = b"-" if self.lost_at is None else repr(self.lost_at).encode()
-        version, pid_here = b"%d" % messages.VERSION, b"%d" % os.getpid()
-        base = b"%d" % (self.children.mark >> 24 << 24)
-        self.links.say(fd, messages.WELCOME, serial, [version, pid_here, lost, base])
+        base = self.children.mark >> 24 << 24
+        welcome = messages.Welcome(messages.VERSION, os.getpid(), self.lost_at, base)
+        self.links.say(fd, messages.WELCOME, serial, welcome.pack())
 
     def follow(self, fd: int) -> str | None:
         """Make sure of the holder before; the reason when that fails."""
@@ -78,15 +82,15 @@ class ServerHandoff:
             self.holder.close()
             self.holder = None
 
-    def claim(self, fd: int, serial: int, fields: list[bytes]) -> None:
-        """Somebody wants the lease of another: end that one if it is stuck."""
+    def claim(self, fd: int, serial: int, hello: messages.Hello) -> None:
+        """A server wants the lease of another: end that one if it is stuck."""
         holder = self.lease.holder
         assert holder is not None  # noqa: S101 (asked before)
         if self.holder is not None and self.holder.stopped and self.holder.fence(0.0):
-            self.claims.append(fence.Claim(fd, serial, fields))
+            self.claims.append(fence.Claim(fd, serial, hello))
             self.lost(holder)
             return
-        self.claims.append(fence.Claim(fd, serial, fields))
+        self.claims.append(fence.Claim(fd, serial, hello))
         self.links.say(holder, messages.ASKED, 0, [])
 
     def refuse_claims(self) -> None:
@@ -96,11 +100,12 @@ class ServerHandoff:
             self.links.say(claim.fd, messages.REFUSED, claim.serial, [reason.encode()])
 
     def settle_claims(self) -> None:
-        """The lease is free: the first who waits has it, the others are told so."""
+        """The lease is free: the first server that waits has it, the others are told so."""
         claims, self.claims = self.claims, []
         for claim in claims:
             if claim.fd in self.links:
-                self.greet(claim.fd, claim.serial, [*claim.fields[:2]])
+                claim.hello.claim = False
+                self.grant(claim.fd, claim.serial, claim.hello)
 
     def fence_silent(self) -> None:
         """The time of a holder that was asked is over."""

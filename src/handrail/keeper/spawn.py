@@ -18,6 +18,7 @@ import struct
 import termios
 
 from handrail.keeper import fork, hardening, messages, seccomp_spawn
+from handrail.keeper.limits import of_process
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
@@ -84,29 +85,27 @@ class Limits:
 
 
 def start(
-    mode: bytes,
-    size: tuple[int, int],
+    asked: messages.Spawn,
     mark: int,
-    program: bytes,
-    argv: list[bytes],
-    env: dict[bytes, bytes],
     cwd: int,
     passed: dict[int, int],
     home: int,
     limits: Limits,
     doors: list[str],
-    own_limits: dict[int, tuple[int, int]],
 ) -> Started:
-    """Start one child in directory ``cwd``; ``home`` is where the keeper itself belongs.
+    """Start one child in directory ``cwd``; ``home`` is the directory of the keeper itself.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
     the program by which its calls are announced (``seccomp_spawn.py``).
-    ``doors`` and ``own_limits`` as in ``fork.py``, which starts those that have some.
+    ``doors`` are the files by which it enters its cgroups; ``fork.py`` starts those that have
+    some, or limits of their own.
 
     Raises OSError with the name of the step that failed in ``filename2``.
     """
     names: tuple[bytes, ...]
     code = b""
+    mode, program, argv, env = asked.mode, asked.program, asked.argv, asked.env
+    own_limits = of_process(asked.limits) if asked.limits else {}
     first: tuple[int, ...] | tuple[int, int, bytes, int, int]
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]]
     ours: list[int] = []
@@ -114,7 +113,7 @@ def start(
     try:
         if mode in (messages.MODE_PTY, messages.MODE_PTY_LOOSE):
             names = PTY_NAMES
-            master, path = _terminal(size)
+            master, path = _terminal((asked.rows, asked.cols))
             ours.append(master)
             flags = os.O_RDWR if mode == messages.MODE_PTY else os.O_RDWR | os.O_NOCTTY
             actions = [

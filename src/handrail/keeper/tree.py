@@ -14,12 +14,15 @@ were opened: never to a number that changed its owner.
 from __future__ import annotations
 
 import os
+import resource
 import signal
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from handrail.keeper import orphan_kill
 from handrail.keeper.orphan_kill import mark_of
 
+#: In which /proc counts CPU time, per second.
+_TICKS = os.sysconf("SC_CLK_TCK")
 #: Looks for processes that appear while the others are being stopped.
 _ROUNDS = 64
 
@@ -70,18 +73,49 @@ def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
 
 
 def send_inside(leader: int, number: int) -> int:
-    """Signal everybody in the sandbox whose first process hangs below the leader; neither of these
-    two would pass it on.  Says how many were reached; 0 also while it is being set up."""
+    """Signal every process in the sandbox whose first process hangs below the leader; neither of
+    these two would pass it on.  Says how many were reached; 0 also while it is being set up."""
     family = _below(leader)
-    first = {pid for pid in family - {leader} if _is_first_of_namespace(pid)}
-    inside = {pid for one in first for pid in _below(one)} - first
     kin = _Near(0, set())
-    return sum(_signal_one(pid, family, kin, number) for pid in inside)
+    return sum(_signal_one(pid, family, kin, number) for pid in _inside(family - {leader}))
 
 
-def kill(leader: int | None, mark: int, leaders: set[int]) -> int:
-    """End a whole family; says how many processes were found."""
-    return _kill(leader, _Near(mark, leaders))
+def used_inside(leader: int) -> tuple[int, int, int]:
+    """What the processes in such a sandbox have used so far: user ms, system ms, max RSS.
+
+    Without its first process, whose own use is known when it is reaped.
+    """
+    user = system = rss = 0
+    for pid in _inside(_below(leader) - {leader}):
+        try:
+            used = [int(word) * 1000 // _TICKS for word in _stat(pid)[2].split()[9:13]]
+            with open(f"/proc/{pid}/status", "rb") as file:
+                peak = next((line for line in file if line.startswith(b"VmHWM:")), b"VmHWM: 0 kB")
+        except OSError:
+            continue  # ended meanwhile
+        user += used[0] + used[2]  # its own, and that of children it has waited for
+        system += used[1] + used[3]
+        rss = max(rss, int(peak.split()[1]) * 1024)
+    return user, system, rss
+
+
+def _inside(family: set[int]) -> set[int]:
+    """Those in a PID namespace, without its first process."""
+    first = {pid for pid in family if _is_first_of_namespace(pid)}
+    return {pid for one in first for pid in _below(one)} - first
+
+
+def kill(
+    leader: int | None,
+    mark: int,
+    leaders: set[int],
+    reaped: Callable[[resource.struct_rusage], None] | None = None,
+) -> int:
+    """End a whole family; says how many processes were found.
+
+    ``reaped`` is called with what each of them has used whose status was taken here.
+    """
+    return _kill(leader, _Near(mark, leaders, reaped))
 
 
 def send_afar(leader: int | None, marks: Container[int], number: int) -> int:
@@ -97,9 +131,15 @@ def kill_afar(leader: int | None, marks: Container[int]) -> int:
 class _Near:
     """A family of ours: what hangs below its leader, and what was orphaned to us."""
 
-    def __init__(self, mark: int, leaders: set[int]) -> None:
+    def __init__(
+        self,
+        mark: int,
+        leaders: set[int],
+        reaped: Callable[[resource.struct_rusage], None] | None = None,
+    ) -> None:
         self._mark = mark
         self._leaders = leaders
+        self._reaped = reaped
         self._others = set(leaders)
         self._us = os.getpid()
 
@@ -117,7 +157,8 @@ class _Near:
         """End who has come to us; of these numbers none is used again before we reap it."""
         if not self._mark:
             return 0
-        return orphan_kill.end_near(self._mark, self._leaders | ({leader} if leader else set()))
+        others = self._leaders | ({leader} if leader else set())
+        return orphan_kill.end_near(self._mark, others, self._reaped)
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """Still below one of the family, or orphaned to us: then the number was not reused."""

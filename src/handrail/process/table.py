@@ -25,7 +25,6 @@ from handrail.errors import (
     SandboxUnavailable,
 )
 from handrail.keeper import malloc_trim, messages
-from handrail.process import exit_and_close
 from handrail.process.child import Child, Sink
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.link import gone
@@ -193,7 +192,7 @@ class ProcessTable:
             if spec.sent is not None:
                 spec = replace(spec, sent=None, again=None)  # they keep the plan in memory
             child = Child(key, spec, spawned, self._launcher, self._loop, sink())
-            if not self._launcher.alive and not self._launcher.bereft:
+            if not self._launcher.link.alive and not self._launcher.link.bereft:
                 _end(child)  # nobody would tell us of its exit
                 raise gone()
         except BaseException:
@@ -300,7 +299,7 @@ class ProcessTable:
         place.cancelled = True
 
     def _retire(self, child: Child, closed_ago: float = 0.0) -> None:
-        child.closed_at = self._loop.time() - closed_ago
+        child.ending.closed_at = self._loop.time() - closed_ago
         self._closed.append(child)
         left = max(0.0, self._retention - closed_ago)
         if self._timer is None:
@@ -312,20 +311,20 @@ class ProcessTable:
         over = []
         for _ in range(len(self._closed)):
             child = self._closed[0]
-            if child.closed_at > born + 0.001:
+            if child.ending.closed_at > born + 0.001:
                 break
             self._closed.popleft()
             if self._entries.get(child.key) is not child:
                 continue
-            if child.unread:  # it asked to lose nothing, so it stays as long as its session
-                child.closed_at = born + self._retention
+            if child.output.unread:  # it asked to lose nothing, so it stays as long as its session
+                child.ending.closed_at = born + self._retention
                 self._closed.append(child)
             else:
                 del self._entries[child.key]
                 over.append(child)
         self._timer = None
         if self._closed:
-            pause = max(self._closed[0].closed_at - born, min(1.0, self._retention / 10))
+            pause = max(self._closed[0].ending.closed_at - born, min(1.0, self._retention / 10))
             self._timer = self._loop.call_later(pause, self._expire)
         if over:
             task = self._loop.create_task(self._forget(over))
@@ -340,7 +339,7 @@ class ProcessTable:
         except KeeperLost:
             left = set(known)  # who knows
         for child in over:
-            exit_and_close.discard(child, forget=child.number not in left)
+            child.discard(forget=child.number not in left)
         for number in self._haunted.keys() - left:
             self._launcher.forget(number)
         self._haunted = {number: child for number, child in known.items() if number in left}
@@ -374,11 +373,11 @@ class ProcessTable:
             pass
         finally:
             # A keeper that has come meanwhile was not told of those that we are about to forget.
-            if self._launcher.bereft or self._launcher.mark != keeper:
+            if self._launcher.link.bereft or self._launcher.mark != keeper:
                 release.kill(*children, *self._haunted.values())
             self._haunted = {}
             for child in children:
-                exit_and_close.discard(child)
+                child.discard()
             self._closed.clear()
             if self._timer is not None:
                 self._timer.cancel()
@@ -435,16 +434,16 @@ async def _kill(child: Child) -> None:
     except BaseException:
         _end(child)
         raise
-    exit_and_close.discard(child)
+    child.discard()
 
 
 def _end(child: Child) -> None:
     """The same without waiting, whether there is a keeper or not."""
-    if child._launcher.alive:
-        child._launcher.kill(child.number)
+    if child.launcher.link.alive:
+        child.launcher.kill(child.number)
     else:
         release.kill(child)
-    exit_and_close.discard(child)
+    child.discard()
 
 
 def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:

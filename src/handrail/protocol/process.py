@@ -142,11 +142,16 @@ class ExitShape(Wire):
 
 
 class UsageShape(Wire):
-    """Ours: resource usage of a process; null if unknown, because its keeper was killed."""
+    """Ours: what a process has cost; null is not known, for its keeper was killed.
+
+    CPU time is that of the process and of all descendants that had ended before it, or are ended
+    with it, sandboxed or not; a descendant that lives on is not counted.
+    """
 
     wall_ms: int
     user_ms: int | None
     system_ms: int | None
+    #: Of the largest of these processes.
     max_rss_bytes: int | None
 
 

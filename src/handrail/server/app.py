@@ -94,7 +94,7 @@ class Server:
         #: True until the server serves: if its start fails, the keeper's processes are left to the
         #: next one.
         self.failed = False
-        launcher.on_lost = self.keeper_lost
+        launcher.link.on_lost = self.keeper_lost
         _ = can_splice(), can_send()  # probe now, while fds are free
 
     def environment_info(self) -> EnvironmentInfo:
@@ -160,7 +160,7 @@ class Server:
         """Give up: the keeper is gone and no other can be started."""
         log.error("no keeper: children are ended and their exits reported as lost")
         self.exit_code = 1
-        self.launcher.give_up()
+        self.launcher.link.give_up()
         children = self.sessions.children()
         release.kill(*children)
         for child in children:
@@ -178,7 +178,7 @@ class Server:
                 connection.go_away(CLOSE_GOING_AWAY, "the server stops")
         if keep:
             # The children are left to the keeper: check first that it is alive.
-            await self.launcher.at_hand()
+            await self.launcher.link.at_hand()
             for child in self.sessions.children():
                 release.park(child)
             self.launcher.close()
@@ -234,7 +234,7 @@ async def serve(
             state.at_work(mark)
 
     loss = KeeperRestart(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
-    launcher.on_lost = None  # until the keeper has answered hello
+    launcher.link.on_lost = None  # until the keeper has answered hello
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -249,9 +249,9 @@ async def serve(
                 state.ready()  # to be told to stop is no crash
             return server.exit_code
         keeper = leased
-        launcher.on_lost = loss.happened
+        launcher.link.on_lost = loss.happened
         at_work(launcher.mark)
-        if not launcher.alive:
+        if not launcher.link.alive:
             loss.happened()
         elif keeper.found and state is not None:
             known = set(launcher.marks.values())
@@ -285,7 +285,7 @@ async def serve(
                 await server.stop()
                 if listener is not None:
                     await listener.wait_closed()
-            if state is not None and launcher.ended:
+            if state is not None and launcher.link.ended:
                 state.done()
         except TimeoutError:
             if server.successor is None:
@@ -332,7 +332,7 @@ async def _take_lease(
                     await adopt(server.sessions, launcher, server.loop)
             break
         except KeeperLost:
-            if last or launcher.alive or state is None or not keeper.found:
+            if last or launcher.link.alive or state is None or not keeper.found:
                 raise
             log.error("the keeper that was found is gone; another is started")
             keeper = state.keeper_after_loss(server.settings.orphan_ttl)

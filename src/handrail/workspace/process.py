@@ -13,14 +13,17 @@ from typing import Any, Literal, Self, cast, overload
 
 from handrail.errors import ExecutorError, StdinClosed, UsageError
 from handrail.executor.base import ExecSession, OutputKind, WaitReason
+from handrail.process import TIMEOUT_GRACE
 from handrail.process.spec import ExitInfo, ExitKind
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
 
-#: Seconds between TERM and KILL when ``timeout`` or the end of the workspace ends a process.
+#: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
+#: How long after the last KILL a server may take to say that a command was out of time.
+_NEWS_SECONDS = 1.0
 
 #: Called with each piece of output; may be a coroutine function.
 Listener = Callable[[Output], object]
@@ -49,7 +52,7 @@ class AsyncProcess:
         self._returned_to = returned_to
         self._position = 0
         self._timed_out = False
-        self._timed_here = False  # this program alone enforces its timeout
+        self._timed_here = False  # its executor does not enforce the timeout, so this does
         self._held_open = False  # seen after its end
         self._tasks: set[asyncio.Task[None]] = set()
         self._ender: asyncio.Task[None] | None = None
@@ -249,7 +252,7 @@ class AsyncProcess:
         held = False
         if info is not None:
             # A process that timed out is ended with its tree, which may take its grace.
-            more = GRACE_SECONDS if self._timed_out else 0.0
+            more = TIMEOUT_GRACE if info.kind is ExitKind.TIMED_OUT else 0.0
             held = self._held_open = not await collected.drained(more)
         return self._result(collected, info, held, await self._denials(info), text)
 
@@ -313,7 +316,11 @@ class AsyncProcess:
         stdin: bytes | None = None,
     ) -> None:
         """Start the tasks for its input, listener and timeout."""
-        if timeout is not None:
+        if timeout is not None and not self._timed_here:
+            # Its executor ends it.  A server may fall silent, and then this call must not wait.
+            if hasattr(self._session, "out_of_reach"):
+                self._ender = self._spawn(self._end_after(timeout + TIMEOUT_GRACE + _NEWS_SECONDS))
+        elif timeout is not None:
             self._ender = self._spawn(self._end_after(timeout))
         if listener is not None:
             self._spawn(self._tell(listener))
@@ -332,7 +339,7 @@ class AsyncProcess:
                 await self._session.wait()
         except TimeoutError:
             self._timed_out = self.running
-            await self._session.terminate(GRACE_SECONDS)
+            await self._session.terminate(TIMEOUT_GRACE)
 
     async def _tell(self, listener: Listener) -> None:
         try:

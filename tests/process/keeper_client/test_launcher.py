@@ -16,7 +16,6 @@ import uvloop
 
 from handrail.errors import KeeperLost, SpawnFailed
 from handrail.keeper import messages
-from handrail.process import exit_and_close
 from handrail.process.keeper_client import launcher as launching
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.start import KeeperHandle, start_keeper
@@ -87,7 +86,7 @@ def test_failing_spawn(run: Run, what: object, number: int) -> None:
         assert f"(os error {number})" in str(caught.value)
         assert descriptors() == before
         assert await shop.keeper_fds() == keeper
-        assert shop.launcher._questions == {}
+        assert shop.launcher.link._questions == {}
         await shop.done(sh("true"))
 
     run(main)
@@ -148,14 +147,14 @@ def test_a_start_that_is_cancelled_leaves_no_child_and_no_descriptor(run: Run, m
         else:
             # In the same turn in which the answer came, before the task has gone on.
             def readable() -> None:
-                launcher._readable()
+                launcher.link._readable()
                 task.cancel()
 
-            shop.loop.add_reader(launcher._sock.fileno(), readable)
+            shop.loop.add_reader(launcher.link._sock.fileno(), readable)
         os.kill(shop.keeper, signal.SIGCONT)
         with pytest.raises(asyncio.CancelledError):
             await task
-        shop.loop.add_reader(launcher._sock.fileno(), launcher._readable)
+        shop.loop.add_reader(launcher.link._sock.fileno(), launcher.link._readable)
         await shop.until(lambda: not children(shop.keeper), "the child is gone")
         assert descriptors() == before
         await shop.until(lambda: not launcher._watchers and not launcher._early, "no memory of it")
@@ -170,7 +169,7 @@ def test_exits_of_those_that_were_forgotten_are_not_kept(run: Run) -> None:
         for _ in range(5):
             child = await shop.start(spec("/bin/sleep", "1000"))
             await child.kill()
-            exit_and_close.discard(child)  # as end_all does: before the exit is known
+            child.discard()  # as end_all does: before the exit is known
         shop.table._entries.clear()
         await shop.until(lambda: not children(shop.keeper), "all are gone")
         await shop.settled()
@@ -203,7 +202,7 @@ def test_no_descriptor_free_fails_the_start_and_nothing_else(run: Run) -> None:
             if spare == 2:
                 break
         assert failed == [errno.EMFILE] * 3
-        assert shop.launcher.alive
+        assert shop.launcher.link.alive
         await shop.until(lambda: children(shop.keeper) == {old.pid}, "no child nobody knows")
         await shop.done(sh("true"))
 
@@ -225,7 +224,7 @@ def test_big_spawn_without_a_descriptor_for_its_body(run: Run) -> None:
             for fd in fillers:
                 os.close(fd)
         assert caught.value.errno == errno.EMFILE
-        assert shop.launcher._questions == {}
+        assert shop.launcher.link._questions == {}
         await shop.done(spec("/bin/true", "x" * 80_000))
 
     run(main)
@@ -236,7 +235,7 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         launcher = shop.launcher
         os.kill(shop.keeper, signal.SIGSTOP)
         small = [asyncio.create_task(launcher.spawn(spec("/bin/true"))) for _ in range(400)]
-        await shop.until(lambda: launcher._later, "the socket is full")
+        await shop.until(lambda: launcher._starts.waiting, "the socket is full")
         big = asyncio.create_task(launcher.spawn(spec("/bin/true", "x" * 80_000)))
         last = asyncio.create_task(launcher.spawn(spec("/bin/true")))
         await asyncio.sleep(0)
@@ -251,9 +250,9 @@ def test_no_descriptor_for_a_body_that_had_to_wait(run: Run) -> None:
         # The second where an ordinary user may not even have that many on their way.
         wanted = {errno.EMFILE, errno.ETOOMANYREFS}
         assert {getattr(answer, "errno", answer) for answer in answers} <= wanted
-        assert launcher.alive
+        assert launcher.link.alive
         await shop.done(spec("/bin/true", "x" * 80_000))
-        await shop.until(lambda: not launcher._later, "everything was sent")
+        await shop.until(lambda: not launcher._starts.waiting, "everything was sent")
         await shop.until(lambda: not children(shop.keeper), "no child nobody knows")
 
     run(main)
@@ -270,14 +269,14 @@ def test_questions_to_a_stopped_keeper_wait_in_order(run_everywhere: Run) -> Non
             asyncio.create_task(shop.done(spec("/bin/echo", str(n), "x" * (n % 50 == 0) * 70_000)))
             for n in range(400)
         ]
-        await shop.until(lambda: len(shop.launcher._later) > 10, "the socket is full")
+        await shop.until(lambda: shop.launcher._starts.waiting > 10, "the socket is full")
         os.kill(shop.keeper, signal.SIGCONT)
         answers = await asyncio.gather(*tasks)
         first = answers[0][0].number
         for number, (child, sink) in enumerate(answers):
             assert sink.out.split()[0] == b"%d" % number
             assert child.number == first + number
-        await shop.until(lambda: not shop.launcher._later, "everything was sent")
+        await shop.until(lambda: not shop.launcher._starts.waiting, "everything was sent")
 
     run_everywhere(main)
 
@@ -285,7 +284,7 @@ def test_questions_to_a_stopped_keeper_wait_in_order(run_everywhere: Run) -> Non
 def test_keeper_that_dies_is_told_to_everybody_who_waits(run_everywhere: Run) -> None:
     async def main(shop: Workshop) -> None:
         lost: list[bool] = []
-        shop.launcher.on_lost = lambda: lost.append(True)
+        shop.launcher.link.on_lost = lambda: lost.append(True)
         child, sink = await shop.record(sh("echo $$; exec cat", pipe_stdin=True))
         await shop.said(child, sink, b"\n")
         os.kill(shop.keeper, signal.SIGSTOP)
@@ -300,7 +299,7 @@ def test_keeper_that_dies_is_told_to_everybody_who_waits(run_everywhere: Run) ->
                 await question
         await shop.until(lambda: lost, "whoever wants to know is told")
         assert lost == [True]
-        assert not shop.launcher.alive
+        assert not shop.launcher.link.alive
         with pytest.raises(KeeperLost):
             await shop.launcher.spawn(sh("true"))
         # The child goes on, and so does what it says.
@@ -337,7 +336,7 @@ def test_close_ends_an_embedded_keeper_and_reaps_it(run_everywhere: Run) -> None
     async def main(shop: Workshop) -> None:
         child = await shop.launcher.spawn(spec("/bin/sleep", "1000"))
         lost: list[bool] = []
-        shop.launcher.on_lost = lambda: lost.append(True)
+        shop.launcher.link.on_lost = lambda: lost.append(True)
         shop.launcher.close()
         await shop.until(lambda: not exists(child.pid), "the child is gone")
         await shop.until(lambda: not exists(shop.keeper), "and the keeper is not left a zombie")

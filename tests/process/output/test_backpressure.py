@@ -82,7 +82,7 @@ def test_block_waits_without_anybody_attached(run_everywhere: Run, tty: bool) ->
         got = b""
         after = 0
         while True:
-            await shop.until(lambda: child.blocked or child.closed, "it waits")
+            await shop.until(lambda: child.output.blocked or child.closed, "it waits")
             assert child.log.retained <= RETENTION_BYTES
             assert child.log.omitted(after) == (0, 0)
             page = child.log.read(after, 200_000)
@@ -90,12 +90,12 @@ def test_block_waits_without_anybody_attached(run_everywhere: Run, tty: bool) ->
             after = page.next_seq - 1
             if child.closed and after == child.log.next_seq - 1:
                 break
-            assert child.unread
+            assert child.output.unread
             child.acknowledge(1, after)
         assert got == _numbers(last, b"\r\n" if tty else b"\n")
         assert len(got) > 2 * RETENTION_BYTES
         child.acknowledge(1, after)
-        assert not child.unread
+        assert not child.output.unread
 
     run_everywhere(main)
 
@@ -103,7 +103,7 @@ def test_block_waits_without_anybody_attached(run_everywhere: Run, tty: bool) ->
 def test_block_stops_the_child_itself(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         child = await shop.start(spec("yes", on_lag=OnLag.BLOCK))
-        await shop.until(lambda: child.blocked, "the window is full")
+        await shop.until(lambda: child.output.blocked, "the window is full")
         await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
         taken = child.log.bytes_total
         assert RETENTION_BYTES - 2 * STEP < taken <= RETENTION_BYTES
@@ -111,11 +111,11 @@ def test_block_stops_the_child_itself(run: Run) -> None:
         _, other = await shop.done(sh("echo other"))
         assert other.out == b"other\n"
         child.resume()
-        await shop.until(lambda: child.blocked, "still full")
+        await shop.until(lambda: child.output.blocked, "still full")
         assert child.log.bytes_total == taken
         # What was acknowledged is room for as much.
         child.acknowledge(1, child.log.next_seq - 1)
-        await shop.until(lambda: child.blocked, "full again")
+        await shop.until(lambda: child.output.blocked, "full again")
         assert child.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
         await child.kill()
         await shop.exited(child)
@@ -198,7 +198,7 @@ def test_drop_never_waits_and_tells_the_gap(run_everywhere: Run) -> None:
         sink = Gapped(room=3)
         child = await shop.start(spec("seq", "1", "1000000", on_lag=OnLag.DROP), sink)
         await shop.finished(child)
-        assert not child.blocked
+        assert not child.output.blocked
         assert len(sink.events) == 3
         wanted = _numbers(1_000_000)
         assert child.log.bytes_total == len(wanted)

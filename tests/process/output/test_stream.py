@@ -92,7 +92,7 @@ def test_a_sink_that_does_not_keep_up_stops_the_child(run_everywhere: Run, tty: 
         await shop.until(lambda: sink.stalled == [child], "we are told once")
         taken = child.log.bytes_total
         await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
-        fd = child.streams[0].fd
+        fd = child.output.streams[0].fd
         waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
         assert waiting > 0
         # Others are not held up by it.
@@ -149,7 +149,7 @@ def test_detaching_lets_a_blocked_child_go_on(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         sink = Recorder(ready=False)
         child = await shop.start(spec("seq", "1", "100000"), sink)
-        await shop.until(lambda: child.blocked, "it waits")
+        await shop.until(lambda: child.output.blocked, "it waits")
         child.sink = None
         child.resume()
         await shop.finished(child)
@@ -185,7 +185,7 @@ def test_a_full_large_pipe_at_the_exit_is_numbered_first(run: Run) -> None:
         )
         sink = Recorder(ready=False)
         child = await shop.start(python(script), sink)
-        await shop.until(lambda: child.blocked, "its output waits")
+        await shop.until(lambda: child.output.blocked, "its output waits")
         await shop.until(lambda: status(child.pid).get("State", "Z")[0] in "ZX", "it has ended")
         if child.running:  # the news of it is on the way; from now on we listen
             sink.ready = True
@@ -221,7 +221,7 @@ def test_streams_that_end_long_before_the_child(run_everywhere: Run, tmp_path: P
     async def main(shop: Workshop) -> None:
         script = "echo x; exec 1>&- 2>&-; while ! [ -e gate ]; do sleep 0.01; done; exit 9"
         child, sink = await shop.record(sh(script, cwd=str(tmp_path)))
-        await shop.until(lambda: all(s.ended for s in child.streams), "both have ended")
+        await shop.until(lambda: all(s.ended for s in child.output.streams), "both have ended")
         assert child.running
         assert not child.closed
         (tmp_path / "gate").touch()
@@ -235,7 +235,7 @@ def test_a_silent_child_costs_no_spool(run: Run) -> None:
     async def main(shop: Workshop) -> None:
         child, sink = await shop.done(sh("exit 0"))
         assert sink.kinds == ["exited", "closed"]
-        assert all(stream.spool is None for stream in child.streams)
+        assert all(stream.spool is None for stream in child.output.streams)
 
     run(main)
 

@@ -45,11 +45,13 @@ def keeper_of(taken: StateDir) -> Iterator[KeeperHandle]:
 def pid_behind(handle: KeeperHandle) -> int:
     """Who answers there."""
     handle.sock.settimeout(WAIT)
-    messages.send(handle.sock, messages.HELLO, 1, [b"%d" % messages.VERSION, b"%d" % os.getpid()])
+    messages.send(
+        handle.sock, messages.HELLO, 1, messages.Hello(messages.VERSION, os.getpid()).pack()
+    )
     welcome = messages.receive(handle.sock)
     assert welcome is not None
     assert welcome.op == messages.WELCOME
-    return int(welcome.fields[1])
+    return messages.Welcome.unpack(welcome.fields).pid
 
 
 def test_a_directory_is_made_for_us_alone(tmp_path: Path) -> None:
@@ -154,8 +156,8 @@ def test_what_a_crash_has_left_is_found_again(
         for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
             taken = claim(None, address)
             assert Path(taken.path).name == expected
-            assert taken._claimed is not None
-            taken._claimed.sock.close()
+            assert taken.claimed is not None
+            taken.claimed.sock.close()
             taken.close()
             (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
 

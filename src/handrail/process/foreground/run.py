@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import time
 
+from handrail.process import TIMEOUT_GRACE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
-#: What a command gets between TERM and KILL.
-_GRACE_SECONDS = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 #: As timeout(1) says it.
 TIMED_OUT = 124
@@ -185,7 +185,7 @@ class Foreground:
                 self._answer(told.si_signo)
             elif told is None and deadline is not None and time.monotonic() >= deadline:
                 self._send(_signal.SIGKILL if timed_out else _signal.SIGTERM)
-                deadline = None if timed_out else time.monotonic() + _GRACE_SECONDS
+                deadline = None if timed_out else time.monotonic() + TIMEOUT_GRACE
                 timed_out = True
             status = self._reap()
             if status is not None:

@@ -1,7 +1,7 @@
-"""The face of the keeper: start one child, signal it, let go of it.
+"""What the keeper can be asked: start a child, signal it, let go of it.
 
 Every child of this package comes from here, and the keeper is its parent.  Exits arrive by
-themselves and go to whoever ``watch``es that child.  How it travels is ``link.py``.
+themselves and go to the callback of ``watch``.  How messages travel is in ``link.py``.
 """
 
 from __future__ import annotations
@@ -12,23 +12,19 @@ import errno
 import fcntl
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from handrail import fault_points
+from handrail import fault_points, process
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED
-from handrail.process import fd_reserve, find_program, graceful_end
+from handrail.process import fd_reserve, find_program
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
+from handrail.process.keeper_client.start_queue import StartQueue
 from handrail.process.spec import ProcessSpec, Usage
-
-#: Starts the keeper is asked for at a time.  It does one after another anyway, and so what has to
-#: be with it at once (spools, signals) never waits behind a crowd.
-_STARTS_MOST = 32
 
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
@@ -50,8 +46,8 @@ class Found:
     note: bytes
     fds: dict[bytes, int]
     ended: float | None = None  # when, on the monotonic clock
-    killed: bool = False  # with its whole tree, on somebody's wish
-    asked: graceful_end.Due | None = None  # to end, and the keeper sees to it
+    killed: bool = False  # with its whole tree, on request
+    asked: messages.Due | None = None  # to end, and the keeper sees to it
     cut: bool = False  # there was no descriptor free for them
 
 
@@ -74,23 +70,21 @@ class Abilities:
     limits: frozenset[str] = frozenset()
 
 
-class Launcher(KeeperLink):
-    """What one keeper can be asked."""
+class Launcher:
+    """What the keeper at the other end of ``link`` can be asked."""
 
     def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(handle, loop)
+        self._loop = loop
+        self.link = KeeperLink(handle, loop, self._heard, self._closed)
+        self._starts = StartQueue(self.link)
         # Not from 1: a keeper that was found may hold children of a server before us.
         self._children = int.from_bytes(os.urandom(5), "big") << 20
         self._watchers: dict[int, ExitCallback] = {}
-        #: Children that nobody watches yet, and their exits as far as they are known.
+        #: Children that are not watched yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, ...] | None] = {}
         #: Ends by the clock that have begun, up to when, of children that are not forgotten.
         self._begun: dict[int, int] = {}
-        #: While we list: when a child ended, whether it was killed, and whether asked to end.
-        self._ends: dict[int, tuple[float | None, bool, graceful_end.Due | None]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
-        self._starts: set[int] = set()  # serials of starts under way
-        self._later: deque[tuple[int, list[bytes], list[int]]] = deque()
         self._renoted: set[int] = set()
         self.keeper_pid = handle.pid
         self._secret = handle.secret
@@ -108,37 +102,38 @@ class Launcher(KeeperLink):
 
         ``meanwhile`` is called when it has been asked for, before the keeper has answered.
         """
-        us = [b"%d" % messages.VERSION, b"%d" % os.getpid()]
-        question = self._ask(messages.HELLO, us)
+        us = messages.Hello(messages.VERSION, os.getpid()).pack()
+        question = self.link.ask(messages.HELLO, us)
         if meanwhile is not None:
             meanwhile()
         answer = await question
         if answer.op == messages.REFUSED and answer.fields[0].startswith(messages.OTHER_VERSION):
-            # Of another version, with nobody else to serve: have it become one of ours.
+            # Of another version, and no server has its lease: have it become one of ours.
             await self.replace_keeper(*PROGRAM)
-            answer = await self._ask(messages.HELLO, us)
+            answer = await self.link.ask(messages.HELLO, us)
         if answer.op != messages.WELCOME:
             raise KeeperLost(answer.fields[0].decode())
-        self.keeper_pid = int(answer.fields[1])
-        self.mark = int(answer.fields[3])
+        welcome = messages.Welcome.unpack(answer.fields)
+        self.keeper_pid, self.mark = welcome.pid, welcome.mark
         if self._secret:  # one of an earlier version has none yet
-            self._tell(messages.SECRET, 0, [self._secret], [])
-        if answer.fields[2] != b"-":
-            self.lost_at = float(answer.fields[2])
-        trees, limits = (await self._ask(messages.ABILITIES, [])).fields
-        self.abilities = Abilities(trees.decode(), frozenset(limits.decode().split()))
+            self.link.tell(messages.SECRET, 0, [self._secret])
+        if welcome.lost_at is not None:
+            self.lost_at = welcome.lost_at
+        answer = await self.link.ask(messages.ABILITIES, [])
+        able = messages.Abilities.unpack(answer.fields)
+        self.abilities = Abilities(able.trees.decode(), frozenset(map(bytes.decode, able.limits)))
 
     async def found(self) -> tuple[dict[bytes, bytes], list[Found]]:
         """Notes and children that were there before us."""
         self._listing = ({}, [])
-        await self._ask(messages.LIST, [])
+        await self.link.ask(messages.LIST, [])
         listing, self._listing = self._listing, ({}, [])
-        self._ends.clear()
         return listing
 
     def note(self, key: bytes, value: bytes | None) -> None:
         """Leave something for the next server, or take it back."""
-        self._tell(messages.NOTE, 0, [key] if value is None else [key, value], [])
+        note = messages.Note(key, value or b"", value is not None)
+        self.link.tell(messages.NOTE, 0, note.pack())
 
     def renote(self, child: int, value: bytes) -> None:
         """Leave word of a change to what the note of a child says; gone when it is forgotten."""
@@ -149,7 +144,7 @@ class Launcher(KeeperLink):
         self,
         child: int,
         pid: int,
-        inside: bool,
+        sandboxed: bool,
         end: tuple[int, Usage | None] | None,
         started: float,
         note: bytes,
@@ -157,21 +152,22 @@ class Launcher(KeeperLink):
     ) -> None:
         """Give a new keeper what we have of a child whose keeper is gone; ``end``: its status
         and what it used, as far as we know them; ``started``: on the monotonic clock."""
-        known, used, ended = b"-", b"0 0 0", 0
-        if end is not None:
-            known, usage = b"%d" % end[0], end[1]
-            if usage is not None:
-                counted = (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
-                used = b" ".join(b"-1" if one is None else b"%d" % one for one in counted)
-                ended = int(started * 1000) + usage.wall_ms
         mark = self.marks.get(child, 0)
-        numbers = [b"%d" % child, b"%d" % pid, b"%d" % mark, b"%d" % inside]
-        fields = [*numbers, known, used, b"%d" % ended, note, *fds]
-        self._tell(messages.ADOPT, 0, fields, list(fds.values()))
+        state = messages.ChildState(
+            b"%d" % child, pid, mark, sandboxed, None, 0, 0, 0, 0, note, list(fds)
+        )
+        if end is not None:
+            state.status, usage = end
+            if usage is not None:
+                state.user_ms, state.system_ms = usage.user_ms, usage.system_ms
+                state.max_rss = usage.max_rss_bytes
+                state.ended = int(started * 1000) + usage.wall_ms
+        self.link.tell(messages.ADOPT, 0, state.pack(), list(fds.values()))
 
     async def replace_keeper(self, python: str, program: str) -> None:
         """Have the keeper become that program; raises KeeperLost when it refuses."""
-        answer = await self._ask(messages.REEXEC, [os.fsencode(python), os.fsencode(program)])
+        become = messages.Reexec(os.fsencode(python), os.fsencode(program))
+        answer = await self.link.ask(messages.REEXEC, become.pack())
         if answer.op != messages.DONE:
             raise KeeperLost(answer.fields[0].decode())
 
@@ -193,26 +189,24 @@ class Launcher(KeeperLink):
                 if spec.pipe_stdin
                 else messages.MODE_PIPES
             )
-            words = spec.limits.for_keeper()
-            if spec.timeout is not None:
-                words["end"] = int((time.monotonic() + spec.timeout) * 1000)
-                words["grace"] = int(graceful_end.TIMEOUT_GRACE * 1000)
-            if spec.containment is not None:
-                words["inside"] = 1
-            argv = spec.argv if spec.arg0 is None else (spec.arg0, *spec.argv[1:])
-            fields = [
+            asked = messages.Spawn(
                 b"%d" % child,
-                b" ".join((mode, *(b"%b=%d" % (n.encode(), v) for n, v in words.items()))),
-                b"%d" % spec.rows,
-                b"%d" % spec.cols,
-                b",".join(b"%d" % number for number, _ in spec.passed),
+                mode,
+                spec.rows,
+                spec.cols,
+                [number for number, _ in spec.passed],
                 program,
-                b"%d %b" % (len(argv), note) if note else b"%d" % len(argv),
-                *argv,
-            ]
-            fields += [b"%b=%b" % pair for pair in spec.env.items()]
-            _check_room(cwd, 1 + len(self._starts) + len(self._later))
-            question = self._ask_spawn(fields, [cwd, *(fd for _, fd in spec.passed)])
+                note,
+                [spec.argv[0] if spec.arg0 is None else spec.arg0, *spec.argv[1:]],
+                spec.env,
+                {name.encode(): most for name, most in spec.limits.for_keeper().items()},
+                spec.containment is not None,
+            )
+            if spec.timeout is not None:
+                asked.end_at = int((time.monotonic() + spec.timeout) * 1000)
+                asked.grace = int(process.TIMEOUT_GRACE * 1000)
+            _check_room(cwd, 1 + len(self._starts))
+            question = self._starts.ask(asked.pack(), [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
             # No descriptor free to send it with, or a NUL where none can be.
             number = error.errno if isinstance(error, OSError) else None
@@ -234,7 +228,8 @@ class Launcher(KeeperLink):
                 self._unwanted(question.result())
             raise
         if answer.op == messages.FAILED:
-            raise find_program.spawn_failed(spec.argv[0], int(answer.fields[0]))
+            number = messages.Count.unpack(answer.fields).count
+            raise find_program.spawn_failed(spec.argv[0], number)
         if answer.op != messages.SPAWNED:
             raise KeeperLost(answer.fields[0].decode())
         if answer.cut:
@@ -245,7 +240,8 @@ class Launcher(KeeperLink):
         *fds, pidfd = answer.fds
         answer.fds = []
         listener = fds.pop() if spec.announced else -1
-        return Spawned(child, int(answer.fields[1]), pidfd, tuple(fds), listener)
+        pid = messages.Spawned.unpack(answer.fields).pid
+        return Spawned(child, pid, pidfd, tuple(fds), listener)
 
     def watch(self, child: int, callback: ExitCallback) -> None:
         """Be told (status, user ms, system ms, max RSS) when the child exits."""
@@ -256,23 +252,23 @@ class Launcher(KeeperLink):
             self._watchers[child] = callback
 
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[messages.Message]:
-        """Signal the leader, its group or its whole tree."""
-        return self._ask_of_children(messages.SIGNAL, [b"%d" % child, b"%d" % number, scope])
+        """Signal the leader, its group or its whole tree; answered by a Count."""
+        wanted = messages.Signal(b"%d" % child, number, scope)
+        return self.link.ask_of_children(messages.SIGNAL, wanted.pack())
 
-    def end_by(self, child: int, due: graceful_end.Due, *, again: bool = False) -> None:
+    def end_by(self, due: messages.Due, *, again: bool = False) -> None:
         """Have the keeper end a whole tree with grace, whatever becomes of us.
 
         ``again``: it is another keeper that is told, and goes on where the one before was.
         """
-        if again or not self.bereft:  # else the next one is told of it with all the others
-            fields = [b"%d" % child, due.cause, b"%d" % due.at, b"%d" % due.grace]
-            done = self._begun.get(child, -1) if again else -1
-            self._tell(messages.DUE, 0, [*fields, b"%d" % done], [])
+        if again or not self.link.bereft:  # else the next one is told of it with all the others
+            due.done = self._begun.get(int(due.child), -1) if again else -1
+            self.link.tell(messages.DUE, 0, due.pack())
 
     async def has_begun(self, child: int) -> bool:
         """Whether an end by the clock has begun, as far as any keeper can have told us."""
         with contextlib.suppress(KeeperLost):  # then it has said everything
-            await self._ask(messages.WHO, [])
+            await self.link.ask(messages.WHO, [])
         return child in self._begun
 
     def kill(self, child: int) -> None:
@@ -283,34 +279,30 @@ class Launcher(KeeperLink):
         """How many descendants have outlived their parents, by child."""
         while True:
             try:
-                fields = (await self._ask_of_children(messages.ORPHANS, [])).fields
+                answer = await self.link.ask_of_children(messages.ORPHANS, [])
                 break
             except KeeperLost:
-                if not self.bereft:
+                if not self.link.bereft:
                     raise  # else the next one is asked
-        return dict(zip(map(int, fields[::2]), map(int, fields[1::2]), strict=True))
+        counts = messages.Orphans.unpack(answer.fields).counts
+        return {int(child): count for child, count in counts.items()}
 
     def keep(self, child: int, name: bytes, fd: int) -> None:
         """Give the keeper a copy of a descriptor to hold for the next server.
 
         It has it when this returns, whatever becomes of us; raises OSError when it is too busy.
         """
-        if self.alive and self.hands_over:
-            if self._unsent:
-                raise BlockingIOError(errno.EAGAIN, "the keeper is busy")
-            try:
-                messages.send(self._sock, messages.KEEP, 0, [b"%d" % child, name], [fd])
-            except ConnectionError:
-                pass  # seen by the reader
+        if self.hands_over:
+            copy = messages.Copy(b"%d" % child, name)
+            self.link.tell_at_once(messages.KEEP, copy.pack(), [fd])
 
     def drop(self, child: int, name: bytes) -> None:
         """Have the keeper close its copy too: only then does the child see an end of file."""
-        self._tell(messages.DROP, 0, [b"%d" % child, name], [])
+        self.link.tell(messages.DROP, 0, messages.Copy(b"%d" % child, name).pack())
 
     def release(self, child: int) -> None:
         """The streams of this child have ended."""
-        self._released.append(b"%d" % child)
-        self._gather()
+        self.link.tell_soon(messages.RELEASE, child)
 
     def forget(self, child: int) -> None:
         """Nothing more is wanted of this child."""
@@ -321,11 +313,10 @@ class Launcher(KeeperLink):
         if child in self._renoted:
             self._renoted.discard(child)
             self.note(b"child/%d" % child, None)
-        self._forgotten.append(b"%d" % child)
-        self._gather()
+        self.link.tell_soon(messages.FORGET, child)
 
     def discard(self, child: int, *, running: bool) -> None:
-        """End what is left of a child nobody wants, and forget it."""
+        """End what is left of a child that is not wanted, and forget it."""
         self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
         if running:
             self.watch(child, lambda *_: self.forget(child))
@@ -334,152 +325,101 @@ class Launcher(KeeperLink):
 
     async def stop(self) -> None:
         """End every child and the keeper."""
-        if self.alive:
-            self._send_gathered()
-            self.on_lost = None
-            self._stopped = self._loop.create_future()
-            self._goodbye = self._ask(messages.STOP, [])
-            with contextlib.suppress(KeeperLost):
-                await self._goodbye
-            if self.alive:
-                await self._stopped
+        await self.link.stop()
         self.close()
 
     def close(self) -> None:
-        """Let go of the link.  An embedded keeper then ends its children and itself."""
-        self._send_gathered()
-        self._tell(messages.BYE, 0, [], [])
-        self.on_lost = None
-        self._lost()
-        self.give_up()
-
-    # --- what waits, and what comes in ------------------------------------------------------
-
-    def _ask_spawn(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[messages.Message]:
-        # One that does not know our children yet starts none: its mark may be in no file, and
-        # what it has started would never be ended should it be killed together with us.
-        if (len(self._starts) < _STARTS_MOST and not self.bereft) or not self.alive:
-            question = self._ask(messages.SPAWN, fields, fds)
-            self._starts.add(self._serial)
-            return question
-        copies = [os.dup(fd) for fd in fds]
-        self._serial = serial = self._serial % 0xFFFFFFFF + 1
-        self._later.append((serial, fields, copies))
-        question = self._questions[serial] = self._loop.create_future()
-        return question
-
-    def _start_next(self) -> None:
-        while self._later and len(self._starts) < _STARTS_MOST and not self.bereft:
-            serial, fields, fds = self._later.popleft()
-            question = self._questions[serial]
-            try:
-                if not question.done():
-                    self._tell(messages.SPAWN, serial, fields, fds)
-                    self._starts.add(serial)
-            except (OSError, ValueError) as error:
-                del self._questions[serial]
-                question.set_exception(
-                    error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
-                )
-            finally:
-                for fd in fds:
-                    os.close(fd)
-
-    def _heard(self, message: messages.Message) -> None:
-        if message.op == messages.EXITED:
-            self._exited(message.fields)
-            return
-        if message.op == messages.BEGUN:
-            self._begun[int(message.fields[0])] = int(message.fields[1])
-            return
-        if message.op in (messages.CHILD, messages.NOTED, messages.ASKED):
-            self._told(message)
-            return
-        future = self._questions.pop(message.serial, None)
-        if message.serial in self._starts:
-            self._starts.discard(message.serial)
-            self._start_next()
-        if message.op == messages.SPAWNED:
-            self._early[int(message.fields[0])] = None
-            self.marks[int(message.fields[0])] = int(message.fields[2])
-        if future is None or future.done():
-            self._unwanted(message)
-        else:
-            future.set_result(message)
-
-    def _exited(self, fields: list[bytes]) -> None:
-        child, status, user, system, rss = map(int, fields)
-        callback = self._watchers.pop(child, None)
-        if callback is not None:
-            callback(status, user, system, rss)
-        elif child in self._early:
-            self._early[child] = (status, user, system, rss)
-
-    def _told(self, message: messages.Message) -> None:
-        """Part of a list, or somebody wants to know whether we are alive."""
-        fields = message.fields
-        if message.op == messages.ASKED:
-            self._tell(messages.ALIVE, 0, [], [])
-        elif message.op == messages.NOTED and fields[0] == b"families":
-            words = map(int, fields[1].split())
-            for child, mark, ended, fate, at, time_left, done in zip(*[words] * 7, strict=True):
-                self.marks[child] = mark
-                asked = graceful_end.Due(CAUSE_ASKED, at, time_left) if fate & 2 else None
-                self._ends[child] = (ended / 1000 or None, bool(fate & 1), asked)
-                if done >= 0:
-                    self._begun[child] = done
-        elif message.op == messages.NOTED:
-            self._listing[0][fields[0]] = fields[1]
-            if fields[0].startswith(b"child/"):
-                self._renoted.add(int(fields[0][6:]))
-        else:
-            note = fields.pop()[1:] if fields[-1].startswith(b"=") else b""
-            names = fields[6:] if not message.cut else []
-            fds, message.fds = dict(zip(names, message.fds, strict=True)), []
-            known = None if fields[2] == b"-" else tuple(map(int, fields[2:6]))
-            if known is not None and -1 in known[1:]:
-                known = known[:1]  # nobody has counted what it used
-            self._early[int(fields[0])] = known
-            self._listing[1].append(
-                Found(
-                    int(fields[0]),
-                    int(fields[1]),
-                    known,
-                    note,
-                    fds,
-                    *self._ends.get(int(fields[0]), (None, False, None)),
-                    message.cut,
-                )
-            )
-
-    def _unwanted(self, message: messages.Message) -> None:
-        """Nobody waits for this answer any more; a child that came of it must not live on."""
-        if message.op == messages.SPAWNED:
-            self.discard(int(message.fields[0]), running=True)
-        message.close()
-
-    def _let_go(self) -> None:
-        for _, _, fds in self._later:
-            for fd in fds:
-                os.close(fd)
-        self._later.clear()
+        """Let go of the keeper.  An embedded one then ends its children and itself."""
+        self.link.close()
 
     def relink(self, handle: KeeperHandle) -> None:
         """Go on with another keeper; what was asked of the one before has failed."""
         self._watchers.clear()
         self._early.clear()
-        self._starts.clear()
+        self._starts.forget_asked()
         self._secret = handle.secret
-        super().relink(handle)
+        self.link.relink(handle)
 
     def restored(self) -> None:
         """The keeper we go on with knows our children: now it may start others."""
-        super().restored()
-        self._start_next()
+        self.link.restored()
+        self._starts.start_next()
+
+    # --- what comes in ----------------------------------------------------------------------
+
+    def _heard(self, message: messages.Message) -> None:
+        op = message.op
+        if op == messages.EXITED:
+            self._exited(messages.Exited.unpack(message.fields))
+        elif op == messages.BEGUN:
+            begun = messages.Begun.unpack(message.fields)
+            self._begun[int(begun.child)] = begun.at
+        elif op == messages.CHILD:
+            self._found(message)
+        elif op == messages.NOTED:
+            note = messages.Note.unpack(message.fields)
+            self._listing[0][note.key] = note.value
+            if note.key.startswith(b"child/"):
+                self._renoted.add(int(note.key[6:]))
+        elif op == messages.ASKED:
+            self.link.tell(messages.ALIVE, 0, [])
+        else:
+            self._answered(message)
+
+    def _answered(self, message: messages.Message) -> None:
+        if message.op == messages.SPAWNED:
+            spawned = messages.Spawned.unpack(message.fields)
+            self._early[int(spawned.child)] = None
+            self.marks[int(spawned.child)] = spawned.mark
+        wanted = self.link.answer(message)
+        self._starts.answered(message.serial)
+        if not wanted:
+            self._unwanted(message)
+
+    def _exited(self, exited: messages.Exited) -> None:
+        child = int(exited.child)
+        known = (exited.status, exited.user_ms, exited.system_ms, exited.max_rss)
+        callback = self._watchers.pop(child, None)
+        if callback is not None:
+            callback(*known)
+        elif child in self._early:
+            self._early[child] = known
+
+    def _found(self, message: messages.Message) -> None:
+        """One child of a list."""
+        state = messages.ChildState.unpack(message.fields)
+        child = int(state.child)
+        names = state.names if not message.cut else []
+        fds, message.fds = dict(zip(names, message.fds, strict=True)), []
+        known: tuple[int, ...] | None = None
+        if state.status is not None:
+            known = (state.status,)
+            if state.user_ms is not None and state.system_ms is not None:
+                known += (state.user_ms, state.system_ms, state.max_rss or 0)
+        self._early[child] = known
+        self.marks[child] = state.mark
+        asked = None
+        if state.cause == CAUSE_ASKED:
+            asked = messages.Due(state.child, state.cause, state.at, state.grace)
+        if state.done >= 0:
+            self._begun[child] = state.done
+        ended = state.ended / 1000 or None
+        self._listing[1].append(
+            Found(child, state.pid, known, state.note, fds, ended, state.killed, asked, message.cut)
+        )
+
+    def _unwanted(self, message: messages.Message) -> None:
+        """No caller waits for this answer any more; a child that came of it must not live on."""
+        if message.op == messages.SPAWNED:
+            self.discard(int(messages.Spawned.unpack(message.fields).child), running=True)
+        message.close()
+
+    def _closed(self) -> None:
+        self._starts.close()
 
 
 def _seen(future: asyncio.Future[messages.Message]) -> None:
-    """Nobody minds how this question was answered."""
+    """The answer to this question does not matter."""
     if not future.cancelled():
         future.exception()
 

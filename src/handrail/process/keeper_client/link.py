@@ -1,16 +1,17 @@
-"""Our end of the line to the keeper: questions, their answers, and what waits to be sent.
+"""The server's end of the link to the keeper: questions, their answers, and what waits to be sent.
 
 Questions carry a serial number and are answered by futures.  A keeper that does not keep up
-holds up nobody: what it does not take at once is queued, with copies of the descriptors.  What it
-only has to know sooner or later (streams that ended, children to forget) is gathered and sent
-together.  What the answers mean is ``launcher.py``'s business.
+never blocks the server: what it does not take at once is queued, with copies of the descriptors.
+What it only has to know sooner or later (streams that ended, children to forget) is gathered and
+sent together.  ``launcher.py`` reads the answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -26,10 +27,22 @@ _REAP_SECONDS = 0.01
 _REAP_SECONDS_MOST = 2.0
 
 
-class KeeperLink(ABC):
-    """One line to one keeper, on one event loop."""
+class KeeperLink:
+    """The link to one keeper after another, on one event loop.
 
-    def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
+    ``heard`` is called with every message, ``closed`` when there is no keeper any more for what
+    waits to be asked.
+    """
+
+    def __init__(
+        self,
+        handle: KeeperHandle,
+        loop: asyncio.AbstractEventLoop,
+        heard: Callable[[messages.Message], None],
+        closed: Callable[[], None],
+    ) -> None:
+        self._heard = heard
+        self._closed = closed
         self._sock = handle.sock
         self._sock.setblocking(False)
         self._pid = 0 if handle.found else handle.pid
@@ -44,9 +57,9 @@ class KeeperLink(ABC):
         self._goodbye: asyncio.Future[messages.Message] | None = None  # answered: the keeper ends
         self.alive = True
         self._knows = True  # the children there are
-        #: Questions about them that wait for a keeper who does.
+        #: Questions about them that wait for a keeper that knows them.
         self._held: list[tuple[int, list[bytes], asyncio.Future[messages.Message]]] = []
-        #: Who waits until a keeper is there that knows our children.
+        #: Callers that wait until a keeper is there that knows our children.
         self._waiting: list[asyncio.Future[None]] = []
         #: Called once when the keeper is gone without having been asked to go.
         self.on_lost: Callable[[], None] | None = None
@@ -69,32 +82,69 @@ class KeeperLink(ABC):
         know our children yet."""
         return self.on_lost is not None and not (self.alive and self._knows)
 
-    def _ask(
+    @property
+    def started_keeper(self) -> int:
+        """The pid of the keeper, if it is our child and has not been reaped; else 0."""
+        return self._pid
+
+    def ask(
         self, op: int, fields: list[bytes], fds: list[int] | None = None
     ) -> asyncio.Future[messages.Message]:
-        future: asyncio.Future[messages.Message] = self._loop.create_future()
-        if self.alive:
-            self._put(op, fields, fds or [], future)
-        else:
-            future.set_exception(gone())
+        """Ask the keeper; the future raises KeeperLost when there is none."""
+        serial, future = self.reserve()
+        self.send_question(serial, future, op, fields, fds or [])
         return future
 
-    def _ask_of_children(self, op: int, fields: list[bytes]) -> asyncio.Future[messages.Message]:
+    def ask_of_children(self, op: int, fields: list[bytes]) -> asyncio.Future[messages.Message]:
         """Ask what only a keeper can answer that knows them; while there is none, it waits."""
         if not self.bereft:
-            return self._ask(op, fields)
+            return self.ask(op, fields)
         future: asyncio.Future[messages.Message] = self._loop.create_future()
         self._held.append((op, fields, future))
         return future
 
-    def _put(
-        self, op: int, fields: list[bytes], fds: list[int], future: asyncio.Future[messages.Message]
-    ) -> None:
-        self._serial = serial = self._serial % 0xFFFFFFFF + 1
-        self._tell(op, serial, fields, fds)
+    def reserve(self) -> tuple[int, asyncio.Future[messages.Message]]:
+        """A serial number for a question, and what its answer comes by."""
+        self._serial = self._serial % 0xFFFFFFFF + 1
+        return self._serial, self._loop.create_future()
+
+    def await_answer(self, serial: int, future: asyncio.Future[messages.Message]) -> None:
+        """The question is sent, or will be."""
         self._questions[serial] = future
 
-    def _tell(self, op: int, serial: int, fields: list[bytes], fds: list[int]) -> None:
+    def answer(self, message: messages.Message) -> bool:
+        """Give an answer to its question; False when no caller waits for it any more."""
+        future = self._questions.pop(message.serial, None)
+        if future is None or future.done():
+            return False
+        future.set_result(message)
+        return True
+
+    def fail(self, serial: int, error: OSError) -> None:
+        """A question could not be sent."""
+        future = self._questions.pop(serial, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def send_question(
+        self,
+        serial: int,
+        future: asyncio.Future[messages.Message],
+        op: int,
+        fields: list[bytes],
+        fds: list[int],
+    ) -> None:
+        """Send a question that has its serial number."""
+        if self.alive:
+            self.tell(op, serial, fields, fds)
+            self.await_answer(serial, future)
+        else:
+            future.set_exception(gone())
+
+    def tell(
+        self, op: int, serial: int, fields: list[bytes], fds: list[int] | tuple[int, ...] = ()
+    ) -> None:
+        """Send now, or when the keeper takes it; raises OSError without a descriptor for that."""
         if not self.alive:
             return
         if not self._unsent:
@@ -107,21 +157,53 @@ class KeeperLink(ABC):
                 return  # seen by the reader
         self._unsent.append((op, serial, fields, [os.dup(fd) for fd in fds]))
 
-    def _gather(self) -> None:
+    def tell_at_once(self, op: int, fields: list[bytes], fds: list[int]) -> None:
+        """Send now: the keeper has it when this returns.  Raises OSError when it is too busy."""
+        if self.alive:
+            if self._unsent:
+                raise BlockingIOError(errno.EAGAIN, "the keeper is busy")
+            try:
+                messages.send(self._sock, op, 0, fields, fds)
+            except ConnectionError:
+                pass  # seen by the reader
+
+    def tell_soon(self, op: int, child: int) -> None:
+        """Say RELEASE or FORGET of a child, together with others."""
+        (self._released if op == messages.RELEASE else self._forgotten).append(b"%d" % child)
         if len(self._released) + len(self._forgotten) >= _GATHER_MOST:
             self._send_gathered()
         elif self._gathering is None:
             self._gathering = self._loop.call_later(_GATHER_SECONDS, self._send_gathered)
+
+    async def stop(self) -> None:
+        """Have the keeper end every child and itself; returns when it has."""
+        if self.alive:
+            self._send_gathered()
+            self.on_lost = None
+            self._stopped = self._loop.create_future()
+            self._goodbye = self.ask(messages.STOP, [])
+            with contextlib.suppress(KeeperLost):
+                await self._goodbye
+            if self.alive:
+                await self._stopped
+
+    def close(self) -> None:
+        """Let go of the keeper.  An embedded one then ends its children and itself."""
+        self._send_gathered()
+        self.tell(messages.BYE, 0, [])
+        self.on_lost = None
+        self._lost()
+        self.give_up()
 
     def _send_gathered(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
         if self._released:
-            self._tell(messages.RELEASE, 0, self._released, [])
+            self.tell(messages.RELEASE, 0, self._released)
             self._released = []
         if self._forgotten:
-            self._tell(messages.FORGET, 0, self._forgotten, [])
+            self.tell(messages.FORGET, 0, self._forgotten)
             self._forgotten = []
 
     def _writable(self) -> None:
@@ -134,9 +216,7 @@ class KeeperLink(ABC):
             except ConnectionError:
                 break  # seen by the reader
             except OSError as error:  # no descriptor free for its body
-                question = self._questions.pop(serial, None)
-                if question is not None and not question.done():
-                    question.set_exception(error)
+                self.fail(serial, error)
             self._unsent.popleft()
             for fd in fds:
                 os.close(fd)
@@ -156,10 +236,6 @@ class KeeperLink(ABC):
                 return
             self._heard(message)
 
-    @abstractmethod
-    def _heard(self, message: messages.Message) -> None:
-        """The keeper has said something."""
-
     def _lost(self) -> None:
         if not self.alive:
             return
@@ -173,7 +249,7 @@ class KeeperLink(ABC):
             for fd in fds:
                 os.close(fd)
         self._unsent.clear()
-        self._let_go()
+        self._closed()
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(gone())
@@ -183,10 +259,6 @@ class KeeperLink(ABC):
             self._stopped.set_result(None)
         if self.on_lost is not None:
             self.on_lost()
-
-    @abstractmethod
-    def _let_go(self) -> None:
-        """There is no keeper any more for whatever waits to be asked."""
 
     def relink(self, handle: KeeperHandle) -> None:
         """Go on with another keeper; what was asked of the one before has failed."""
@@ -206,7 +278,7 @@ class KeeperLink(ABC):
         held, self._held = self._held, []
         for op, fields, future in held:
             if not future.done():
-                self._put(op, fields, [], future)
+                self.send_question(self.reserve()[0], future, op, fields, [])
 
     async def at_hand(self) -> None:
         """Wait until there is a keeper that knows our children, or there will be none."""
@@ -217,7 +289,7 @@ class KeeperLink(ABC):
                 await future
                 continue
             try:
-                await self._ask(messages.WHO, [])  # it may be dead, and we have not noticed
+                await self.ask(messages.WHO, [])  # it may be dead, and we have not noticed
                 return
             except KeeperLost:
                 pass

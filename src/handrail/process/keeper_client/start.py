@@ -80,7 +80,7 @@ def claim_lease(handle: KeeperHandle) -> str | None:
     """Take the lease from a server that does not answer; the reason when it is refused."""
     from handrail.process.keeper_client import silent_keeper  # only for a directory that is in use
 
-    fields = [b"%d" % messages.VERSION, b"%d" % os.getpid(), b"claim"]
+    fields = messages.Hello(messages.VERSION, os.getpid(), claim=True).pack()
     answer = None
     if not silent_keeper.is_stopped(handle.sock):
         answer = ask_keeper(handle, messages.HELLO, fields, _CLAIM_SECONDS)
@@ -92,7 +92,9 @@ def claim_lease(handle: KeeperHandle) -> str | None:
 def holder_of(handle: KeeperHandle) -> int:
     """The pid of the server that holds the lease, or 0."""
     answer = ask_keeper(handle, messages.WHO, [], _CLAIM_SECONDS)
-    return 0 if answer is None or answer.op != messages.DONE else int(answer.fields[0])
+    if answer is None or answer.op != messages.DONE:
+        return 0
+    return messages.Count.unpack(answer.fields).count
 
 
 def check_keeper() -> str | None:

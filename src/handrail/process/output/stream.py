@@ -1,8 +1,8 @@
 """One output of a child: the descriptor it comes from and the spool it goes to.
 
 One step of output is moved per turn of the loop and stream, so that no flood holds up another
-child.  Whether output is wanted now is the child's to say; what has been moved it numbers and
-tells.  The keeper has a spool before the first byte is in it.
+child.  ``child_output.py`` says whether output is wanted now, and numbers and tells what has been
+moved.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from handrail import fault_points
-from handrail.process.output.event_index import EventIndex
-from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
+from handrail.process.output.spool import STEP, Spool, Staging
 
 if TYPE_CHECKING:
-    from handrail.process.child import Child
+    from handrail.process.output.child_output import ChildOutput
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ class Stream:
     """Where one output of a child stands."""
 
     __slots__ = (
-        "_child",
+        "_output",
         "_tries_for_room",
         "ended",
         "fd",
@@ -43,8 +41,8 @@ class Stream:
         "staging",
     )
 
-    def __init__(self, child: Child, index: int, fd: int) -> None:
-        self._child = child
+    def __init__(self, output: ChildOutput, index: int, fd: int) -> None:
+        self._output = output
         self.index = index
         self.fd = fd
         self.spool: Spool | None = None
@@ -60,20 +58,20 @@ class Stream:
         return self._tries_for_room > 0 and not self.ended
 
     def read(self) -> None:
-        """Have the child asked whenever there is something to take."""
+        """Have ``ChildOutput.readable`` called whenever there is something to take."""
         if not self.reading and not self.ended:
             self.reading = True
-            self._child._loop.add_reader(self.fd, self._child._readable, self)
+            self._output.loop.add_reader(self.fd, self._output.readable, self)
 
     def stop_reading(self) -> None:
         if self.reading:
             self.reading = False
-            self._child._loop.remove_reader(self.fd)
+            self._output.loop.remove_reader(self.fd)
 
     def take(self) -> bool:
         """Move one step of output; False when there is none now, or none any more."""
-        child = self._child
-        if child.closed:
+        output = self._output
+        if output.closed:
             return self._throw_away()
         spool = self.spool
         if spool is None:
@@ -81,9 +79,10 @@ class Stream:
                 self.end()
                 return False
             try:
-                spool = self._open_spool()
+                spool, self.staging = output.open_spool(self.index)
             except OSError as error:
                 return self._retry(error)
+            self.spool = spool
         try:
             self._number(spool)
             if self.staging is None:
@@ -112,16 +111,16 @@ class Stream:
         """
         size = spool.position - self.numbered
         if size:
-            self._child._publish(self.index, self.numbered, size)
+            self._output.append(self.index, self.numbered, size)
             self.numbered += size
 
     def _throw_away(self) -> bool:
-        """Closed with this stream held open: whoever writes to it is not to notice."""
+        """Closed with this stream held open: a descendant that writes to it must not block."""
         try:
             size = len(os.read(self.fd, STEP))
         except BlockingIOError:
             return False
-        except OSError:  # a terminal that nobody has open any more
+        except OSError:  # a terminal that no process has open any more
             size = 0
         if size == 0:
             self.end()
@@ -135,53 +134,37 @@ class Stream:
             log.error(
                 "process %r: there is no room for its %s (%s); it waits until there is: end other"
                 " processes, make room, or start the server with a higher limit",
-                self._child.key[:80],
+                self._output.key[:80],
                 STREAM_NAMES[self.index],
                 error.strerror,
             )
-        self._child._loop.call_later(_RETRY_SECONDS, self._try_again)
+        self._output.loop.call_later(_RETRY_SECONDS, self._try_again)
         return False
 
     def _try_again(self) -> None:
         """Also when the pipe is empty: what could not be stored was read from it before."""
         if not self.ended:
             self.read()
-            self._child._readable(self)
-
-    def _open_spool(self) -> Spool:
-        """Make the place where it goes; the keeper has it before the first byte does."""
-        if fault_points.armed:
-            fault_points.point("spool.open")
-        child = self._child
-        spool = Spool()
-        staging = None
-        name = STREAM_NAMES[self.index].encode()
-        try:
-            if self.index == PTY:
-                staging = Staging()
-                child._launcher.keep(child.number, b"staging", staging.read_end)
-            index = EventIndex(spool.fd, INDEX_AT) if child._index is None else child._index
-            child._launcher.keep(child.number, b"spool." + name, spool.fd)
-        except OSError:
-            spool.close()
-            if staging is not None:
-                staging.close()
-            raise
-        self.spool, self.staging, child._index = spool, staging, index
-        return spool
+            self._output.readable(self)
 
     def end(self) -> None:
         """Nothing more comes; what was taken stays readable."""
         self.stop_reading()
         self.ended = True
-        pump = self._child._pump
-        if self.index == PTY and pump is not None:
-            pump.close()
+        self._output.stream_ended(self.index)
         os.close(self.fd)
         self.fd = -1
         if self.staging is not None:
             self.staging.close()
             self.staging = None
+
+    def park(self) -> None:
+        """Touch nothing any more; another server goes on with it."""
+        self.stop_reading()
+        if not self.ended:
+            self.ended = True
+            os.close(self.fd)
+            self.fd = -1
 
     def drop(self) -> None:
         """Let go of what is retained."""

@@ -111,17 +111,17 @@ class KeeperRestart:
     def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
         """Give the new keeper what we have of each child; with ``wait`` what its socket does not
         take now is sent later."""
-        while left and (wait or not self._launcher.crowded):
+        while left and (wait or not self._launcher.link.crowded):
             owner, detached, child = left[0]
             note = start_note.encode(owner, child.key, child.spec, child.started)
             held = release.holdings(child)
             end = None
-            if child.status is not None and child.exit is not None:
-                end = (child.status, child.exit.usage)
-            inside = child.spec.containment is not None
+            if child.ending.status is not None and child.exit is not None:
+                end = (child.ending.status, child.exit.usage)
+            sandboxed = child.spec.containment is not None
             started = child.started[1]
             try:
-                self._launcher.adopt(child.number, child.pid, inside, end, started, note, held)
+                self._launcher.adopt(child.number, child.pid, sandboxed, end, started, note, held)
             except OSError as error:  # too many descriptors are in flight, or none is free
                 if wait:
                     log.error("process %r cannot be handed over yet: %s", child.key[:80], error)
@@ -131,9 +131,9 @@ class KeeperRestart:
                 self._launcher.renote(
                     child.number, start_note.move(owner, child.key, detached=True)
                 )
-            due = child.due
+            due = child.ending.due
             if due is not None and child.running:
-                self._launcher.end_by(child.number, due, again=True)
+                self._launcher.end_by(due, again=True)
 
     async def _next(self) -> KeeperHandle:
         """Start the next keeper; retried, for missing descriptors or memory may come back."""

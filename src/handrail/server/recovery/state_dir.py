@@ -53,7 +53,7 @@ class StateDir:
         self._lock = lock
         #: The secret shared with our keeper and Unix-socket clients; made with the first keeper.
         self.secret = b""
-        self._claimed: KeeperHandle | None = None
+        self.claimed: KeeperHandle | None = None
         self._started = False
 
     @property
@@ -63,8 +63,8 @@ class StateDir:
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
-        claimed, self._claimed = self._claimed, None
-        found = claimed or self._find()
+        claimed, self.claimed = self.claimed, None
+        found = claimed or self.find()
         self._started = self._started or found is not None
         self._make_secret()
         return found._replace(secret=self.secret) if found else self._start(orphan_ttl)
@@ -74,7 +74,7 @@ class StateDir:
         self._started = False
         return self.keeper(orphan_ttl)
 
-    def _find(self, *, wait: bool = True) -> KeeperHandle | None:
+    def find(self, *, wait: bool = True) -> KeeperHandle | None:
         try:
             secret = private_places.read_secret(self.fd)
         except OSError as error:
@@ -159,9 +159,9 @@ class StateDir:
 
     def done(self) -> None:
         """Clear up after the keeper ended with all its children; one before it may have died."""
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """End and remove what a server and a keeper that were both killed have left."""
         for name, clear in (("marks", orphan_sweep.end), ("temporary", session_temp.clear_all)):
             try:
@@ -177,7 +177,7 @@ class StateDir:
     def _start(self, orphan_ttl: float) -> KeeperHandle:
         first = not self._started  # else we have lost our keeper, and its children are ours
         if first:
-            self._clear()
+            self.clear()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
                 self._bind(listener)
@@ -260,7 +260,7 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
             taken = _take(place)
             if taken is None:
                 continue  # its server is there
-            taken._claimed = taken._find(wait=not foreign)
+            taken.claimed = taken.find(wait=not foreign)
         except BaseException as error:
             if taken is not None:
                 taken.close()
@@ -268,9 +268,9 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
                 raise
             log.error("%s", error)
             continue  # its keeper says nothing, or what lies there is odd: it is not needed here
-        if taken._claimed is not None:
+        if taken.claimed is not None:
             return taken
-        taken._clear()  # its keeper is dead as well, and no server might ever take this one
+        taken.clear()  # its keeper is dead as well, and no server might ever take this one
         taken.close()
     return None
 
@@ -368,7 +368,7 @@ def _take_over(path: str) -> StateDir:
         while time.monotonic() < deadline:
             taken = _take(path)
             if taken is not None:
-                taken._claimed = handle
+                taken.claimed = handle
                 return taken
             time.sleep(0.01)
     if handle is not None:

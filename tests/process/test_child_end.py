@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from handrail.process import exit_and_close
 from handrail.process.spec import ExitKind
 from tests.keeper.watching import LIMIT, alive, descriptors, exists
 from tests.process.workshop import Run, Workshop, python, sh
@@ -168,7 +167,7 @@ def test_discard_of_a_child_in_every_state(run: Run) -> None:
                 if "1000" not in script or "&" in script:
                     await shop.exited(child)
                 await child.kill()
-                exit_and_close.discard(child)
+                child.discard()
                 assert await asyncio.wait_for(child.changed(0.001), LIMIT) is None
         shop.table._entries.clear()
         await shop.until(lambda: descriptors() == before, "ours are closed")

@@ -1,0 +1,371 @@
+"""What a child writes: its streams, the numbers of their chunks, and how fast it may go on.
+
+Readable pipe -> spool -> number -> sink, one step at a time (``stream.py``).  A sink that does not
+keep up says so (``sink.ready`` false): then the pipe is left alone until ``resume``, it fills, and
+the child waits.  Without a sink (no client is attached) output goes on into the spool.  A child may
+ask for more (``backpressure.py``): to wait for its reader also then, or never to wait.
+
+What happened is recorded for the next server before any client is told.  The record is the index
+(``event_index.py``).  Most children have one in their first spool; a child that has not written
+anything gets a memfd of its own when there is something to record, and the keeper has it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+import termios
+import time
+from typing import TYPE_CHECKING
+
+from handrail import fault_points, unnamed_file
+from handrail.process.output.backpressure import Backlog, Window
+from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
+from handrail.process.output.output_log import Chunk, OutputLog
+from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
+from handrail.process.output.stream import PTY, STDERR, STDOUT, STREAM_NAMES, Stream
+from handrail.process.spec import OnLag, ProcessSpec
+
+if TYPE_CHECKING:
+    from handrail.process.child import Child, Sink
+
+#: Steps taken from each pipe when the exit is known, so that what was written before it is
+#: numbered before it; bounded, for a grandchild may go on writing.
+_LAST_STEPS = 18
+_NO_STREAMS: list[Stream] = []
+
+
+class ChildOutput:
+    """The streams of one child and the log of their chunks."""
+
+    __slots__ = ("_backlog", "_child", "_window", "blocked", "index", "log", "streams")
+
+    def __init__(self, child: Child, spec: ProcessSpec, fds: tuple[int, ...]) -> None:
+        self._child = child
+        self.log = OutputLog()
+        self.index: EventIndex | None = None  # made when there is something to remember
+        self.blocked = False
+        self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
+        self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
+        kinds = (PTY,) if spec.tty else (STDOUT, STDERR)
+        self.streams = [Stream(self, kind, fd) for kind, fd in zip(kinds, fds, strict=False)]
+
+    # --- state ---------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._child.loop
+
+    @property
+    def key(self) -> str:
+        return self._child.key
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return all(stream.ended for stream in self.streams)
+
+    @property
+    def closed(self) -> bool:
+        return self.log.closed_seq is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the child waits for its reader, however long, so that nothing is dropped."""
+        return self._window is not None
+
+    @property
+    def unread(self) -> bool:
+        """The child waits for its reader, and the reader does not have everything yet."""
+        return self._window is not None and self._window.acknowledged < self.log.next_seq - 1
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """Bytes and chunks that were dropped before the chunk that is being published."""
+        return None if self._backlog is None else self._backlog.gap
+
+    @property
+    def is_behind(self) -> bool:
+        """The sink is still to be told of earlier things first."""
+        return self._backlog is not None and self._backlog.behind
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the sink does not want output now, and the child waits for it."""
+        sink = self._child.sink
+        return sink is not None and not sink.ready and self._backlog is None
+
+    def read_chunk(self, chunk: Chunk) -> bytes:
+        """The bytes of a retained chunk."""
+        spool = self.streams[chunk.stream if chunk.stream != PTY else 0].spool
+        return spool.read(chunk.start, chunk.size) if spool is not None else b""
+
+    def texts(self) -> list[bytes]:
+        """What is retained: each stream, and all in the order in which it came."""
+        streams: list[list[bytes]] = [[], [], []]
+        both: list[bytes] = []
+        for chunk in self.log.read(0, None).chunks:
+            data = self.read_chunk(chunk)
+            streams[chunk.stream].append(data)
+            both.append(data)
+        return [b"".join(parts) for parts in (*streams, both) if parts]
+
+    # --- while it runs -------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take output whenever there is some."""
+        for stream in self.streams:
+            stream.read()
+
+    def acknowledge(self, first: int, last: int) -> None:
+        """The reader has everything with these numbers."""
+        window = self._window
+        if window is not None and window.acknowledge(first, last) and self.blocked:
+            self.resume()
+
+    def resume(self) -> None:
+        """The sink wants output again, or there is no sink any more."""
+        if self._backlog is not None and self._backlog.catch_up(self._child) and self.closed:
+            self._child.drop_tags()
+        if self.blocked:
+            self.blocked = False
+            self.read()
+
+    def readable(self, stream: Stream) -> None:
+        """A stream has something; take it, if it is wanted now."""
+        if self.held_back and not self.closed:
+            stream.stop_reading()
+            if not self.blocked:
+                self.blocked = True
+                self._sink.blocked(self._child)
+            return
+        if self._window is not None and not self._window.open:
+            stream.stop_reading()
+            self.blocked = True  # until the reader has acknowledged something
+            return
+        stream.take()
+        if stream.ended:
+            self._child.ending.maybe_closed()
+
+    @property
+    def _sink(self) -> Sink:
+        sink = self._child.sink
+        assert sink is not None  # noqa: S101 (asked before)
+        return sink
+
+    def append(self, stream: int, start: int, size: int) -> None:
+        """Number some bytes that are in the spool, record them, and tell the sink.
+
+        Raises OSError, and does none of it, when there is no room for the record.
+        """
+        child = self._child
+        if fault_points.armed:
+            fault_points.point("output.taken")
+        if self.index is not None:
+            total = self.log.bytes_total + size
+            self.index.chunk(self.log.next_seq, stream, start, size, total)
+        chunk = self.log.append(stream, start, size)
+        if fault_points.armed:
+            fault_points.point("output.numbered")
+        sink = child.sink
+        if sink is not None and (
+            self._backlog is None or self._backlog.keeps_up(child, sink, chunk.seq)
+        ):
+            sink.output(child, chunk)
+        child.wake()
+        most = child.spec.limits.output_bytes
+        if most is not None and self.log.bytes_total > most:
+            child.ending.evict()
+
+    def open_spool(self, kind: int) -> tuple[Spool, Staging | None]:
+        """Make the place where a stream goes; the keeper has it before the first byte does."""
+        if fault_points.armed:
+            fault_points.point("spool.open")
+        spool = Spool()
+        staging = None
+        try:
+            if kind == PTY:
+                staging = Staging()
+                self._child.keep(b"staging", staging.read_end)
+            index = EventIndex(spool.fd, INDEX_AT) if self.index is None else self.index
+            self._child.keep(b"spool." + STREAM_NAMES[kind].encode(), spool.fd)
+        except OSError:
+            spool.close()
+            if staging is not None:
+                staging.close()
+            raise
+        self.index = index
+        return spool, staging
+
+    def stream_ended(self, kind: int) -> None:
+        """Nothing more comes from that stream; a terminal takes no input then either."""
+        if kind == PTY:
+            self._child.stdin.close()
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the terminal's size; the kernel tells the foreground job by SIGWINCH."""
+        stream = self.streams[0] if self.streams else None
+        if stream is not None and not stream.ended:
+            fcntl.ioctl(stream.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+    # --- the record ----------------------------------------------------------------------
+
+    def mark(self, flag: int) -> None:
+        """For the next server: this happened to the child."""
+        index = self.open_index()
+        if index is not None:
+            index.mark(flag)
+
+    def open_index(self) -> EventIndex | None:
+        """Where to note something of a child that may not have written anything yet."""
+        if self.index is None and not self.closed:
+            fd = -1
+            try:
+                fd = unnamed_file.create("handrail-events")
+                index = EventIndex(fd, 0)
+                self._child.keep(b"events", fd)
+            except OSError:
+                if fd >= 0:
+                    os.close(fd)
+                return None  # no descriptor free: only a server after a crash misses it
+            self.index = index
+        return self.index
+
+    def close_index(self) -> None:
+        """We need it no more; the keeper may."""
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+
+    # --- the end -------------------------------------------------------------------------
+
+    def take_last(self) -> None:
+        """Number what was written before the exit before the exit."""
+        if not self.held_back:
+            for stream in self.streams:
+                for _ in range(_LAST_STEPS):
+                    if self._window is not None and not self._window.open:
+                        break
+                    if stream.ended or not stream.take():
+                        break
+
+    def take_rest(self) -> bool:
+        """Number what is in the pipes when their time is over; False when the sink is not ready,
+        and the streams have to be given more time."""
+        waits = self.held_back
+        for stream in self.streams:
+            for _ in range(_LAST_STEPS):
+                # What is in the pipe now was written in time.
+                if waits or stream.ended or not stream.take():
+                    break
+        # What there is no room for is output all the same; no descendant holds its stream open.
+        lacks_room = any(stream.lacks_room for stream in self.streams)
+        return not waits and not self.blocked and not lacks_room
+
+    def exited(self, status: int, wall_ms: int) -> int:
+        """Number and record the exit."""
+        seq = self.log.exited()
+        # Without an index its number is the first there is, and the close has the second.
+        # One that is lost has to be remembered as such.
+        if self.index is not None or status == LOST or not self.ended:
+            index = self.open_index()
+            if index is not None:
+                index.exited(seq, status, wall_ms)
+        return seq
+
+    def close(self, *, held_open: bool) -> int:
+        """Number and record the close."""
+        seq = self.log.closed()
+        if self.index is not None:
+            if held_open:
+                self.index.mark(HELD_OPEN)
+            self.index.closed(seq, time.monotonic())
+        return seq
+
+    def shrink(self) -> None:
+        """Keep only what late readers may ask for; there may be very many."""
+        self.close_index()
+        if all(stream.spool is None and stream.ended for stream in self.streams):
+            self.streams = _NO_STREAMS
+        self.log = self.log.settled()
+
+    def drop(self) -> None:
+        """Let go of the retained bytes, and of their descriptors."""
+        for stream in self.streams:
+            stream.drop()
+
+    def end(self) -> None:
+        """Read no stream any more."""
+        for stream in self.streams:
+            if not stream.ended:
+                stream.end()
+
+    def discard(self) -> None:
+        """Let go of everything."""
+        self.end()
+        self.drop()
+        self.close_index()
+
+    # --- one server after another, one keeper after another --------------------------------
+
+    def park(self) -> None:
+        """Touch nothing any more; another server goes on with the streams."""
+        for stream in self.streams:
+            stream.park()
+
+    def holdings(self) -> dict[bytes, int]:
+        """What a keeper is to hold of it, by the names it has there."""
+        held = {}
+        for stream in self.streams:
+            name = STREAM_NAMES[stream.index].encode()
+            if not stream.ended:
+                held[name] = stream.fd
+            if stream.spool is not None:
+                held[b"spool." + name] = stream.spool.fd
+            if stream.staging is not None:
+                held[b"staging"] = stream.staging.read_end
+        if self.index is not None and self.index.own_fd is not None:
+            held[b"events"] = self.index.own_fd
+        return held
+
+    def attach(self, held: dict[bytes, int]) -> None:
+        """Go on with the spools and the index of a server before us; takes the descriptors."""
+        for stream in self.streams:
+            stream.ended = stream.fd < 0
+            spool = held.pop(b"spool." + STREAM_NAMES[stream.index].encode(), -1)
+            if spool >= 0:
+                stream.spool = Spool.attach(spool)
+            if stream.index == PTY and b"staging" in held:
+                stream.staging = Staging.attach(held.pop(b"staging"))
+        if b"events" in held:
+            self.index = EventIndex.find(held.pop(b"events"), 0)
+            return
+        for stream in self.streams:
+            if stream.spool is not None and self.index is None:
+                self.index = EventIndex.find(stream.spool.fd, INDEX_AT)
+
+    def recall(self) -> dict[int, int]:
+        """Take the numbers from the index; says how far each stream is numbered."""
+        if self.index is None:
+            return {}
+        ends, events = self.index.ends, self.index.chunks()
+        self.log.restore(events, ends.exit_seq or None, ends.closed_seq or None)
+        return {event.stream: event.start + event.size for event in events}
+
+    def number_rest(self, numbered: dict[int, int]) -> None:
+        """Number what was taken from the pipes and told to no client."""
+        for stream in self.streams:
+            spool, staging = stream.spool, stream.staging
+            if spool is None:
+                continue
+            start = numbered.get(stream.index, 0)
+            while start < spool.position:
+                size = min(STEP, spool.position - start)
+                self.append(stream.index, start, size)
+                start += size
+            while staging is not None and staging.held:
+                start = spool.position
+                self.append(stream.index, start, staging.drain(spool))
+            stream.numbered = spool.position
