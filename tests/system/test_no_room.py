@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from handrail.process.exit_and_close import DRAIN_SECONDS
+from handrail.process.child_end import DRAIN_SECONDS
 from websockets.sync.client import connect
 
 from tests.keeper.watching import eventually
