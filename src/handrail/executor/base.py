@@ -69,7 +69,7 @@ class SpawnRequest:
     #: is told; None: as the executor does.
     on_lag: Literal["block", "drop"] | None = None
     #: Far away: seconds after which the server ends the whole tree, whatever becomes of us, if it
-    #: offers that (``keeps_timeouts`` of the executor says so); whoever stays sees to it as well.
+    #: offers that (``keeps_timeouts`` of the executor says so); the caller ends it in time as well.
     timeout: float | None = None
 
 
