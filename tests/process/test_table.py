@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -63,11 +63,11 @@ def test_id_is_taken_while_its_spec_is_made(run: Run) -> None:
         ready = asyncio.Event()
         sent: list[bool] = []
 
-        async def make(program: str) -> tuple[ProcessSpec, Callable[[], None]]:
+        async def make(program: str) -> ProcessSpec:
             await ready.wait()
-            return spec(program), lambda: sent.append(True)
+            return replace(spec(program), sent=lambda: sent.append(True))
 
-        async def fail() -> tuple[ProcessSpec, Callable[[], None]]:
+        async def fail() -> ProcessSpec:
             raise SandboxUnavailable("there is none")
 
         start = shop.table.start_later("p", make("/bin/true"), _nobody)
@@ -89,6 +89,7 @@ def test_id_is_taken_while_its_spec_is_made(run: Run) -> None:
         with pytest.raises(StartCancelled):
             await start
         assert shop.table.get("r") is None
+        assert sent == [True, True]  # descriptors go with a start that is given up, too
 
     run(main)
 

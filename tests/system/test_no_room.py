@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from handrail.process.child_end import DRAIN_SECONDS
 from websockets.sync.client import connect
 
+from handrail.process.child_end import DRAIN_SECONDS
 from tests.keeper.watching import eventually
 from tests.server.process_kit import WAIT, gate, nothing_left
 from tests.server.server_kit import SERVE, ServerProcess

@@ -115,7 +115,7 @@ def run_sandboxed(
             sandbox, intent, Command(argv, where, env), timeout=timeout, own=own
         )
     finally:
-        sandbox.close()
+        # The sandbox itself is not closed: nothing runs in it any more, and this process ends.
         if own is not None:
             own.remove()
 

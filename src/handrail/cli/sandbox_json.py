@@ -29,7 +29,7 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
     error_output.use_json(True)
     out, err, told = (unnamed_file.create(name) for name in ("out", "err", "told"))
     began = time.monotonic()
-    # Until there is somebody to pass them on to.
+    # Until there is a child to pass them on to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     parent = os.getpid()
     pid = os.fork()
@@ -71,7 +71,7 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
 
 
 def _end_with(parent: int) -> None:
-    """Whoever kills us wants the command to end; its guard clears up."""
+    """Have the command end when its parent is killed; its guard clears up."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -92,7 +92,7 @@ class LocalExecutor:
         try:
             table = self._table
             if table is None or self._loop is not asyncio.get_running_loop():
-                # Apart from this request: one that is given up must not end everybody's keeper.
+                # In a task: a cancelled request must not end the keeper of the others.
                 table = await asyncio.shield(self._task(self._begin()))
             session = LocalSession(request.process_id)
             # In one step: the descriptors of a sandbox are its plan's, which may become another.
@@ -125,7 +125,7 @@ class LocalExecutor:
         try:
             cwd = os.getcwd()
         except FileNotFoundError:
-            cwd = "/"  # ours is gone; whoever named another does not care
+            cwd = "/"  # ours was removed; it does not matter to a caller that names another
         return Place(
             shell=shell,
             cwd=cwd,
@@ -184,7 +184,7 @@ class LocalExecutor:
 
     async def _abandon(self, launcher: Launcher, table: ProcessTable) -> None:
         """The same when our loop runs no more."""
-        with contextlib.suppress(RuntimeError):  # a loop that is closed reaps nobody
+        with contextlib.suppress(RuntimeError):  # a closed loop reaps no child
             launcher.close()  # the keeper ends them when it sees that
         await asyncio.to_thread(_reap, launcher.keeper_pid)
 
@@ -200,7 +200,7 @@ class LocalExecutor:
             await launcher.stop()
             await table.started()
         finally:
-            launcher.close()  # also when nobody waits for us any more
+            launcher.close()  # also when this is cancelled
         for session in sessions:
             session.lost()
 
@@ -251,12 +251,12 @@ class LocalExecutor:
         release.kill(*children)
         if launcher is not None:
             launcher.close()
-            tag_kill.end_all_of([launcher.mark])  # started, and nobody was told
+            tag_kill.end_all_of([launcher.mark])  # started, and not reported to us
         for child in children:
             release.give_up(child)
 
     def _unwanted(self, table: ProcessTable, process_id: str) -> None:
-        """Whoever asked for it has gone before it was there."""
+        """End a process whose request was cancelled before it had started."""
         entry = table.get(process_id)
         if isinstance(entry, Starting):
             table.cancel_start(entry)
@@ -264,7 +264,7 @@ class LocalExecutor:
             self._task(entry.kill())
 
     def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that outlives whoever asked for it."""
+        """Run work that a cancelled caller does not cancel."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -273,7 +273,7 @@ class LocalExecutor:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever would have heard of it may be gone
+            task.exception()  # its caller may have been cancelled
 
 
 def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
@@ -282,7 +282,7 @@ def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # somebody was quicker
+    with contextlib.suppress(ChildProcessError):  # reaped already
         os.waitpid(pid, 0)
 
 

@@ -52,8 +52,8 @@ class RemoteExecutor:
         """``request_timeout`` in seconds; ``on_lag`` for requests that do not say it.
 
         ``block`` loses nothing however the line breaks, where the server offers it; None lets a
-        process go on that nobody listens to.  ``auto`` is None for a session that is to be left
-        alone for long (its client asked for a ``detach_ttl``), else ``block``.
+        process go on while no client reads its output.  ``auto`` is None for a session that is to
+        be left alone for long (its client asked for a ``detach_ttl``), else ``block``.
         """
         self.client = client
         self._timeout = request_timeout
@@ -91,7 +91,7 @@ class RemoteExecutor:
 
     @property
     def keeps_timeouts(self) -> bool:
-        """Whether the server ends a process in time also when nobody is there."""
+        """Whether the server ends a process in time also without a connection."""
         return "timeout" in self.client.extensions
 
     @property
@@ -226,7 +226,7 @@ class RemoteExecutor:
     async def close(self) -> None:
         """Let go; the session and its processes end."""
         open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
-        # One by one, and not only with the session: so that everybody learns of the end.
+        # One by one, and not only with the session: so that each session here learns of its end.
         if open_ and not self.client.out_of_reach:
             ending = [asyncio.ensure_future(session.terminate()) for session in open_]
             _, late = await asyncio.wait(ending, timeout=_CLOSE_SECONDS)

@@ -48,11 +48,11 @@ SIDE_EFFECTS = "the first run may have changed something: that stays, and all of
 
 
 class TurnAborted(ApprovalRejected):
-    """Somebody was asked and wants the whole turn to stop."""
+    """The approver was asked and wants the whole turn to stop."""
 
 
 class RetryRejected(ApprovalRejected):
-    """The run was refused by the sandbox and nobody wanted another one."""
+    """The run was refused by the sandbox and the approver wanted no other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Table(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxMode:
-    """A mode with its particulars.  ``deny_read`` are paths or globs nobody may read."""
+    """A mode with its particulars.  ``deny_read`` are paths or globs no command may read."""
 
     mode: Mode = Mode.WORKSPACE_WRITE
     writable_roots: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Settings:
     unset_sandbox: Sandbox = Sandbox.KEEP
     #: Given for the whole session, on top of the mode.
     grants: Grants = field(default_factory=Grants)
-    #: Seconds somebody has for an answer; None: no limit.
+    #: Seconds the approver has for an answer; None: no limit.
     approval_timeout: float | None = 300.0
     #: A directory of the machine that commands have as their /tmp; None: they have the machine's.
     private_tmp: str | None = None

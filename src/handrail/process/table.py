@@ -1,6 +1,6 @@
 """The processes of one owner: start, find, forget.
 
-An id is reserved while its process is being started, so that nobody else takes it and a
+An id is reserved while its process is being started, so that no other request takes it and a
 terminate in the meantime is not lost.  A process that has closed stays readable for the
 retention time and then its id is free again.
 """
@@ -163,7 +163,7 @@ class ProcessTable:
         return await self._start(key, place, spec, sink, spawning)
 
     def _heard(self, task: asyncio.Task[Child]) -> None:
-        """Whoever asked for this child may be gone, and with it whoever hears why it failed."""
+        """Retrieve the exception of a start whose caller may have gone: asyncio would report it."""
         self._starts.discard(task)
         if not task.cancelled():
             task.exception()
@@ -210,7 +210,7 @@ class ProcessTable:
         child.on_exit = self._exited
         if self._observer is not None:
             self._observer.started(child)
-        # Whoever awaits this task is told two turns of the loop later; what the child does is
+        # The caller of this task is told two turns of the loop later; what the child does is
         # told after that, so that news of a process never overtake the news of its start.
         later = self._loop.call_soon
         later(later, later, child.begin)
@@ -332,7 +332,7 @@ class ProcessTable:
             task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, over: list[Child]) -> None:
-        """Forget children, but not the families of those that have left somebody behind."""
+        """Forget children, but keep the trees of those whose descendants live on."""
         known = self._haunted | {child.number: child for child in over}
         try:
             left = set(await self._launcher.orphans())
@@ -347,7 +347,7 @@ class ProcessTable:
             self._loop.call_later(_TIDY_SECONDS, _tidy)
 
     def left_behind(self, key: str | None = None) -> list[Child]:
-        """Processes that were forgotten and have left somebody behind."""
+        """Processes that were forgotten and whose descendants live on."""
         return [child for child in self._haunted.values() if key in (None, child.key)]
 
     async def end_all(self, grace: float = 0.0) -> None:
@@ -363,7 +363,7 @@ class ProcessTable:
             child.resume()
         try:
             left = set(await self._launcher.orphans())
-            # One that has closed and left nobody behind needs no signal.
+            # One that has closed, without descendants, needs no signal.
             ending = [c.end(grace) for c in children if not c.closed or c.number in left]
             await asyncio.gather(*ending, *self._forgetting, return_exceptions=True)
             for number in self._haunted:
@@ -410,7 +410,7 @@ def _abandon(spec: ProcessSpec) -> None:
 
 
 def _tidy() -> None:
-    """Many are gone, and so is whoever asked for them: hand their memory back."""
+    """Return freed memory to the system after many processes have ended."""
     gc.collect()
     malloc_trim.give_back()
 
@@ -453,4 +453,4 @@ def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for the end of what never began."""
+    """Nothing waits for the end of a process that never began."""

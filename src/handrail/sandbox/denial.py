@@ -33,7 +33,7 @@ PHRASES = (
 SIGSYS_EXIT = 128 + 31
 #: Usage errors, programs that cannot be run, programs that are not there.
 _ORDINARY_CODES = frozenset((2, 126, 127))
-_UNCONFINED = frozenset(("none", ""))
+_NO_SANDBOX = frozenset(("none", ""))
 _LINUX = frozenset(("linuxseccomp", "linuxlandlock", "linuxbubblewrap"))
 
 #: The phrases that the kernel's own messages hold: only beside these a path is looked for.
@@ -60,17 +60,17 @@ class Denial:
 def likely_denied(sandbox: str, exit_code: int | None, *texts: bytes | str) -> bool:
     """Whether a command that ended with ``exit_code`` seems to have met its sandbox.
 
-    ``sandbox`` is the name of what held (``none`` for nothing), in the spelling of the wire or
+    ``sandbox`` is the name of its sandbox (``none`` for no sandbox), in the spelling of the wire or
     with underscores.  ``texts``: stdout, stderr and both as they came, whichever there are.
     """
-    held = sandbox.replace("_", "").lower()
-    if held in _UNCONFINED or exit_code is None or exit_code == 0:
+    name = sandbox.replace("_", "").lower()
+    if name in _NO_SANDBOX or exit_code is None or exit_code == 0:
         return False
     if any(_says_so(text) for text in texts):
         return True
     if exit_code in _ORDINARY_CODES:
         return False
-    return held in _LINUX and exit_code == SIGSYS_EXIT
+    return name in _LINUX and exit_code == SIGSYS_EXIT
 
 
 def _says_so(text: bytes | str) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Names under a writable root that stay read-only unless an entry names them.
 PROTECTED_NAMES = (b".git", b".agents", b".codex")
-#: More of them, for whoever wants editors and other agents left alone as well.
+#: More of them, for a caller that wants editors and other agents left alone as well.
 MORE_PROTECTED_NAMES = (b".claude", b".vscode", b".idea", b".mcp.json")
 MINIMAL_ROOTS = (
     b"/bin",
@@ -149,14 +149,14 @@ class Profile(Frozen):
     rules: tuple[Rule, ...] = ()
     globs: tuple[Glob, ...] = ()
     network: bool = False
-    confined: bool = True  # False: nothing is asked for, so nothing is wrapped
+    confined: bool = True  # False: nothing is asked for, so there is no sandbox
     glob_depth: int | None = None
     protected: tuple[bytes, ...] = PROTECTED_NAMES
     #: Shared directories, in which no name is ever made up to protect it.
     shared: tuple[bytes, ...] = ()
     private: tuple[bytes, ...] = ()
     own_code: tuple[Place, ...] = ()
-    #: Whether Unix sockets may be made; somebody has to answer what connects then.
+    #: Whether Unix sockets may be made; a supervisor has to answer their connects then.
     sockets: bool = True
     private_tmp: bytes | None = None
 
@@ -328,7 +328,7 @@ def parents(path: bytes) -> list[bytes]:
 
 
 def read_only(*, network: bool = False) -> Intent:
-    """Read everything, write nothing."""
+    """Read everything, write nothing; never raises."""
     return Intent(entries=(Entry(Access.READ, special="root"),), network=network)
 
 
@@ -340,7 +340,10 @@ def workspace_write(
     slash_tmp: bool = True,
     tmpdir: bool = True,
 ) -> Intent:
-    """Read everything; write the workspace, temporary directories and the roots given."""
+    """Read everything; write the workspace, temporary directories and the given roots.
+
+    Never raises: paths are checked when the intent is bound to a machine.
+    """
     entries = [
         Entry(Access.READ, special="root"),
         Entry(Access.WRITE, special="project_roots"),
@@ -354,7 +357,7 @@ def workspace_write(
 
 
 def off() -> Intent:
-    """No sandbox."""
+    """No sandbox; never raises."""
     return Intent(disabled=True, network=True)
 
 

@@ -111,7 +111,7 @@ class Location:
             try:
                 await self._executor.files.remove(self.temporary, recursive=True, force=True)
             except (FilesError, ExecutorError):
-                pass  # the machine is out of reach, or somebody was quicker
+                pass  # the machine is out of reach, or it was removed already
         self.temporary = self._own = None
         if self._release is not None:
             release, self._release = self._release, None
@@ -220,7 +220,7 @@ class Location:
         return self.temporary
 
     async def _make_temporary(self, executor: Executor) -> str:
-        """One that nobody else on its machine can look into."""
+        """Make one that no other user of its machine can look into."""
         if self.at is None and self.has_private_tmp:
             await asyncio.to_thread(temp_dirs.sweep)
             self._own = temp_dirs.TempDir(self._tag)

@@ -17,7 +17,7 @@ from handrail.errors import UsageError
 if TYPE_CHECKING:
     from handrail.workspace.result import Result
 
-#: A detached command waits this long for somebody to come back.
+#: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
 

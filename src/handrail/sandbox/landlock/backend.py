@@ -1,6 +1,6 @@
 """Landlock in place of bubblewrap, for profiles it can hold and machines that need it.
 
-Used only when bubblewrap cannot work here, and never in silence: the reply names what held, and a
+Used only when bubblewrap cannot work here, and never in silence: the reply names it, and a
 profile that asks for more than Landlock can do is refused with both reasons.  The command is no
 other than the one asked for: ``program.py`` restricts itself and becomes it, so terminals, signals
 and exit codes are as without a sandbox.
