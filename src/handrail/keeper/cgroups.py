@@ -1,8 +1,8 @@
-"""Control groups, where we may make some: one for each child, so that a kill misses nobody.
+"""Control groups, where we may make some: one for each child, so that a kill reaches all of it.
 
 The child steps into its group before it becomes the program (``fork.py``), so that nothing of
-the program is ever outside.  ``cgroup.kill`` then ends everybody in it in one write, daemons that
-changed session, parent and environment included.
+the program is ever outside.  ``cgroup.kill`` then ends all processes in it in one write, daemons
+that changed session, parent and environment included.
 
 What the machine offers is found by doing it once (``__init__``).  Version 2 is needed for
 killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
@@ -18,7 +18,7 @@ import time
 
 from handrail.keeper import fork
 
-#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for everybody first; a
+#: A step into a group takes 10 us, or about 10 ms on a kernel that waits for all processes first; a
 #: fork is in it.
 SLOW_SECONDS = 0.003
 #: Marks a wait status: the kernel ended a process of this child for want of memory.
@@ -50,7 +50,7 @@ class Hierarchy:
         return f"{self.path(mark)}/cgroup.procs"
 
     def remove(self, mark: int) -> bool:
-        """Take the group away; False while somebody is in it."""
+        """Remove the group; False while a process is in it."""
         return _remove(self.path(mark))
 
 
@@ -136,7 +136,7 @@ class Cgroups:
                     raise
 
     def kill(self, mark: int) -> int:
-        """End everybody in a group; how many there were, 0 where there is no such group."""
+        """End all processes of a group; how many there were, 0 where there is no such group."""
         if self.kills is None or self.kills not in self._made.get(mark, ()):
             return 0
         path = self.kills.path(mark)
@@ -148,7 +148,7 @@ class Cgroups:
         return count
 
     def ran_out(self, mark: int) -> bool:
-        """Whether the kernel has ended somebody in this group for want of memory."""
+        """Whether the kernel has ended a process of this group for want of memory."""
         place = self.limits.get(b"memory")
         if place is None or place not in self._made.get(mark, ()):
             return False
@@ -160,7 +160,7 @@ class Cgroups:
         return False
 
     def forget(self, mark: int) -> None:
-        """Nothing is wanted of this group any more; it goes when nobody is in it."""
+        """Remove this group as soon as no process is in it."""
         if mark in self._made:
             self._leaving.add(mark)
             self.tidy()
@@ -215,7 +215,7 @@ def _places() -> dict[str, str]:
 
 
 def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
-    """Make a group, have somebody enter it, take it away: all must work.  Says how long it took."""
+    """Make a group, have a process enter it, remove it: all must work.  Says how long it took."""
     if not own:
         return None, 0.0
     place = Hierarchy(own, unified=unified)
@@ -249,7 +249,7 @@ def _delegate(place: Hierarchy) -> None:
 
 
 def _sweep(own: str) -> None:
-    """Take away what keepers left that were killed, where nobody is in it any more."""
+    """Remove groups that killed keepers left, where no process is in them any more."""
     try:
         names = os.listdir(own)
     except OSError:
@@ -261,7 +261,7 @@ def _sweep(own: str) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Remove a group and those below it; False while somebody is in one."""
+    """Remove a group and those below it; False while a process is in one."""
     try:
         os.rmdir(path)
         return True

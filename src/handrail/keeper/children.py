@@ -140,7 +140,7 @@ class Children:
         try:
             self.hand_over(fd, message.serial, entry, started.fds)
         except OSError as error:
-            # Nobody would ever know of it.
+            # No server would ever know of it.
             self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
             self.forget(child)
             self.failed(fd, message.serial, error.errno or 0)

@@ -1,8 +1,8 @@
 """Ends by the clock: a child is asked to end, and killed when its grace is over.
 
 A server says when, with the start of a child that has a time limit or by DUE, and the keeper does
-it: once and in time, whether or not a server is there by then.  A terminal hangs up, everybody of
-the tree gets TERM, then KILL.  Pure but for the clock that is handed in, in milliseconds.
+it: once and in time, whether or not a server is there by then.  A terminal hangs up, all processes
+of the tree gets TERM, then KILL.  Pure but for the clock that is handed in, in milliseconds.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Deadlines:
     """Those of all children, by the time of their next step."""
 
     def __init__(self, signal_tree: Callable[[bytes, int, int], bool]) -> None:
-        #: Sends a signal to a child's tree, with the time that it is due; False when somebody is
-        #: to come whom it did not reach.
+        #: Sends a signal to a child's tree, with the time that it is due; False when it did
+        #: not reach a process that is still to come.
         self._signal = signal_tree
         self._of: dict[bytes, Deadline] = {}
         self._due: list[tuple[int, bytes]] = []

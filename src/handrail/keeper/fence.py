@@ -3,7 +3,7 @@
 Two servers that read one pipe tear its output apart.  Who asks for the lease while another holds
 it waits here: a holder that is stopped is killed at once, one that does not answer after a while
 too; one that answers keeps the lease, and the asker is told so.  A holder that has let go by
-itself (BYE) may live on; one whose link broke without it is made sure of before anybody else
+itself (BYE) may live on; one whose link broke without it is made sure of before any other server
 gets a descriptor.  Signals go through a pidfd that was opened while the link was alive.
 """
 

@@ -2,9 +2,9 @@
 
 Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  So this
 child is forked, sets them on itself and then executes its program: there is no moment in which
-the program runs without them, and whoever starts it is never under them.  It costs one or two
-milliseconds more, which only those children pay.  A fork is safe here: the keeper has one thread,
-and so has a command line before its command runs.
+the program runs without them, and the process that starts it is never under them.  It costs one or
+two milliseconds more, which only those children pay.  A fork is safe here: the keeper has one
+thread, and so has a command line before its command runs.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _become(
             rights = listener.to_bytes(4, "little")
             tell.sendmsg((seccomp_stub.WORD,), ((_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights),))
             os.close(listener)
-        # Last: whoever started us may have more descriptors open than the child may.
+        # Last: the parent may have more descriptors open than the child may.
         for kind, value in before.limits.items():
             resource.setrlimit(kind, value)
         os.execve(program, argv, env)

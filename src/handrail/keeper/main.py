@@ -2,7 +2,7 @@
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
 that ask for it, the listening socket in the state directory, and a pipe that the kernel's
-SIGCHLD writes to.  ``children.py`` is the table of what we hold, ``server_links.py`` whom we tell.
+SIGCHLD writes to.  ``children.py`` is the table of what we hold, ``server_links.py`` the servers.
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
@@ -221,7 +221,7 @@ class Keeper:
                 self.stop()
 
     def patience(self) -> float | None:
-        """Milliseconds until something is due without anybody asking."""
+        """Milliseconds until something is due without a request."""
         due = [claim.deadline for claim in self.succession.claims[:1]]
         if self.succession.deadline is not None:
             due.append(self.succession.deadline)

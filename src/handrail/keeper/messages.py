@@ -363,7 +363,7 @@ class Message:
         self.cut = cut
 
     def close(self) -> None:
-        """Close descriptors nobody took."""
+        """Close descriptors that no code took."""
         for fd in self.fds:
             os.close(fd)
         self.fds = []

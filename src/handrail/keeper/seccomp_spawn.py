@@ -1,6 +1,6 @@
 """A child whose system calls are announced: it is born with a filter that has a listener.
 
-seccomp's user notification: the kernel stops a call that the filter names, and whoever holds the
+seccomp's user notification: the kernel stops a call that the filter names, and the process with the
 listener reads what was to be done and says how it went.  A filter is inherited by everything the
 child starts and cannot be taken off, so it has to be there before the child becomes its program;
 the listener is the only way to answer, so it goes to the parent.  ``start`` lets a tiny program do

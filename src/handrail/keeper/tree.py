@@ -2,7 +2,7 @@
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
 which is a subreaper, and is recognised by the mark its whole family inherited (``spawn.py``).
-The families of a keeper that was killed came to somebody else: they are looked for *afar*, by
+The families of a keeper that was killed have another parent: they are looked for *afar*, by
 their mark among all processes of the machine.
 
 A tree that is to be killed is stopped first, each before its children are looked for, and all
@@ -167,7 +167,7 @@ class _Near:
 
 
 class _Far:
-    """A family of a keeper that is gone: whoever has its mark, and what hangs below them."""
+    """A family of a keeper that is gone: all processes with its mark, and their descendants."""
 
     def __init__(self, marks: Container[int]) -> None:
         self._marks = marks
@@ -222,7 +222,7 @@ def _below(pid: int) -> set[int]:
 def _kill(leader: int | None, kin: _Near | _Far) -> int:
     found = _members(leader, kin)
     for pid in found:
-        # The kernel then ends all of the namespace, and nobody in it can flee.
+        # The kernel then ends all of the namespace, and no process in it can flee.
         if _is_first_of_namespace(pid):
             _signal_one(pid, found, kin, signal.SIGKILL)
     # A lone leader needs no freezing: what it starts meanwhile is in its group, or is found by

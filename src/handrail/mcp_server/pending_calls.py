@@ -13,7 +13,7 @@ from handrail.orchestrator.approvals import Answer, Question
 
 PREFIX = "call-"
 _NUMBER = "."
-#: Beyond so many, answers that nobody fetched are forgotten.
+#: Beyond so many, answers that were not fetched are forgotten.
 _MOST = 256
 
 

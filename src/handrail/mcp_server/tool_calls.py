@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class InputNeeded:
-    """The host has to ask somebody and call again with the answer and the state."""
+    """The host has to ask its user and call again with the answer and the state."""
 
     state: str
     question: Question

@@ -1,6 +1,6 @@
-"""How a process ended that is nobody's child of ours, asked of the kernel.
+"""The exit status of a process that is not our child, asked of the kernel.
 
-Linux 6.15 and later keep the status with the pidfd once somebody has reaped the process
+Linux 6.15 and later keep the status with the pidfd once its parent has reaped the process
 (``PIDFD_GET_INFO``).  Where that is not so the answer is "not known", and never a guess.
 """
 
@@ -15,7 +15,7 @@ _INFO_EXIT = 1 << 3
 
 
 def exit_status(pidfd: int) -> int | None:
-    """The wait status of an ended process, or None while nobody has taken it.
+    """The wait status of an ended process, or None while its parent has not taken it.
 
     Raises OSError where the kernel does not keep it.
     """

@@ -1,6 +1,6 @@
 """The last descriptors of a server go to no process: they are for connections, answers and ends.
 
-Without them nobody could come in to end what takes all the others; and the next server, which is
+Without them no client could connect to end what takes all the others; and the next server, which is
 handed every one of them, would have none left for those who want to resume.
 """
 

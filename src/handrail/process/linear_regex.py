@@ -1,7 +1,7 @@
 """Finding a pattern in a stream of output, in time that grows with the stream alone.  Pure.
 
 Patterns come from clients, and the engine of ``re`` can take forever on some of them, during
-which nobody else is served.  So a pattern is made into a machine that looks at each byte once:
+which no other client is served.  So a pattern is made into a machine that looks at each byte once:
 a set of states per position, remembered as one state the next time the same set is met.  What
 such a machine cannot do (back references, looking around) is refused.
 
@@ -237,6 +237,6 @@ class Search:
         place = self._places.get((core, before))
         if place is None:
             if len(self._places) >= _MOST_REMEMBERED:
-                self._places.clear()  # and with them what they lead to, when nobody stands there
+                self._places.clear()  # and with them what they lead to, when no thread stands there
             place = self._places[core, before] = _Place(core, before)
         return place

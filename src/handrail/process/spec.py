@@ -25,7 +25,7 @@ DEFAULT_COLS = 80
 class OnLag(enum.Enum):
     """What becomes of output that its reader does not take."""
 
-    BLOCK = "block"  # the child waits, also while nobody is attached
+    BLOCK = "block"  # the child waits, also while no client is attached
     DROP = "drop"  # the child goes on, and the gap is announced
 
 
@@ -89,10 +89,10 @@ class Containment(Protocol):
         """The command was not started."""
 
     def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
-        """The leader has exited: call back when nobody inside is left."""
+        """The leader has exited: call back when no process of the sandbox is left."""
 
     def signal(self, number: int, *, tree: bool) -> int:
-        """Signal the command's group or everybody inside; how many were reached."""
+        """Signal the command's group or all processes inside; how many were reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class ProcessSpec:
         return any(number == seccomp_spawn.PROGRAM for number, _ in self.passed)
 
     def without_env(self) -> ProcessSpec:
-        """The same for somebody who only wants to know what it was: small, and no secrets."""
+        """A small copy for listings, without secrets."""
         small = replace(
             self, env=_NO_ENV, passed=(), judge=None, containment=None, sent=None, again=None
         )

@@ -193,7 +193,7 @@ class ProcessTable:
                 spec = replace(spec, sent=None, again=None)  # they keep the plan in memory
             child = Child(key, spec, spawned, self._launcher, self._loop, sink())
             if not self._launcher.link.alive and not self._launcher.link.bereft:
-                _end(child)  # nobody would tell us of its exit
+                _end(child)  # no keeper would tell us of its exit
                 raise gone()
         except BaseException:
             del self._entries[key]

@@ -5,8 +5,8 @@ what it means there.  Two threads copy, in the one way and in the other, so that
 for the command has nothing to do with it.  ``_thread`` and not ``threading``, for the reason
 that ``run.py`` gives.
 
-A key that stops jobs is the exception.  The kernel stops nobody in a session without a shell, so
-for a command that does not handle it we stop ourselves, and the command with us.
+A key that stops jobs is the exception.  The kernel stops no process in a session without a shell,
+so for a command that does not handle it we stop ourselves, and the command with us.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ else:
     import _signal
 
 _PIECE = 1 << 16
-_SIZE_BYTES = 8  # struct winsize: rows, columns and two that nobody uses
-#: How long the last output may take once nobody is left who could write any.
+_SIZE_BYTES = 8  # struct winsize: rows, columns and two unused ones
+#: How long the last output may take once no process is left that could write any.
 _LAST_SECONDS = 2.0
 _LFLAG, _KEYS = 3, 6
 
@@ -33,7 +33,7 @@ class PtyRelay:
     """One pair of terminals; the command gets ``theirs``."""
 
     def __init__(self) -> None:
-        #: The user's; stdin is another one in whoever guards us.
+        #: The user's; stdin is another one in the crash guard.
         self._user = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
         self._before = termios.tcgetattr(self._user)
         self._ours, self.theirs = os.openpty()
@@ -120,7 +120,7 @@ class PtyRelay:
                 except OSError:
                     looks = False  # hung up: the command may write on, and hears of it from us
         except OSError:
-            pass  # nobody has the other end any more
+            pass  # no process has the other end any more
         finally:
             self._shown.release()
 
@@ -164,7 +164,7 @@ def _write(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # somebody who shares it has made it so
+        except BlockingIOError:  # another process that shares it has made it so
             import select
 
             select.select([], [fd], [])

@@ -69,7 +69,7 @@ _AS_USUAL: _Beginning = {"setsid": True, "setsigmask": (), "setsigdef": _GIVEN_B
 
 
 def own_terminal() -> PtyRelay | None:
-    """A terminal for the command, if somebody types to us and looks at what we write."""
+    """A terminal for the command, if our stdin and stdout are a terminal."""
     if not (os.isatty(0) and os.isatty(1)) or _in_background():
         return None
     from handrail.process.foreground.pty_relay import PtyRelay
@@ -152,7 +152,7 @@ class Foreground:
         128+N for one that signal N has ended, 124 after ``timeout`` seconds.
         """
         if self._inside is not None and self._listener >= 0:
-            self._inside.attend_alone(self._listener)  # which takes a thread: nobody forks any more
+            self._inside.attend_alone(self._listener)  # which takes a thread: no fork follows
         if self._copies is not None:
             self._copies.begin()
         if self.terminal is not None:
@@ -213,7 +213,7 @@ class Foreground:
         a shell above it.
         """
         self._send(_signal.SIGSTOP)
-        self._send(_signal.SIGSTOP)  # whoever was being forked meanwhile
+        self._send(_signal.SIGSTOP)  # a process that was being forked meanwhile
         if self.terminal is not None:
             self.terminal.give_back()
         self._stand(_STOP)
@@ -227,7 +227,7 @@ class Foreground:
             if _signal.sigpending().intersection(_PASSED_ON):
                 break  # there is something to tell it
             if not self._stand(_signal.SIGTTIN):
-                break  # nobody is there who could continue us, so we were not stopped
+                break  # no shell is there that could continue us, so we were not stopped
         else:
             if self.terminal is not None:
                 self.terminal.take()
@@ -393,4 +393,4 @@ def _in_background() -> bool:
     try:
         return os.tcgetpgrp(0) != os.getpgrp()
     except OSError:
-        return False  # not the terminal of our session: nobody's jobs are controlled by it
+        return False  # not the terminal of our session: it controls no jobs

@@ -1,7 +1,7 @@
 """A reader that does not keep up, for children that asked for a way with it (``on_lag``).
 
 ``block``: a *window*.  Output that the reader has not acknowledged is never dropped; when it
-fills the retention, the pipe is left alone and the child waits, whether somebody is attached or
+fills the retention, the pipe is left alone and the child waits, whether a client is attached or
 not.  Sent is not acknowledged: what was on its way when a line or a server died is lost, and a
 reader that comes back must find it here.
 
@@ -91,7 +91,7 @@ class Backlog:
         if not self.behind:
             return True
         if sink is None:
-            self.behind = False  # whoever attaches next asks for what it missed
+            self.behind = False  # the client that attaches next asks for what it missed
             return True
         while self._reached < log.next_seq - 1:
             for chunk in log.read(self._reached, _PAGE).chunks:

@@ -2,8 +2,8 @@
 
 How it works.  A record of fixed size for each chunk, in a ring by its number, and a head with
 what happens once: the exit, the close, that the process was terminated.  Everything is written
-*before* anybody is told, so a number a client has seen never stands for other bytes.  Bytes that
-are in a spool and in no record were told to nobody: they are the next chunk.
+*before* a client is told, so a number a client has seen never stands for other bytes.  Bytes that
+are in a spool and in no record were told to no client: they are the next chunk.
 
 One system call writes one record, inside one page: a server that is killed leaves it whole or
 not at all.  The index lies behind the ring of the first spool of its process (``spool.py``), or
@@ -29,7 +29,7 @@ assert _RING > RETENTION_CHUNKS  # noqa: S101 (of two constants)
 TERMINATED = 1
 HELD_OPEN = 2  # closed while a descendant still had a stream
 EVICTED = 8
-#: Stands for the status of an exit nobody could learn.
+#: Stands for an exit status that could not be learned.
 LOST = 1 << 40
 
 

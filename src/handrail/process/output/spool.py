@@ -210,7 +210,7 @@ class Staging:
                     if got:
                         break
                     raise
-                # EIO: nobody has the terminal open any more.
+                # EIO: no process has the terminal open any more.
                 return got, True
             if moved == 0:
                 return got, True

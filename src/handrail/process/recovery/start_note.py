@@ -1,7 +1,7 @@
 """What the next server has to know of a process, in the keeper's hands.  Pure.
 
 Written with the request that starts the process, so there is no moment at which one is without
-the other.  The environment is left out: nobody needs it again, and it may hold secrets.
+the other.  The environment is left out: it is not needed again, and it may hold secrets.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True):
 
 
 def move(owner: str, key: str, *, detached: bool = False) -> bytes:
-    """A note that a process belongs to another session, or to nobody."""
+    """A note that a process belongs to another session, or to none."""
     return _encoder.encode(Move(owner, key, detached))
 
 

@@ -2,7 +2,7 @@
 
 The last ids that were accepted are remembered with a fingerprint of their bytes.  The same id
 again is acknowledged and not written; when its bytes differ, that is worth a line in the log.
-Whoever is to survive us gets each id together with its bytes (``store``), before it counts.
+The store that survives us gets each id together with its bytes (``store``), before it counts.
 """
 
 from __future__ import annotations

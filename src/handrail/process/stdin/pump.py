@@ -49,7 +49,7 @@ class StdinPump:
     ) -> None:
         self._fd = fd
         self._loop = loop
-        self._on_close = on_close  # None for a terminal, which is closed by whoever reads it
+        self._on_close = on_close  # None for a terminal, which its output stream closes
         self._open_log = open_log
         self._log: StdinLog | None = None  # made with the first write
         self._ends: deque[int] = deque()  # of the chunks that wait in the log

@@ -1,10 +1,10 @@
 """Make many mounts, then exec bwrap: ``python -I -S -B premount_program.py FD END PROGRAM ARG...``.
 
-FD holds the request of ``premount.py``.  END is ``with-parent`` for one that ends with whoever
-starts it.  Nothing is mounted by name: a place is opened without
-following any link, has to be the very inode that the plan was made for, and is mounted onto by its
-descriptor.  A place that has become another ends everything before bwrap has begun, and the plan is
-made anew; so does one that is gone, unless the request says otherwise.  Standard library only.
+FD holds the request of ``premount.py``.  END is ``with-parent`` for one that ends with its parent.
+Nothing is mounted by name: a place is opened without following any link, has to be the very inode
+that the plan was made for, and is mounted onto by its descriptor.  A place that has become another
+ends everything before bwrap has begun, and the plan is made anew; so does one that is gone, unless
+the request says otherwise.  Standard library only.
 """
 
 from __future__ import annotations

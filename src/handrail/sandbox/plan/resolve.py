@@ -163,7 +163,7 @@ class Resolver:
             self.plan.transient.add(opened.path)
 
     def keep_closed(self, path: bytes, access: Access) -> None:
-        """A directory nobody can look into now: see to it that the command cannot open it.
+        """Keep a directory that cannot be read now from being opened by the command.
 
         A directory's owner can change its mode, so one below a writable path becomes a separate
         mount.  Elsewhere, or with another owner, the command cannot open it anyway.
