@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from interop import tool_server
-
+from tests.interop import tool_server
 from tests.interop.script import Run, Use
 from tests.interop.tasks.task import HTTP, TOOL_URL, Outcome, Task
 
