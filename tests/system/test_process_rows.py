@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.keeper.watching import alive, eventually, zombies
+from tests.keeper.watching import alive, eventually, eventually_so, zombies
 from tests.server.client_kit import SocketClient, dialled
 from tests.server.process_kit import WAIT, until_ended
 from tests.server.server_kit import ServerProcess, server_process
@@ -51,9 +51,9 @@ async def test_d1_one_that_ignores_term_is_killed_after_its_grace(
             "signal": "SIGKILL",
             "coreDumped": False,
         }
-        words = server.words()
-        assert f"process '{name}': asked to end, with 0.1 s of grace" in words
-        assert f"process '{name}': did not end within its grace, killed" in words
+        assert f"process '{name}': asked to end, with 0.1 s of grace" in server.words()
+        late = f"process '{name}': did not end within its grace, killed"
+        await eventually_so(lambda: late in server.words())  # it is written after the exit is told
         await client.call("session/close")
 
 
