@@ -131,11 +131,12 @@ class Peer:
             name,
             mode,
             *size,
-            list(passed),
             program or words[0],
             b"",
+            False,
             words,
             {os.fsencode(k): os.fsencode(v) for k, v in (PATH if env is None else env).items()},
+            list(passed),
             limits or {},
         )
         directory = os.open(cwd, os.O_PATH | os.O_DIRECTORY)
@@ -150,7 +151,7 @@ class Peer:
         answer = self.take()
         assert answer is not None
         if answer.op == messages.FAILED:
-            raise Failed(messages.Count.unpack(answer.fields).count)
+            raise Failed(messages.Count.unpack(answer.fields).number)
         assert answer.op == messages.SPAWNED
         *fds, pidfd = answer.fds
         spawned = messages.Spawned.unpack(answer.fields)
@@ -168,7 +169,7 @@ class Peer:
 
     def signal(self, child: Held, number: int, scope: bytes) -> int:
         answer = self.ask(messages.SIGNAL, *messages.Signal(child.name, number, scope).pack())
-        return messages.Count.unpack(answer.fields).count
+        return messages.Count.unpack(answer.fields).number
 
     def orphans(self) -> dict[bytes, int]:
         return messages.Orphans.unpack(self.ask(messages.ORPHANS).fields).counts
@@ -185,7 +186,7 @@ class Peer:
             found[state.child] = (state.pid, state.status, fds)
         assert message is not None
         assert message.op == messages.DONE
-        assert messages.Count.unpack(message.fields).count == len(found)
+        assert messages.Count.unpack(message.fields).number == len(found)
         return found
 
     def exit(self, child: Held) -> messages.Exited:

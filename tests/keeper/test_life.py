@@ -30,7 +30,7 @@ from tests.keeper.watching import alive, bearing, children, descriptors, eventua
 
 SLEEP = ["/bin/sleep", "1000"]
 SPAWN_TRUE = messages.Spawn(
-    b"1", messages.MODE_PIPES, 24, 80, [], b"/bin/true", b"", [b"true"], {}, {}
+    b"1", messages.MODE_PIPES, 24, 80, b"/bin/true", b"", False, [b"true"], {}, [], {}
 ).pack()
 ESCAPE = "setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait"
 
@@ -145,7 +145,7 @@ def test_nonsense_ends_the_link_it_came_on_and_nothing_else(tmp_path: Path, pack
         (messages.SPAWN, (b"1",)),
         (
             messages.SPAWN,
-            (b"1", messages.MODE_PIPES, b"24", b"80", b"0", b"/bin/true", b"", b"many", b"true"),
+            (*SPAWN_TRUE[:7], b"many", b"true"),
         ),
         (messages.SPAWN, (*SPAWN_TRUE,)),  # no cwd
         (messages.SPAWN, (*SPAWN_TRUE, b"one too many")),

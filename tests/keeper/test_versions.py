@@ -89,7 +89,7 @@ def test_an_old_keeper_becomes_one_of_ours_and_keeps_its_children() -> None:
         os.write(runs.fds[b"stdin"], b"a word\n")
         assert read_line(runs.fds[b"stdout"]) == b"a word"
         answer = await launcher.signal(41, 9, messages.SCOPE_TREE)
-        assert messages.Count.unpack(answer.fields).count == 1
+        assert messages.Count.unpack(answer.fields).number == 1
         over = asyncio.get_running_loop().create_future()
         launcher.watch(41, lambda *known: over.set_result(known))
         async with asyncio.timeout(10):

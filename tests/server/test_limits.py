@@ -264,7 +264,7 @@ async def test_a_server_may_retain_so_much(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_session_may_retain_so_much() -> None:
-    async with serving(quota=Quota(session_bytes=1_000_000)) as served:
+    async with serving(quota=Quota(session_bytes=900_000)) as served:
         client = await client_of(served)
         await client.start("p", "head", "-c", "3000000", "/dev/zero")
         await client.until_closed("p")

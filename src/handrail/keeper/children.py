@@ -187,6 +187,8 @@ class Children:
         if entry.status is None and entry.pid in self.by_pid:
             # Not reaped yet, so the number is still its own.
             held[b"pidfd"] = pidfd = os.pidfd_open(entry.pid)
+        ending = self.endings.get(entry.child)
+        due = () if ending is None else (ending.cause, ending.at, ending.grace, ending.done)
         state = messages.ChildState(
             entry.child,
             entry.pid,
@@ -198,11 +200,8 @@ class Children:
             entry.note,
             list(held),
             entry.killed,
+            *due,
         )
-        ending = self.endings.get(entry.child)
-        if ending is not None:
-            state.cause, state.at = ending.cause, ending.at
-            state.grace, state.done = ending.grace, ending.done
         try:
             self.say(fd, messages.CHILD, serial, state.pack(), list(held.values()))
         finally:

@@ -17,8 +17,9 @@ import array
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from _operator import call, itemgetter
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, takewhile
 
 from handrail import unnamed_file
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Self, dataclass_transform
 else:
 
-    def dataclass_transform() -> Callable[[type], type]:
+    def dataclass_transform(*, frozen_default: bool) -> Callable[[type], type]:
         """Type checkers know it; here it changes nothing."""
         return lambda cls: cls
 
@@ -137,7 +138,14 @@ def _write_limits(to: list[bytes], limits: dict[bytes, int]) -> None:
     _write_pairs(to, {name: b"%d" % number for name, number in limits.items()})
 
 
-#: How a field is written and read, by its annotation.
+#: How words and numbers in front of all others are written and read: many at once, and quickly,
+#: for most messages consist of them.
+_PLAIN: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
+    "bytes": (b"%b", bytes),
+    "int": (b"%d", int),
+    "bool": (b"%d", b"1".__eq__),
+}
+#: How other fields, and those behind them, are written and read, by their annotation.
 _KINDS: dict[str, tuple[Callable[[list[bytes], Any], None], Callable[[Iterator[bytes]], Any]]] = {
     "bytes": (list.append, next),
     "int": (_write_number, lambda left: int(next(left))),
@@ -156,42 +164,67 @@ _KINDS: dict[str, tuple[Callable[[list[bytes], Any], None], Callable[[Iterator[b
 }
 
 
-@dataclass_transform()
-class Fields:
-    """The fields of one operation, in the order in which they travel; compared by nothing."""
+@dataclass_transform(frozen_default=True)
+class Fields(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 (they have no other attributes)
+    """The fields of one operation, in the order in which they travel."""
 
     if TYPE_CHECKING:
-        _names: ClassVar[tuple[str, ...]]
-        _kinds: ClassVar[tuple[tuple[Callable[..., None], Callable[..., Any]], ...]]
+        _defaults: ClassVar[dict[str, Any]]
+        #: Of the words and numbers in front: how many, and how they are written and read.
+        _count: ClassVar[int]
+        _form: ClassVar[bytes]
+        _read: ClassVar[list[Callable[..., Any]]]
+        #: Of the others.
+        _rest: ClassVar[list[tuple[Callable[..., None], Callable[..., Any]]]]
     else:
+        __slots__ = ()
 
-        def __init__(self, *values: object, **named: object) -> None:
-            self.__dict__.update(zip(self._names, values, strict=False), **named)
+        def __new__(cls, *values: object, **named: object) -> Self:
+            if len(values) < len(cls._defaults):
+                missing = list(cls._defaults.items())[len(values) :]
+                values += tuple(named.get(name, default) for name, default in missing)
+            return tuple.__new__(cls, values)
 
     def __init_subclass__(cls) -> None:
-        cls._names = tuple(cls.__annotations__)
-        cls._kinds = tuple(_KINDS[kind] for kind in cls.__annotations__.values())
+        own = cls.__annotations__
+        cls._defaults = {name: cls.__dict__.get(name) for name in own}
+        for at, name in enumerate(own):
+            setattr(cls, name, property(itemgetter(at)))
+        kinds = list(own.values())
+        front = list(takewhile(_PLAIN.__contains__, kinds))
+        cls._count = len(front)
+        cls._form = b"\0".join(_PLAIN[kind][0] for kind in front)
+        cls._read = [_PLAIN[kind][1] for kind in front]
+        cls._rest = [_KINDS[kind] for kind in kinds[cls._count :]]
 
     def pack(self) -> list[bytes]:
-        """As they travel."""
-        fields: list[bytes] = []
-        for name, (write, _) in zip(self._names, self._kinds, strict=True):
-            write(fields, getattr(self, name))
+        """As they travel; raises ValueError when one holds a NUL."""
+        count = self._count
+        front = self[:count] if self._rest else self
+        fields = (self._form % front).split(b"\0") if count else []
+        if len(fields) != count:
+            raise ValueError("a field of the keeper link holds a NUL")
+        if self._rest:
+            for (write, _), value in zip(self._rest, self[count:], strict=True):
+                write(fields, value)
         return fields
 
     @classmethod
-    def unpack(cls, fields: Iterable[bytes]) -> Self:
+    def unpack(cls, fields: list[bytes]) -> Self:
         """As they came; raises ValueError when there are too few or too many."""
-        made = cls.__new__(cls)
-        left = iter(fields)
-        try:
-            for name, (_, read) in zip(cls._names, cls._kinds, strict=True):
-                made.__dict__[name] = read(left)
-        except StopIteration:
-            raise ValueError(f"too few fields for {cls.__name__}") from None
-        if next(left, None) is not None:
-            raise ValueError(f"too many fields for {cls.__name__}")
-        return made
+        if not cls._rest:
+            if len(fields) == cls._count:
+                return tuple.__new__(cls, map(call, cls._read, fields))
+        elif len(fields) >= cls._count:
+            left = iter(fields)
+            found = list(map(call, cls._read, left))
+            try:
+                found += [read(left) for _, read in cls._rest]
+                if next(left, None) is None:
+                    return tuple.__new__(cls, found)
+            except StopIteration:
+                pass
+        raise ValueError(f"{len(fields)} fields are not those of {cls.__name__}")
 
 
 class Hello(Fields):
@@ -218,13 +251,13 @@ class Spawn(Fields):
     mode: bytes
     rows: int
     cols: int
-    passed: list[int]  # numbers of passed descriptors in the child (-1: its seccomp program)
     program: bytes
     note: bytes  # kept for the next server
+    sandboxed: bool  # the leader is outside of the sandbox
     argv: list[bytes]
     env: dict[bytes, bytes]
+    passed: list[int]  # numbers of passed descriptors in the child (-1: its seccomp program)
     limits: dict[bytes, int]  # by the names in limits.py
-    sandboxed: bool = False  # the leader is outside of the sandbox
     end_at: int | None = None  # in monotonic ms: end it then, for want of time
     grace: int = 0  # in ms, between TERM and KILL
 
@@ -316,9 +349,9 @@ class ChildState(Fields):
 
 
 class Count(Fields):
-    """A number."""
+    """How many there are, or another number."""
 
-    count: int
+    number: int
 
 
 class Orphans(Fields):

@@ -104,8 +104,8 @@ class ServerHandoff:
         claims, self.claims = self.claims, []
         for claim in claims:
             if claim.fd in self.links:
-                claim.hello.claim = False
-                self.grant(claim.fd, claim.serial, claim.hello)
+                hello = messages.Hello(claim.hello.version, claim.hello.pid)
+                self.grant(claim.fd, claim.serial, hello)
 
     def fence_silent(self) -> None:
         """The time of a holder that was asked is over."""

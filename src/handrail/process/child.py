@@ -230,7 +230,7 @@ class Child:
             return await self._signal_sandboxed(sandbox, number, tree)
         scope = messages.SCOPE_TREE if tree else messages.SCOPE_GROUP
         answer = await self.launcher.signal(self.number, number, scope)
-        return messages.Count.unpack(answer.fields).count
+        return messages.Count.unpack(answer.fields).number
 
     async def _signal_sandboxed(self, sandbox: Containment, number: int, tree: bool) -> int:
         """The wrapper would die of the signal, and every process in the sandbox with it."""

@@ -153,15 +153,15 @@ class Launcher:
         """Give a new keeper what we have of a child whose keeper is gone; ``end``: its status
         and what it used, as far as we know them; ``started``: on the monotonic clock."""
         mark = self.marks.get(child, 0)
+        status, usage = (None, None) if end is None else end
+        used: tuple[int | None, int | None, int | None] = (0, 0, 0)
+        ended = 0
+        if usage is not None:
+            used = (usage.user_ms, usage.system_ms, usage.max_rss_bytes)
+            ended = int(started * 1000) + usage.wall_ms
         state = messages.ChildState(
-            b"%d" % child, pid, mark, sandboxed, None, 0, 0, 0, 0, note, list(fds)
+            b"%d" % child, pid, mark, sandboxed, status, *used, ended, note, list(fds)
         )
-        if end is not None:
-            state.status, usage = end
-            if usage is not None:
-                state.user_ms, state.system_ms = usage.user_ms, usage.system_ms
-                state.max_rss = usage.max_rss_bytes
-                state.ended = int(started * 1000) + usage.wall_ms
         self.link.tell(messages.ADOPT, 0, state.pack(), list(fds.values()))
 
     async def replace_keeper(self, python: str, program: str) -> None:
@@ -189,22 +189,24 @@ class Launcher:
                 if spec.pipe_stdin
                 else messages.MODE_PIPES
             )
+            end_at = None
+            if spec.timeout is not None:
+                end_at = int((time.monotonic() + spec.timeout) * 1000)
             asked = messages.Spawn(
                 b"%d" % child,
                 mode,
                 spec.rows,
                 spec.cols,
-                [number for number, _ in spec.passed],
                 program,
                 note,
+                spec.containment is not None,
                 [spec.argv[0] if spec.arg0 is None else spec.arg0, *spec.argv[1:]],
                 spec.env,
+                [number for number, _ in spec.passed],
                 {name.encode(): most for name, most in spec.limits.for_keeper().items()},
-                spec.containment is not None,
+                end_at,
+                int(process.TIMEOUT_GRACE * 1000),
             )
-            if spec.timeout is not None:
-                asked.end_at = int((time.monotonic() + spec.timeout) * 1000)
-                asked.grace = int(process.TIMEOUT_GRACE * 1000)
             _check_room(cwd, 1 + len(self._starts))
             question = self._starts.ask(asked.pack(), [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
@@ -228,7 +230,7 @@ class Launcher:
                 self._unwanted(question.result())
             raise
         if answer.op == messages.FAILED:
-            number = messages.Count.unpack(answer.fields).count
+            number = messages.Count.unpack(answer.fields).number
             raise find_program.spawn_failed(spec.argv[0], number)
         if answer.op != messages.SPAWNED:
             raise KeeperLost(answer.fields[0].decode())
@@ -262,7 +264,8 @@ class Launcher:
         ``again``: it is another keeper that is told, and goes on where the one before was.
         """
         if again or not self.link.bereft:  # else the next one is told of it with all the others
-            due.done = self._begun.get(int(due.child), -1) if again else -1
+            done = self._begun.get(int(due.child), -1) if again else -1
+            due = messages.Due(due.child, due.cause, due.at, due.grace, done)
             self.link.tell(messages.DUE, 0, due.pack())
 
     async def has_begun(self, child: int) -> bool:

@@ -94,7 +94,7 @@ def holder_of(handle: KeeperHandle) -> int:
     answer = ask_keeper(handle, messages.WHO, [], _CLAIM_SECONDS)
     if answer is None or answer.op != messages.DONE:
         return 0
-    return messages.Count.unpack(answer.fields).count
+    return messages.Count.unpack(answer.fields).number
 
 
 def check_keeper() -> str | None:
