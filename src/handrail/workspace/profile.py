@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-import fnmatch
 import os
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -116,7 +116,7 @@ class Rules:
         ]
         plain = tuple(path for path in profile.deny if not _GLOB & set(path))
         self._paths += [(path, Access.DENY) for path in bound(plain)]
-        self._globs = [posixpath.join(root, path) for path in profile.deny if _GLOB & set(path)]
+        self._globs = [_pattern(root, path) for path in profile.deny if _GLOB & set(path)]
         # A path that is written explicitly is not protected any more.
         named = set(writes)
         self._paths = [
@@ -175,11 +175,18 @@ def path_length(path: str) -> int:
     return len([part for part in path.split("/") if part])
 
 
-def _matches(path: str, glob: str) -> bool:
-    """Whether a pattern covers a path or something above it; ``**/`` may be nothing."""
-    variants = (glob, glob.replace("/**/", "/"))
+def _pattern(root: str, glob: str) -> re.Pattern[bytes]:
+    """A deny pattern as sandboxes read it, over absolute paths without their first slash."""
+    from handrail.sandbox.plan.globs import translate  # few profiles have patterns
+
+    literal = re.sub(r"([*?\[\]{},\\])", r"\\\1", root)
+    return translate(posixpath.normpath(posixpath.join(literal, glob))[1:])
+
+
+def _matches(path: str, glob: re.Pattern[bytes]) -> bool:
+    """Whether a pattern covers a path or a directory above it."""
     while path != "/":
-        if any(fnmatch.fnmatchcase(path, one) for one in variants):
+        if glob.match(_native(path[1:])):
             return True
         path = posixpath.dirname(path)
     return False
