@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
+from handrail import private_places
 from handrail.server.sandboxed_files_pool import MOST_HELPERS
 from tests.server.client_kit import Client, b64, dialled
 from tests.server.process_kit import children, spin, until_ended
 from tests.server.server_kit import Served, server_process, serving
 
 READ_ONLY = (-32603, "Read-only file system (os error 30)")
+
+
+@pytest.fixture(autouse=True)
+def _no_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State directories of other tests' servers come and go, and each changes the plans."""
+    monkeypatch.setattr(private_places, "_remembered", list)
 
 
 @pytest.fixture
