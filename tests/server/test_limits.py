@@ -252,7 +252,7 @@ async def test_a_server_may_have_so_many() -> None:
 
 async def test_a_server_may_retain_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota, "_COUNT_SECONDS", 0.0)
-    async with serving(quota=Quota(bytes=1_000_000)) as served:
+    async with serving(quota=Quota(bytes=900_000)) as served:
         client, other = await client_of(served), await client_of(served)
         await client.start("p", "head", "-c", "3000000", "/dev/zero")
         await client.until_closed("p")

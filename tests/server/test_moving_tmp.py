@@ -111,8 +111,9 @@ async def test_what_vanishes_from_a_shared_tmp_fails_no_call(what: str, ws: Path
             method, params = call(client, what, ws)
             with before_each_start(served, trusted) as started:
                 await client.call(method, **params)
-            # The second try leaves out what has come since the first.
-            assert len(started) <= 2
+            # The second try leaves out what has come since the first; other tests work in the same
+            # directory, and what vanishes of theirs may cost another.
+            assert len(started) < tries.MOST
     finally:
         shutil.rmtree(trusted.now)
 

@@ -48,6 +48,8 @@ class HostTmp:
         """Whether it is the host's directory that is to be seen there, and can be written."""
         if within(place, b"/dev") and place not in self._plan.rules:
             return False  # every sandbox has a /dev of its own
+        if self._plan.nearest(place) == b"/":
+            return False  # a profile that may write everywhere holds nothing back here either
         is_hosts = self._plan.shown.host_path(place) == place
         return is_hosts and self._plan.access(place) is Access.WRITE
 
