@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import handrail
-from handrail import CommandFailed, Output, UsageError, Workspace
+from handrail import CommandFailed, Output, UsageError, Workspace, private_places
 from handrail.testing import Exit, Expect, FakeExecutor, Say
 from handrail.workspace import loop_thread
 from tests.keeper.watching import alive, eventually
@@ -84,7 +84,9 @@ def test_a_thousand_runs_leak_nothing(ws: Workspace) -> None:
     assert ws.processes == []
 
 
-def test_sandboxed_runs_leak_nothing(tmp_path: Path) -> None:
+def test_sandboxed_runs_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # State directories of other tests' servers come and go, and each makes another plan.
+    monkeypatch.setattr(private_places, "_remembered", list)
     with Workspace(tmp_path) as ws:
         ws.run("true")
         before = Counter(descriptors().values())
