@@ -90,8 +90,7 @@ def open_part(
     and the part has an empty directory in its place.
     """
     paths = tuple(sorted(shared))
-    inner = part_name(name, paths)
-    part = Part(place, os.path.join(directory, inner), paths)
+    part = Part(place, os.path.join(directory, name), paths)
     try:
         owner = os.open(directory, _DIRECTORY)
         try:
@@ -101,7 +100,7 @@ def open_part(
                     f"{shown(directory)} is not a directory of this user alone, so it cannot be"
                     " the /tmp of a sandbox; use another, of mode 700"
                 )
-            part.opened[place] = _opened(_directory(owner, inner, 0o1700), place)
+            part.opened[place] = _opened(_directory(owner, name, 0o1700), place)
         finally:
             os.close(owner)
         for path in paths:

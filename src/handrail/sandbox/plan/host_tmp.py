@@ -87,8 +87,16 @@ def cover(resolver: Resolver) -> None:
         return
     for place, name in private_tmp.places().items():
         if place not in resolver.rules:
+            # Named by what the profile shares: our own code is the same for all of an owner.
+            part = private_tmp.part_name(name, _shared(resolver, place))
             _show_own_code(resolver, place)
-            _cover_place(resolver, directory, place, name)
+            _cover_place(resolver, directory, place, part)
+
+
+def _shared(resolver: Resolver, place: bytes) -> tuple[bytes, ...]:
+    """The topmost paths of the host that are shown below a place."""
+    readable = [path for path, access in resolver.rules.items() if access is not Access.DENY]
+    return private_tmp.shares(place, (*readable, *private_tmp.named_paths(resolver.profile)))
 
 
 def _show_own_code(resolver: Resolver, place: bytes) -> None:
@@ -106,9 +114,7 @@ def _show_own_code(resolver: Resolver, place: bytes) -> None:
 
 def _cover_place(resolver: Resolver, directory: bytes, place: bytes, name: bytes) -> None:
     rules, masks = resolver.rules, resolver.masks
-    open_rules = [path for path, access in rules.items() if access is not Access.DENY]
-    named = private_tmp.named_paths(resolver.profile)
-    shared = private_tmp.shares(place, (*open_rules, *named))
+    shared = _shared(resolver, place)
     for path in (*rules, *masks):
         if within(path, place) and not any(within(path, share) for share in shared):
             rules.pop(path, None)  # of the host's, which is not shown
