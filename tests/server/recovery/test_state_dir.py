@@ -16,6 +16,7 @@ from handrail.keeper import messages
 from handrail.process.keeper_client.start import KeeperHandle
 from handrail.server.recovery import state_dir
 from handrail.server.recovery.state_dir import StateDir, claim
+from tests.keeper.watching import eventually
 from tests.server.process_kit import WAIT, alive, descriptors, ended, nothing_left
 
 
@@ -152,6 +153,8 @@ def test_what_a_crash_has_left_is_found_again(
             if address:
                 with claimed(place) as taken:
                     stack.enter_context(keeper_of(taken))
+                # A child has our lock until its exec has closed it, a moment after we go on.
+                eventually(lambda place=place: not state_dir.in_use(str(place)), "it is free")  # type: ignore[misc]
                 (place / "address").write_text(address)
         for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
             taken = claim(None, address)
