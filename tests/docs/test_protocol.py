@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from handrail.protocol import document, envelope
-from handrail.protocol.methods import METHODS, NOTIFICATIONS
+from handrail.protocol import envelope
+from handrail.protocol.methods import METHODS
 
-PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "protocol.md"
+SCRIPT = str(ROOT / "scripts" / "protocol_reference")
+REFERENCE: dict[str, Any] = runpy.run_path(SCRIPT)
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == document.render(), (
-        "run: python -m handrail.protocol.document > docs/protocol.md"
+    assert PAGE.read_text(encoding="utf-8") == REFERENCE["render"](), (
+        "run: scripts/protocol_reference > docs/protocol.md"
     )
 
 
 def test_the_page_is_the_same_in_another_process() -> None:
     printed = subprocess.run(
-        [sys.executable, "-m", "handrail.protocol.document"],
+        [sys.executable, SCRIPT],
         capture_output=True,
         check=True,
         timeout=60,
         env={"PYTHONHASHSEED": "7"},
     )
-    assert printed.stdout.decode() == document.render()
+    assert printed.stdout.decode() == REFERENCE["render"]()
 
 
-@pytest.mark.parametrize("name", [*METHODS, *(n.name for n in NOTIFICATIONS)])
+@pytest.mark.parametrize("name", [*METHODS, *REFERENCE["NOTIFICATIONS"]])
 def test_every_name_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in document.render()
+    assert f"`{name}`" in REFERENCE["render"]()
 
 
 def test_every_error_code_is_on_the_page() -> None:
     codes = {v for v in vars(envelope).values() if type(v) is int and -33000 < v < -32000}
-    listed = re.findall(r"^\| (-\d+) \|", document.render(), re.MULTILINE)
+    listed = re.findall(r"^\| (-\d+) \|", REFERENCE["render"](), re.MULTILINE)
     assert codes == set(map(int, listed))
 
 
 def test_every_link_leads_somewhere() -> None:
-    page = document.render()
+    page = REFERENCE["render"]()
     anchors = [
         re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
@@ -56,7 +61,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_members_have_their_type_need_and_origin() -> None:
-    page = document.render()
+    page = REFERENCE["render"]()
     for line in (
         "| `processId` | string | yes | wire | |",
         "| `pipeStdin` | boolean | no (false) | wire | |",
@@ -68,3 +73,9 @@ def test_members_have_their_type_need_and_origin() -> None:
     ):
         assert line in page, line
     assert re.search(r"^\| `graceMs` \| .* \| no \| handrail \| .* \|$", page, re.MULTILINE)
+
+
+def test_every_offered_method_has_its_sentence() -> None:
+    offered = {name for name, method in METHODS.items() if method.params is not None}
+    assert offered == set(REFERENCE["ABOUT"])
+    assert set(REFERENCE["OURS"]) <= offered
