@@ -8,7 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from handrail.policy import check, danger, is_known_safe, plain_commands
+from handrail.policy.check import check
+from handrail.policy.dangerous import danger
+from handrail.policy.known_safe import is_known_safe
+from handrail.policy.strict_reader import plain_commands
 from tests.conformance.comparison import difference
 
 

@@ -9,8 +9,7 @@ Some prefixes are never offered nor accepted, because almost anything may follow
   an option or a verb that a command follows          ``git rebase -x``, ``asdf exec``
 
 A prefix too long to be read with a question is not offered either.  Names count without directory
-and version.  The programs are data: ``programs.py`` for those that wrap, ``program_names.py`` for
-interpreters.
+and version.  The programs are in ``tables.txt``.
 """
 
 from __future__ import annotations
@@ -18,118 +17,35 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Sequence
 
+from handrail.policy import programs
 from handrail.policy.guard.ordinary import may_launch
 from handrail.policy.program_names import INTERPRETERS, is_shell, plain_name
-from handrail.policy.programs import (
-    ASSIGNMENT,
-    LOADER,
-    READS_SCRIPT,
-    SCRIPT_OPTIONS,
-    SHELL_VALUE_FLAGS,
-    STDIN_NAMES,
-    VERB_PROGRAMS,
-    VERB_WRAPPERS,
-    WRAPPERS,
-    Wrapper,
-    wrapper_of,
-)
+from handrail.policy.programs import Wrapper, wrapper_of, wrappers
 from handrail.policy.rules import Argv, Decision, Policy, PrefixRule, Words, strictest
+from handrail.policy.tables import entries, names
 
 #: Any word behind these may be an option that runs a program, however they begin.
-_RUNS_ANYTHING = frozenset({
-    "find", "fd", "fdfind", "ssh", "scp", "sftp", "rsync", "tar", "bsdtar", "cpio", "zip", "sed",
-    "ed", "ex", "vi", "vim", "nvim", "view", "emacs", "emacsclient", "nano", "less", "more", "man",
-    "gdb", "lldb", "screen", "tmux", "script", "socat", "nc", "ncat", "netcat", "telnet", "bwrap",
-    "crontab", "su", "runuser", "split", "git-shell", "eval", "source", ".", "trap", "hyperfine",
-    "flatpak", "snap", "wine", "qemu", "ansible", "vagrant", "make", "gmake", "bmake",
-    # behind their own words comes a command, here or on another machine
-    "perf", "linux", "i", "gosu", "coreutils", "wsl", "nvm", "fnm", "volta", "rbenv", "pyenv",
-    "direnv", "dotenv", "doppler", "aws-vault", "chamber", "machinectl", "systemd-nspawn",
-    "distrobox", "toolbox", "faketime", "cpulimit", "capsh", "sg", "newgrp", "sshpass", "autossh",
-    "mosh", "et", "tsocks", "torify", "torsocks", "proxychains", "eatmydata", "nocache", "xcrun",
-    "rr", "uftrace", "heaptrack", "kcov", "trace-cmd", "bpftrace", "dtrace", "srun", "sbatch",
-    "salloc", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "horovodrun", "bsub",
-    "qsub", "condor_run", "spark-submit", "hadoop", "fzf", "guix", "nix-shell", "dbus-launch",
-    # what they load or are told may be a program
-    "code", "codium", "subl", "idea", "tig", "lazygit", "ranger", "mc", "nnn", "lf", "vifm",
-    "msfconsole", "nmap", "xdg-open", "tcc", "visudo", "lxd", "qemu-x86_64",
-    "qemu-aarch64", "qemu-arm", "qemu-i",
-}) | READS_SCRIPT  # fmt: skip
+_RUNS_ANYTHING = names("runs anything") | programs.READS_SCRIPT
 #: Of those above: a first operand names what is run, and the rest are its arguments.
 _NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
 #: Programs with verbs beyond those whose options are known, and programs that change any file: a
 #: prefix without an operand says nothing.
-_NEEDS_OPERAND = frozenset({
-    "rm", "cp", "mv", "ln", "dd", "tee", "install", "chmod", "chown", "curl", "wget", "apt",
-    "apt-get", "dnf", "yum", "brew", "pacman", "apk", "aws", "gcloud", "az", "ansible-playbook",
-    "go", "gem", "bundle", "poetry", "pipenv", "pdm", "hatch", "pipx", "conda", "mamba", "deno",
-    "bun", "nix", "just", "task", "rake", "gradle", "mvn", "dotnet", "composer", "mix", "cmake",
-    "docker-compose", "svn", "hg", "jj", "rustup", "corepack", "kill", "pkill", "mount", "service",
-    "ninja", "zig", "swift", "rails", "artisan", "stack", "cabal", "oc", "lxc", "incus", "nerdctl",
-    "crictl", "ctr", "buildah", "fly", "flyctl", "heroku", "op", "sops", "consul", "nomad", "ray",
-    "asdf", "mise", "minikube", "docker-machine", "vault", "helm", "jupyter", "chattr", "setfacl",
-    "killall", "umount", "launchctl", "modprobe", "insmod", "setcap", "useradd", "passwd", "nft",
-    "iptables", "ip", "openssl", "gpg", "fossil",
-})  # fmt: skip
+_NEEDS_OPERAND = names("needs operand")
 #: Verbs behind which a command, or the name of any script, comes.
-_VERBS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(
-        ("npm", "pnpm", "yarn"),
-        frozenset({"run", "exec", "x", "dlx", "run-script", "node", "explore"}),
-    ),
-    "mise": frozenset({"x", "exec", "run"}),
-    "bun": frozenset({"run", "x", "exec"}),
-    "deno": frozenset({"eval", "run", "task"}),
-    "git": frozenset(
-        {
-            "bisect",
-            "submodule",
-            "config",
-            "filter-branch",
-            "rebase",
-            "difftool",
-            "mergetool",
-            "hook",
-            "daemon",
-            "send-email",
-            "maintenance",
-        }
-    ),
-    "gh": frozenset({"api", "alias", "extension", "codespace"}),
-    "helm": frozenset({"plugin"}),
-    "rails": frozenset({"runner", "r", "console", "c"}),
-    "stack": frozenset({"ghc", "ghci", "runghc", "script"}),
-    "nix": frozenset({"develop", "build"}),
-    **dict.fromkeys(("apt", "apt-get", "dnf", "yum", "brew"), frozenset({"install"})),
-    "apk": frozenset({"add"}),
-    "go": frozenset({"run", "tool", "generate"}),
-    "uv": frozenset({"run", "tool", "pip", "add"}),
-    "cargo": frozenset({"install"}),
-    **dict.fromkeys(("docker", "podman"), frozenset({"run", "exec", "compose", "build"})),
-    "docker-compose": frozenset({"run", "exec"}),
-    "kubectl": frozenset({"exec", "run", "apply"}),
-    "systemctl": frozenset({"start", "edit", "link", "enable"}),
-    **dict.fromkeys(("pip", "gem"), frozenset({"install"})),
-}
+_VERBS = entries("verbs")
 #: Beside ``npx``: what is behind them is a package, and the rest its arguments.
-_PACKAGE_RUNNERS = dict.fromkeys(("uvx", "bunx", "pnpx"), wrapper_of("p --from --with --python"))
+_PACKAGE_RUNNERS = wrappers("package runners")
 #: A command comes behind such a last word, whatever program with verbs it belongs to ..
-_COMMAND_FOLLOWS = frozenset({
-    "exec", "execute", "run", "run-script", "run-command", "run-commands", "dlx", "foreach", "ssh",
-    "rsh", "shell", "eval", "repl", "console", "tinker", "exec-env", "exec-file", "--",
-})  # fmt: skip
+_COMMAND_FOLLOWS = names("command follows")
 #: .. except for those that run the project's own program, or a step that the project names.
 _RUNS_PROJECT = frozenset({"cargo", "dotnet", "swift", "flutter", "pre-commit", "lefthook"})
 #: Modules of Python that run what is named behind them, or any code.
-_RUNS_MODULE = frozenset({
-    "pdb", "runpy", "timeit", "cprofile", "profile", "trace", "code", "coverage", "bdb", "idlelib",
-    "ipython", "debugpy", "viztracer", "memory_profiler", "kernprof", "xdoctest", "doctest",
-})  # fmt: skip
+_RUNS_MODULE = names("runs module")
 #: GNU programs beside those of another system: ``gxargs``, ``gtimeout``.
 _GNU = "g"
 #: So many characters of a rule can be read with a question.
 _READABLE = 500
-_SHELL_VALUES = frozenset(f"-{letter}" for letter in SHELL_VALUE_FLAGS) | {"--rcfile"}
+_SHELL_VALUES = frozenset(f"-{letter}" for letter in programs.SHELL_VALUE_FLAGS) | {"--rcfile"}
 _LIMIT = 16
 
 
@@ -139,28 +55,28 @@ def is_too_broad(prefix: Sequence[str]) -> bool:
 
 
 def _is_broad(words: Argv, depth: int) -> bool:
-    if not words or not words[0] or depth > _LIMIT or ASSIGNMENT.match(words[0]):
+    if not words or not words[0] or depth > _LIMIT or programs.ASSIGNMENT.match(words[0]):
         return True
     name, rest = _known_name(words[0]), words[1:]
     if _command_follows(name, words):
         return True
-    if LOADER.fullmatch(posixpath.basename(words[0])):
+    if programs.LOADER.fullmatch(posixpath.basename(words[0])):
         return True
     if is_shell(name) or (name in INTERPRETERS and name not in _VERBS):
         return _has_no_program(name, rest) or _is_broad_module(rest, depth)
     if name in _RUNS_ANYTHING:
-        return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("C f j n e I W"))
-    verb_wrapper = VERB_WRAPPERS.get((name, rest[0])) if rest else None
+        return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("CfjneIW"))
+    verb_wrapper = programs.VERB_WRAPPERS.get((name, rest[0])) if rest else None
     if verb_wrapper is not None:
         return _is_broad(_behind(rest[1:], verb_wrapper), depth + 1)
-    wrapper = _PACKAGE_RUNNERS.get(name) or WRAPPERS.get(name)
+    wrapper = _PACKAGE_RUNNERS.get(name) or programs.WRAPPERS.get(name)
     if wrapper is not None:
-        scripted = SCRIPT_OPTIONS.get(name, frozenset())
+        scripted = programs.SCRIPT_OPTIONS.get(name, frozenset())
         if any(word.partition("=")[0] in scripted or word[:2] in scripted for word in rest):
             return True
         return _is_broad(_behind(rest, wrapper), depth + 1)
-    if name in VERB_PROGRAMS or name in _NEEDS_OPERAND or name in _VERBS:
-        operands = _operands(rest, VERB_PROGRAMS.get(name, wrapper_of()))
+    if name in programs.VERB_PROGRAMS or name in _NEEDS_OPERAND or name in _VERBS:
+        operands = _operands(rest, programs.VERB_PROGRAMS.get(name, wrapper_of()))
         if not operands:
             return True
         return operands[0] in _VERBS.get(name, ()) and not _operands(operands[1:], wrapper_of())
@@ -171,7 +87,7 @@ def _known_name(program: str) -> str:
     """The name that the tables have for a program."""
     name = plain_name(program)
     bare = name.removeprefix(_GNU)
-    return bare if name != bare and (bare in WRAPPERS or bare in _RUNS_ANYTHING) else name
+    return bare if name != bare and (bare in programs.WRAPPERS or bare in _RUNS_ANYTHING) else name
 
 
 def _command_follows(name: str, words: Argv) -> bool:
@@ -215,7 +131,7 @@ def _has_no_program(name: str, words: Argv) -> bool:
                 return True  # the script comes from standard input, whatever follows
             at += 1
         else:
-            return word in STDIN_NAMES
+            return word in programs.STDIN_NAMES
     return True
 
 
@@ -237,8 +153,8 @@ def _behind(words: Argv, wrapper: Wrapper) -> Argv:
     """The command behind a wrapper's own words."""
     words = _operands(words, wrapper)
     skip = wrapper.skip
-    while words and (skip or (wrapper.assignments and ASSIGNMENT.match(words[0]))):
-        skip -= not (wrapper.assignments and ASSIGNMENT.match(words[0]))
+    while words and (skip or (wrapper.assignments and programs.ASSIGNMENT.match(words[0]))):
+        skip -= not (wrapper.assignments and programs.ASSIGNMENT.match(words[0]))
         words = _operands(words[1:], wrapper) if wrapper.assignments else words[1:]
     return words
 

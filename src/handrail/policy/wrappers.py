@@ -13,30 +13,10 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from handrail.policy import programs
 from handrail.policy.expansions import Variables, positional
 from handrail.policy.lenient_reader import Glimpse, Glimpses, glimpses
-from handrail.policy.programs import (
-    ASSIGNMENT,
-    CODE_OPTIONS,
-    FIND_ACTIONS,
-    GIT_PROGRAMS,
-    LOADER,
-    LOADER_OPTIONS,
-    READS_SCRIPT,
-    SCRIPT_OPTIONS,
-    SHELL_VALUE_FLAGS,
-    SHELLS,
-    SOURCES,
-    SSH,
-    STDIN_FILES,
-    STDIN_NAMES,
-    STRING,
-    VERB_PROGRAMS,
-    VERB_WRAPPERS,
-    WRAPPERS,
-    Wrapper,
-    wrapper_of,
-)
+from handrail.policy.programs import Wrapper, wrapper_of
 from handrail.policy.rules import Words
 
 #: Nested wrappers are followed this far; deeper ones are unclear.
@@ -131,16 +111,22 @@ def _beyond_limits(command: Glimpse) -> bool:
     if name == "bwrap":
         return len(words) > FLAGS_LIMIT
     if command.far and command.stdin is None:
-        return name in SHELLS or name in READS_SCRIPT or name in SOURCES
-    takes_script = name in ("eval", "trap", "watch", "hyperfine", "ssh") or name in SCRIPT_OPTIONS
-    if name in SHELLS:
+        return name in programs.SHELLS or name in programs.READS_SCRIPT or name in programs.SOURCES
+    takes_script = (
+        name in ("eval", "trap", "watch", "hyperfine", "ssh") or name in programs.SCRIPT_OPTIONS
+    )
+    if name in programs.SHELLS:
         takes_script = any(word and word.startswith("-") and "c" in word for word in words[1:])
     return command.many and takes_script and None in words
 
 
 def _set_before(words: Words) -> dict[str, tuple[str, ...]]:
     """``env X=rm sh -c '$X y'``"""
-    pairs = [word.partition("=") for word in words if word is not None and ASSIGNMENT.match(word)]
+    pairs = [
+        word.partition("=")
+        for word in words
+        if word is not None and programs.ASSIGNMENT.match(word)
+    ]
     return {name.rstrip("+"): (value,) for name, _, value in pairs if value}
 
 
@@ -153,23 +139,23 @@ def _wrapped(words: Words) -> Iterator[Words]:
         yield from _behind_any(words, ("-x", "-X", "--exec", "--exec-batch"))
     if name == "bwrap":
         yield from _behind_flags(words)
-    if LOADER.fullmatch(name):
-        yield _behind_options(words[1:], LOADER_OPTIONS)
+    if programs.LOADER.fullmatch(name):
+        yield _behind_options(words[1:], programs.LOADER_OPTIONS)
     if name == "screen":
-        yield _behind_options(words[1:], wrapper_of("S c s t h e T"))
+        yield _behind_options(words[1:], wrapper_of(["S", "c", "s", "t", "h", "e", "T"]))
     if name == "coproc" and words[2:3] == ("{",):  # coproc NAME { X; }
         yield words[3:]
     if name == "git" and words[1:3] == ("bisect", "run"):
         yield words[3:]
-    if name in VERB_PROGRAMS:
-        inner = _behind_options(words[1:], VERB_PROGRAMS[name])
+    if name in programs.VERB_PROGRAMS:
+        inner = _behind_options(words[1:], programs.VERB_PROGRAMS[name])
         if inner and inner != words[1:]:
             yield (words[0], *inner)
     verb = words[1] if len(words) > 1 else None
-    wrapper = WRAPPERS.get(name)
+    wrapper = programs.WRAPPERS.get(name)
     rest = words[1:]
-    if wrapper is None and verb is not None and (name, verb) in VERB_WRAPPERS:
-        wrapper, rest = VERB_WRAPPERS[name, verb], words[2:]
+    if wrapper is None and verb is not None and (name, verb) in programs.VERB_WRAPPERS:
+        wrapper, rest = programs.VERB_WRAPPERS[name, verb], words[2:]
     if wrapper is None:
         return
     inner = _behind_options(rest, wrapper)
@@ -202,7 +188,7 @@ def _behind_options(words: Words, wrapper: Wrapper) -> Words:
             if word in wrapper.inert:
                 return ()
             at += _takes_next(word, wrapper.values)
-        elif word is not None and wrapper.assignments and ASSIGNMENT.match(word):
+        elif word is not None and wrapper.assignments and programs.ASSIGNMENT.match(word):
             continue
         elif skip:
             skip -= 1
@@ -223,7 +209,7 @@ def _takes_next(option: str, values: frozenset[str]) -> bool:
 
 def _find_commands(words: Words) -> Iterator[Words]:
     for at, word in enumerate(words):
-        if word in FIND_ACTIONS:
+        if word in programs.FIND_ACTIONS:
             rest = list(words[at + 1 :])
             ends = [rest.index(mark) for mark in (";", "+") if mark in rest]
             yield tuple(None if part == "{}" else part for part in rest[: min(ends, default=None)])
@@ -233,7 +219,7 @@ def _scripts(command: Glimpse) -> Iterator[tuple[str, Words]]:
     """The shell scripts among the words of a command, or on its stdin, each with its arguments."""
     words, stdin = command.words, command.stdin
     name = posixpath.basename(words[0] or "")
-    if name in SHELLS:
+    if name in programs.SHELLS:
         yield from _shell_scripts(words, stdin)
     elif name in ("eval", "watch", "hyperfine"):
         yield " ".join(word for word in words[1:] if word is not None), ()
@@ -246,12 +232,13 @@ def _scripts(command: Glimpse) -> Iterator[tuple[str, Words]]:
     elif name == "git":
         yield from ((script, ()) for script in _git_scripts(words))
     elif stdin is not None and (
-        name in READS_SCRIPT or (name in SOURCES and words[1:2] in STDIN_FILES)
+        name in programs.READS_SCRIPT
+        or (name in programs.SOURCES and words[1:2] in programs.STDIN_FILES)
     ):
         yield stdin, words[1:]
-    if name in SHELLS or name in SOURCES:
+    if name in programs.SHELLS or name in programs.SOURCES:
         yield from ((text, ()) for text in command.files)
-    for option in SCRIPT_OPTIONS.get(name, ()):
+    for option in programs.SCRIPT_OPTIONS.get(name, ()):
         yield from ((script, ()) for script in _option_scripts(words, option))
 
 
@@ -269,7 +256,7 @@ def _option_scripts(words: Words, option: str) -> Iterator[str]:
 
 
 def _ssh_scripts(words: Words) -> Iterator[str]:
-    behind = _behind_options(words[1:], SSH)
+    behind = _behind_options(words[1:], programs.SSH)
     if len(behind) > 1:
         yield " ".join(word for word in behind[1:] if word is not None)
 
@@ -283,7 +270,7 @@ def _git_scripts(words: Words) -> Iterator[str]:
             key, _, value = (words[at + 1] or "").partition("=")
             if value.startswith("!"):
                 yield value[1:]
-            elif key.lower() in GIT_PROGRAMS:
+            elif key.lower() in programs.GIT_PROGRAMS:
                 yield value
 
 
@@ -291,18 +278,18 @@ def _strings_of_code(command: Glimpse) -> Iterator[str]:
     """The strings in the program text that an interpreter gets as an argument or on stdin."""
     words = command.words
     name = posixpath.basename(words[0] or "").rstrip("0123456789.")
-    if name not in CODE_OPTIONS:
+    if name not in programs.CODE_OPTIONS:
         return
-    options = CODE_OPTIONS[name]
+    options = programs.CODE_OPTIONS[name]
     given_file = any(word is None or not word.startswith("-") for word in words[1:])
-    from_stdin = not given_file or "-" in words[1:] or bool(STDIN_NAMES & set(words[1:]))
+    from_stdin = not given_file or "-" in words[1:] or bool(programs.STDIN_NAMES & set(words[1:]))
     if command.stdin is not None and options and from_stdin:
-        yield from (found[2] for found in STRING.finditer(command.stdin))
+        yield from (found[2] for found in programs.STRING.finditer(command.stdin))
     for at, word in enumerate(words[1:], 1):
         before = words[at - 1] or ""
         given = before in options or (before.startswith("-") and before[-1:] in _letters(options))
         if word is not None and (given or not options):
-            for found in STRING.finditer(word):
+            for found in programs.STRING.finditer(word):
                 yield found[2]
 
 
@@ -321,12 +308,12 @@ def _shell_scripts(words: Words, stdin: str | None) -> Iterator[tuple[str, Words
             if word.startswith("--"):
                 continue
             has_script |= word.startswith("-") and "c" in word
-            if SHELL_VALUE_FLAGS & set(word[1:]):
+            if programs.SHELL_VALUE_FLAGS & set(word[1:]):
                 next(rest, None)
         elif word not in ("-", "--"):
             if has_script:
                 yield word, words[at + 1 :]
-            elif stdin is not None and (word in STDIN_NAMES or "-s" in words):
+            elif stdin is not None and (word in programs.STDIN_NAMES or "-s" in words):
                 yield stdin, (None, *words[at + 1 :])
             return
     if stdin is not None and not has_script:

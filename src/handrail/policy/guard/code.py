@@ -10,47 +10,13 @@ import re
 import sys
 
 from handrail.policy.guard.words import Unclear
+from handrail.policy.tables import names
 
 #: Modules of the standard library that start no program and evaluate no text by themselves.
-_MODULES = frozenset({
-    "abc", "argparse", "array", "ast", "base64", "binascii", "bisect", "calendar", "collections",
-    "colorsys", "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal",
-    "difflib", "email", "enum", "errno", "fnmatch", "fractions", "functools", "getpass", "glob",
-    "gzip", "hashlib", "heapq", "hmac", "html", "http", "io", "ipaddress", "itertools", "json",
-    "keyword", "locale", "logging", "math", "mimetypes", "numbers", "os", "pathlib", "platform",
-    "pprint",
-    "queue", "random", "re", "secrets", "select", "signal", "site", "socket", "sqlite3", "ssl",
-    "stat", "statistics", "string", "struct", "sys", "sysconfig", "tarfile", "tempfile", "textwrap",
-    "threading", "time", "tokenize", "tomllib", "traceback", "types", "typing", "unicodedata",
-    "urllib", "uuid", "warnings", "xml", "zipfile", "zlib", "zoneinfo", "shutil", "resource",
-    "__future__",
-})  # fmt: skip
-_FOREIGN_MODULES = frozenset({
-    "sh", "plumbum", "pexpect", "ptyprocess", "fabric", "invoke", "paramiko", "dill", "cloudpickle",
-    "jinja2", "mako", "joblib", "psutil", "pkg_resources", "setuptools", "IPython", "cffi",
-    "pyperclip", "numexpr",
-})  # fmt: skip
-_NAMES = frozenset({
-    "eval", "exec", "compile", "getattr", "setattr", "delattr", "globals", "locals", "vars",
-    "breakpoint", "builtins", "modules", "meta_path",
-    "path_hooks", "settrace", "setprofile", "breakpointhook", "excepthook", "displayhook", "run",
-    "call", "check_call", "check_output", "Popen", "popen", "system", "startfile", "getoutput",
-    "getstatusoutput", "posix_spawn", "posix_spawnp", "attrgetter", "methodcaller", "FunctionType",
-    "CodeType", "get_type_hints", "ForwardRef", "make_dataclass", "load_extension", "whichmodule",
-    "enable_load_extension", "addsitedir", "get_field", "Formatter", "vformat", "dictConfig",
-    "fileConfig", "listen",
-    "unpack_archive", "register_unpack_format",
-    "register_archive_format", "make_archive", "eval_str", "addaudithook", "set_wakeup_fd",
-    "unsafe_load", "unsafe_load_all", "UnsafeLoader", "Loader", "CLoader", "full_load",
-    "putenv", "add_dll_directory", "CDLL", "dlopen", "loads_pickle",
-    "read_pickle", "pickle", "marshal", "codecs", "operator", "importlib", "subprocess", "pty",
-    "posix", "nt", "ctypes", "runpy", "gc", "inspect", "load_module", "exec_module", "_os",
-})  # fmt: skip
-_WRITES = frozenset({
-    "open", "write_text", "write_bytes", "rename", "replace", "link", "symlink", "copy", "copyfile",
-    "move", "copy2", "copytree", "extractall", "extract", "fdopen", "symlink_to", "hardlink_to",
-    "NamedTemporaryFile", "mkstemp", "urlretrieve", "link_to", "copyfileobj",
-})  # fmt: skip
+_MODULES = names("python modules")
+_FOREIGN_MODULES = names("foreign modules")
+_NAMES = names("python names")
+_WRITES = names("python writes")
 
 
 def python_writes(text: str) -> bool:

@@ -9,17 +9,11 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
+from handrail.policy.guard import programs
 from handrail.policy.guard.code import python_writes, read_python
-from handrail.policy.guard.programs import (
-    DECOMPRESSORS,
-    HARMLESS_TARGETS,
-    PROGRAM_FILE,
-    PROJECT_FILES,
-    SHELLS,
-    WRITERS,
-)
 from handrail.policy.guard.values import CALLERS, UNUSUAL_NAME, variables
 from handrail.policy.guard.words import ELEMENTS, LISTING, NUMBER, Unclear, Word, known
+from handrail.policy.tables import names
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
@@ -30,11 +24,7 @@ _MOVERS = frozenset({"cp", "mv", "ln", "link", "install", "tee", "dd", "rsync"})
 _NAMES_OF_ITS_OWN = frozenset(
     {"split", "csplit", "patch", "uudecode", "cpio", "ar", "shar", "zipnote"}
 )
-_COMPILERS = frozenset({
-    "gcc", "g++", "cc", "c++", "clang", "clang++", "rustc", "go", "javac", "tsc", "ld", "as",
-    "nvcc",
-    "test", "[", "set", "find", "ps", "sort", "ssh", "ls", "grep", "curl", "wget", "bash", "sh",
-})  # fmt: skip
+_QUIET_OUTPUT = names("quiet output")
 _SYSTEM = ("/bin/", "/usr/", "/sbin/")
 #: Files that shells, git and other programs read at start-up, and that can run things.
 _STARTUP = re.compile(
@@ -107,14 +97,14 @@ class Files:
         if base in _NAMES_OF_ITS_OWN:
             self._anything = True
         values = [word.value or "" for word in words]
-        if base not in _COMPILERS or "-" in values or "-E" in values:
+        if base not in _QUIET_OUTPUT or "-" in values or "-E" in values:
             self._outputs(words)
         if base in ("tar", "bsdtar") and any(
             value.startswith(("--transform", "--xform", "-s")) for value in values
         ):
             self._anything = True
         touched = any(self._base(word.value) in self._written for word in words[1:] if word.value)
-        if base in WRITERS or (touched and base not in _READERS):
+        if base in programs.WRITERS or (touched and base not in _READERS):
             for word in words[1:]:
                 if word.value is None:
                     if base in _MOVERS:
@@ -126,7 +116,7 @@ class Files:
                         if base in _MOVERS:
                             self._check_name(known(part))
                         self._write_name(part, None)
-                        if base in DECOMPRESSORS:
+                        if base in programs.DECOMPRESSORS:
                             self._write_name(posixpath.splitext(part)[0], None)
 
     def _outputs(self, words: Sequence[Word]) -> None:
@@ -180,7 +170,7 @@ class Files:
             or _STREAM.search(value)
         ):
             raise Unclear("a text is run that is fed at the run")
-        self.load("sh" if language in SHELLS else language)
+        self.load("sh" if language in programs.SHELLS else language)
         self._runs.append((word, language))
         if value is not None:
             # A file for an interpreter is a program like any other.
@@ -192,7 +182,7 @@ class Files:
             self._unknown.append(target)
             if target.literal:
                 self._write_name(target.literal, None)
-        elif target.value not in HARMLESS_TARGETS:
+        elif target.value not in programs.HARMLESS_TARGETS:
             self._check_name(target)
             self._write_name(target.value, text)
 
@@ -248,7 +238,7 @@ class Files:
         text = self._written.get(base)
         if text is None or (base, language) in done:
             return
-        if language in SHELLS:
+        if language in programs.SHELLS:
             done.add((base, language))
             self._guard.script(text, language)
         elif language == "python":
@@ -263,7 +253,7 @@ class Files:
             texts = values.texts(word)
             if texts is not None:
                 for text in texts:
-                    if text not in HARMLESS_TARGETS:
+                    if text not in programs.HARMLESS_TARGETS:
                         self._write_name(text, None)
             elif not values.is_outside(word):
                 self._anything = True
@@ -337,19 +327,14 @@ class Files:
         if self._anything:
             raise Unclear("it runs the project's own programs and writes files of unknown names")
         for base, text in self._written.items():
-            if base.lower() in PROJECT_FILES or PROGRAM_FILE.search(base):
+            if base.lower() in programs.PROJECT_FILES or programs.PROGRAM_FILE.search(base):
                 if text is None or not base.endswith(".py"):
                     raise Unclear(f"it runs the project's own programs and writes {base} itself")
                 python_writes(text)
 
 
 #: Programs that write no file, whatever files they are given.
-_READERS = frozenset({
-    "cat", "ls", "head", "tail", "wc", "grep", "diff", "cmp", "stat", "file", "rm", "echo", "test",
-    "[", "chmod", "chown", "mkdir", "rmdir", "less", "more", "du", "sed", "cut", "find", "jq",
-    "md5sum", "sha256sum", "git", "bash", "sh", "dash", "python", "python3", "node", "source", ".",
-    "touch", "cd", "printf", "pytest", "ruff", "mypy", "make", "npm", "unset", "export", "true",
-})  # fmt: skip
+_READERS = names("readers")
 
 
 def _printed(command: Simple) -> str | None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from handrail.policy.guard import tools
 from handrail.policy.guard.code import check_perl, node_writes, read_python
-from handrail.policy.guard.programs import INTERPRETERS, Launcher
+from handrail.policy.guard.programs import INTERPRETERS
 from handrail.policy.guard.words import LISTING, MADE, Unclear, Word, known, unknown
+from handrail.policy.programs import Wrapper
 
 if TYPE_CHECKING:
     from handrail.policy.guard.commands import Simple
@@ -33,7 +34,7 @@ _PYTHON_MODULES = frozenset({
 
 
 def launch(
-    guard: Guard, launcher: Launcher, words: Sequence[Word], first: int, command: Simple
+    guard: Guard, launcher: Wrapper, words: Sequence[Word], first: int, command: Simple
 ) -> None:
     """Read the command behind the launcher's own words, which begin at ``first``."""
     at, skip = first, launcher.skip
@@ -91,28 +92,26 @@ def _with_unknown(word: Word, mark: str, command: Simple) -> Word:
     return Word(None, before, True, (source,), literal=word.value.replace(mark, ""))
 
 
-def _option(
-    launcher: Launcher, base: str, words: Sequence[Word], at: int
-) -> tuple[int, str | None]:
+def _option(launcher: Wrapper, base: str, words: Sequence[Word], at: int) -> tuple[int, str | None]:
     """How many words an option takes, and its value."""
     option = words[at].value or ""
     following = words[at + 1] if at + 1 < len(words) else None
     if option.startswith("--"):
         name, equals, value = option.partition("=")
-        if equals and name + "=" in launcher.long:
+        if equals and name + "=" in launcher.values:
             return 1, value
-        if not equals and name in launcher.long:
+        if not equals and name in launcher.values:
             return 1, None
-        if not equals and name + "=" in launcher.long and base != "xargs":
+        if not equals and name + "=" in launcher.values and base != "xargs":
             return _value(base, following)
         raise Unclear(f"{base} has an option that is not known: {name}")
     if base == "nice" and re.fullmatch(r"-\d+", option):
         return 1, None
     for place, letter in enumerate(option[1:], 1):
-        found = launcher.options.find(letter)
+        found = launcher.letters.find(letter)
         if found < 0 or letter == ":":
             raise Unclear(f"{base} has an option that is not known: {option}")
-        if launcher.options[found + 1 : found + 2] == ":":
+        if launcher.letters[found + 1 : found + 2] == ":":
             rest = option[place + 1 :]
             return (1, rest) if rest else _value(base, following)
     return 1, None

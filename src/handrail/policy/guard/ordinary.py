@@ -12,42 +12,9 @@ from collections.abc import Set as AbstractSet
 
 from handrail.policy.guard.programs import LAUNCHERS, VERB_LAUNCHERS
 from handrail.policy.rules import Words
+from handrail.policy.tables import names
 
-_ORDINARY = frozenset({
-    # the shell's own
-    ":", "[", "[[", "break", "cd", "continue", "dirs", "disown", "echo", "exit", "export", "false",
-    "fg", "bg", "getopts", "help", "jobs", "kill", "let", "local", "popd", "printf", "pushd", "pwd",
-    "read", "readonly", "return", "set", "shift", "shopt", "test", "times", "true", "type",
-    "typeset",
-    "declare", "ulimit", "umask", "unset", "wait", "mapfile", "readarray", "command", "source", ".",
-    # files and texts
-    "basename", "cat", "chgrp", "chmod", "chown", "cksum", "cmp", "column", "comm", "cp", "csplit",
-    "cut", "date", "dd", "df", "diff", "dirname", "du", "egrep", "expand", "expr", "fgrep", "file",
-    "find", "fmt", "fold", "grep", "head", "hexdump", "iconv", "id", "install", "join", "jq",
-    "less",
-    "ln", "ls", "lsof", "md5sum", "mkdir", "mkfifo", "mktemp", "more", "mv", "nl", "nproc", "od",
-    "paste", "patch", "pgrep", "pkill", "killall", "pidof", "pr", "ps", "readlink", "realpath",
-    "rg",
-    "ag", "ack", "rm", "rmdir", "sed", "seq", "sha1sum", "sha256sum", "sha512sum", "shred", "sleep",
-    "sort", "split", "stat", "strings", "sum", "sync", "tac", "tail", "tar", "tee", "top", "touch",
-    "tr", "tree", "truncate", "tsort", "tty", "uname", "unexpand", "uniq", "unzip", "uptime",
-    "users",
-    "wc", "whereis", "which", "who", "whoami", "xxd", "yes", "yq", "zcat", "gzip", "gunzip",
-    "bzip2",
-    "xz", "zip", "base64", "bat", "fd", "man", "apropos", "whatis", "ldconfig", "getent",
-    "hostname",
-    # networks, packages, projects
-    "curl", "wget", "ping", "dig", "host", "nslookup", "ip", "ss", "netstat", "scp", "rsync", "apt",
-    "apt-get", "apt-cache", "dpkg", "rpm", "brew", "pip", "pip3", "npm", "yarn", "pnpm", "cargo",
-    "go",
-    "gem", "git", "gh", "make", "pytest", "ruff", "mypy", "black", "eslint", "tsc", "gcc", "g++",
-    "cc",
-    "clang", "cmake", "systemctl", "journalctl", "docker", "podman", "kubectl",
-    "sqlite3",
-    # interpreters, whose texts and files are read by other rules
-    "bash", "sh", "dash", "zsh", "python", "python3", "node", "perl", "ruby", "awk", "gawk", "mawk",
-    "ssh", "eval", "trap", "env", "xargs", "exec", "builtin",
-})  # fmt: skip
+_ORDINARY = names("ordinary")
 
 _READ = frozenset({*LAUNCHERS, *(name for name, _ in VERB_LAUNCHERS)})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "eval", "xargs"})

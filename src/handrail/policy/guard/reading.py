@@ -7,24 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from handrail.policy.guard import programs
 from handrail.policy.guard.builtins import BUILTINS
 from handrail.policy.guard.commands import Script, Simple
 from handrail.policy.guard.files import Files
 from handrail.policy.guard.launchers import HANDLERS, launch
-from handrail.policy.guard.programs import (
-    COMPILERS,
-    FLAG_VARIABLES,
-    LAUNCHERS,
-    LIVE_VARIABLES,
-    OPAQUE,
-    OPAQUE_VERBS,
-    PROJECT_RUNNERS,
-    QUIET_VALUES,
-    QUIET_VARIABLES,
-    RUNNING_FLAGS,
-    RUNNING_OPTIONS,
-    VERB_LAUNCHERS,
-)
 from handrail.policy.guard.script import read_into
 from handrail.policy.guard.values import Values, variables
 from handrail.policy.guard.words import MADE, Unclear, Word, WordReader, known
@@ -41,7 +28,7 @@ _BUILD = re.compile(
     r"^\w+-(?:\w+-)?linux-(?:gnu|musl)\w*-|-\w+-linux-(?:gnu|musl)\w*$|^c[89]9-(?=gcc)"
     r"|(?:\.|-)(?:basic|tiny|nox|huge|gtk\d?|athena|static|real|distrib|openbsd|traditional)$"
 )
-_WITH_VERBS = frozenset(name for name, _ in (*VERB_LAUNCHERS, *OPAQUE_VERBS))
+_WITH_VERBS = frozenset(name for name, _ in (*programs.VERB_LAUNCHERS, *programs.OPAQUE_VERBS))
 #: Limit of nested launchers and shells.
 _NESTING_LIMIT = 24
 
@@ -123,11 +110,11 @@ class Guard:
             self.run(command.words, command)
 
     def _check_variable(self, name: str, value: Word) -> None:
-        if FLAG_VARIABLES.fullmatch(name):
+        if programs.FLAG_VARIABLES.fullmatch(name):
             self._flags.append((value, name))
-        if not LIVE_VARIABLES.fullmatch(name) or QUIET_VARIABLES.fullmatch(name):
+        if not programs.LIVE_VARIABLES.fullmatch(name) or programs.QUIET_VARIABLES.fullmatch(name):
             return
-        if value.value not in QUIET_VALUES:
+        if value.value not in programs.QUIET_VALUES:
             raise Unclear(f"the variable {name} says what programs run or load")
 
     def assign(self, name: str, value: Word) -> None:
@@ -184,29 +171,33 @@ class Guard:
         verb = words[at].value if at < len(words) else None
         if len(words) == 2 and verb in ("--version", "--help") and not by_path:
             return
-        if base in OPAQUE or general in OPAQUE or (base in ("", ".", "..") and by_path):
+        if (
+            base in programs.OPAQUE
+            or general in programs.OPAQUE
+            or (base in ("", ".", "..") and by_path)
+        ):
             raise Unclear(f"what {base} runs is not read")
         if base in BUILTINS and (not by_path or base in ("test", "[", "printf")):
             BUILTINS[base](self, words, command)
         elif general in HANDLERS:
             HANDLERS[general](self, words, command)
-        elif base in LAUNCHERS:
-            launch(self, LAUNCHERS[base], words, 1, command)
-        elif verb is not None and (base, verb) in VERB_LAUNCHERS:
-            launch(self, VERB_LAUNCHERS[base, verb], words, at + 1, command)
+        elif base in programs.LAUNCHERS:
+            launch(self, programs.LAUNCHERS[base], words, 1, command)
+        elif verb is not None and (base, verb) in programs.VERB_LAUNCHERS:
+            launch(self, programs.VERB_LAUNCHERS[base, verb], words, at + 1, command)
         elif verb is None and at < len(words) and base in _WITH_VERBS:
             raise Unclear(f"the verb of {base} is known only at the run")
-        elif (base, verb) in OPAQUE_VERBS:
+        elif (base, verb) in programs.OPAQUE_VERBS:
             raise Unclear(f"what {base} {verb} runs is not read")
-        elif general in RUNNING_OPTIONS:
+        elif general in programs.RUNNING_OPTIONS:
             self.check_options(general, words)
         if base.startswith(("ld-linux", "ld-musl", "ld.so")):
             raise Unclear(f"what {base} runs is not read")
-        if general in PROJECT_RUNNERS:
+        if general in programs.PROJECT_RUNNERS:
             self.files.run_project()
 
     def check_options(self, base: str, words: Sequence[Word]) -> None:
-        letters, long = RUNNING_OPTIONS[base]
+        letters, long = programs.RUNNING_OPTIONS[base]
         for at, word in enumerate(words[1:], 1):
             value = word.value
             if value is None:
@@ -215,7 +206,7 @@ class Guard:
                 self.require_operand(word, base)
             elif value == "--":
                 return
-            elif base in COMPILERS and value.startswith("@"):
+            elif base in programs.COMPILERS and value.startswith("@"):
                 raise Unclear(f"{base} reads options from a file")
             elif base in ("less", "more", "man", "pager") and value.startswith("+"):
                 raise Unclear(f"{base} {value} may run something")
@@ -230,7 +221,7 @@ class Guard:
 
     def check_flags(self, word: Word, name: str, seen: frozenset[str] = frozenset()) -> None:
         """Refuse options of compilers in a variable that run something."""
-        if RUNNING_FLAGS.search(word.literal) or MADE in word.sources:
+        if programs.RUNNING_FLAGS.search(word.literal) or MADE in word.sources:
             raise Unclear(f"the variable {name} may say what compilers run")
         for source in {name for one in word.sources for name in variables(one)} - seen:
             for value in self.values.assigned.get(source, ()):
@@ -323,4 +314,4 @@ def _verb(base: str, words: Sequence[Word]) -> int:
 
 
 def _is_verb(base: str, word: str) -> bool:
-    return (base, word) in VERB_LAUNCHERS or (base, word) in OPAQUE_VERBS
+    return (base, word) in programs.VERB_LAUNCHERS or (base, word) in programs.OPAQUE_VERBS

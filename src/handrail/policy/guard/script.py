@@ -10,15 +10,8 @@ from __future__ import annotations
 import re
 
 from handrail.bash_syntax import SCRIPT_LIMIT
+from handrail.policy.guard import programs
 from handrail.policy.guard.commands import CLOSING, NOT_READ, CommandReader, Script, Simple
-from handrail.policy.guard.programs import (
-    LISTERS,
-    NUMBER_PRINTERS,
-    PATH_PRINTERS,
-    RELIED_ON,
-    filters,
-    names_a_program,
-)
 from handrail.policy.guard.values import variables
 from handrail.policy.guard.words import (
     ELEMENTS,
@@ -215,7 +208,7 @@ class ScriptReader(CommandReader):
 
     def _check_function(self, name: str) -> None:
         """Refuse a function with the name of a command that the guard relies on."""
-        if name in CLOSING or name in NOT_READ or name in RELIED_ON:
+        if name in CLOSING or name in NOT_READ or name in programs.RELIED_ON:
             raise self.refuse("a function takes the name of a known command")
         self.found.functions.add(name)
 
@@ -345,21 +338,29 @@ class ScriptReader(CommandReader):
 def _lists(elements: list[Simple | None]) -> bool:
     """True if this part of a pipeline prints existing things, and no text of the script."""
     first, *others = elements
-    if first is None or first.name not in LISTERS or not LISTERS[first.name](first.words):
+    if (
+        first is None
+        or first.name not in programs.LISTERS
+        or not programs.LISTERS[first.name](first.words)
+    ):
         return False
-    return all(one is not None and filters(one.words) for one in others)
+    return all(one is not None and programs.filters(one.words) for one in others)
 
 
 def _output_of(pipelines: list[list[Simple | None]]) -> str:
     if len(pipelines) != 1:
         return MADE
     last = pipelines[0][-1]
-    if last is not None and last.name in NUMBER_PRINTERS and NUMBER_PRINTERS[last.name](last.words):
+    if (
+        last is not None
+        and last.name in programs.NUMBER_PRINTERS
+        and programs.NUMBER_PRINTERS[last.name](last.words)
+    ):
         return NUMBER
     if len(pipelines[0]) == 1 and last is not None:
-        if last.name in PATH_PRINTERS:
+        if last.name in programs.PATH_PRINTERS:
             return _path_of(last.words)
-        if last.words and names_a_program(last.words):
+        if last.words and programs.names_a_program(last.words):
             return PROGRAM
     return LISTING if _lists(pipelines[0]) else MADE
 

@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from handrail.policy.guard import programs
 from handrail.policy.guard.code import awk_writes, check_perl, check_sed
-from handrail.policy.guard.programs import (
-    FIND_ACTIONS,
-    FLAG_VARIABLES,
-    GIT_CONFIG_KEYS,
-    GIT_OPAQUE,
-    GIT_OPTIONS,
-    SSH_SETTINGS,
-)
 from handrail.policy.guard.values import CALLERS
 from handrail.policy.guard.words import GAP, LISTING, NUMBER, Unclear, Word, known
 
@@ -43,7 +36,7 @@ def _find(guard: Guard, words: Sequence[Word], command: Simple) -> None:
             continue
         if word.value.startswith("-fprint") or word.value == "-fls":
             guard.files.writes_anything()
-        if word.value not in FIND_ACTIONS:
+        if word.value not in programs.FIND_ACTIONS:
             continue
         inner: list[Word] = []
         while True:
@@ -167,7 +160,7 @@ def _make(guard: Guard, words: Sequence[Word], command: Simple) -> None:
 
 
 def _make_variable_at_end(guard: Guard, name: str, word: Word) -> None:
-    if FLAG_VARIABLES.fullmatch(name):
+    if programs.FLAG_VARIABLES.fullmatch(name):
         guard.require_flags(word, name)
     if not set(word.sources) <= {LISTING, NUMBER}:
         guard.require_text(
@@ -210,7 +203,7 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         ):
             raise Unclear(f"git has an option that is not known: {value}")
     verb, rest = (words[at].value if at < len(words) else None), words[at + 1 :]
-    if verb in GIT_OPAQUE:
+    if verb in programs.GIT_OPAQUE:
         raise Unclear(f"what git {verb} runs is not read")
     if verb == "submodule" and any(word.value == "foreach" for word in rest):
         behind = [word for word in rest if word.value not in ("foreach", "--recursive", "--quiet")]
@@ -250,7 +243,7 @@ def _git_words(guard: Guard, verb: str | None, rest: Sequence[Word]) -> None:
             raise Unclear("git is given a transport that runs a command")
         elif value.startswith("--"):
             option = value.partition("=")[0]
-            if any(one.startswith(option) for one in GIT_OPTIONS):
+            if any(one.startswith(option) for one in programs.GIT_OPTIONS):
                 raise Unclear(f"git {verb} {option} may run something")
         elif value.startswith("-") and set(value[1:]) & set(letters):
             raise Unclear(f"git {verb} {value} may run something")
@@ -262,7 +255,7 @@ def _git_setting(setting: str | None) -> None:
     quiet = key.lower() in ("core.pager", "pager.log", "pager.diff", "core.editor") and value in (
         "cat", "less", "true", ":", "",
     )  # fmt: skip
-    if not quiet and not GIT_CONFIG_KEYS.fullmatch(key.lower()):
+    if not quiet and not programs.GIT_CONFIG_KEYS.fullmatch(key.lower()):
         raise Unclear(f"git is told what to run by {key or 'a setting'}")
 
 
@@ -300,7 +293,7 @@ def _ssh(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         if value == "-o" or value.startswith("-o"):
             setting = value[2:] or (words[at].value if at < len(words) else None)
             at += value == "-o"
-            if not SSH_SETTINGS.fullmatch(setting or ""):
+            if not programs.SSH_SETTINGS.fullmatch(setting or ""):
                 raise Unclear(f"ssh is told what to run by {setting or 'a setting'}")
         elif re.fullmatch(r"-[pilJLRDm]", value):
             at += 1
@@ -366,7 +359,7 @@ def _cmake(guard: Guard, words: Sequence[Word], command: Simple) -> None:
         elif value.startswith(("-P", "-E", "-C", "--script")):
             raise Unclear(f"cmake {value} may run something")
         elif found := re.fullmatch(r"-D(CMAKE_\w+)(?::\w+)?=(.*)", value, re.DOTALL):
-            if FLAG_VARIABLES.fullmatch(found[1]):
+            if programs.FLAG_VARIABLES.fullmatch(found[1]):
                 guard.check_flags(known(found[2]), found[1])
             elif re.search(r"COMPILER|LAUNCHER|PROGRAM|COMMAND|LINKER|RULE|EMULATOR", found[1]):
                 _make_variable(guard, found[1], found[2].replace(";", " "))
