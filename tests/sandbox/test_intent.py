@@ -11,7 +11,6 @@ from handrail.errors import UsageError
 from handrail.protocol.sandbox import SandboxParams
 from handrail.sandbox.intent import from_wire, to_wire
 from handrail.sandbox.profile import (
-    MORE_PROTECTED_NAMES,
     Access,
     BadIntent,
     Entry,
@@ -59,7 +58,7 @@ def test_no_sandbox_has_a_form_too() -> None:
 
 def test_what_a_server_would_not_protect_is_not_sent() -> None:
     with pytest.raises(UsageError, match="protected"):
-        to_wire(Intent(protected=MORE_PROTECTED_NAMES))
+        to_wire(Intent(protected=(b".idea",)))
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,11 @@ def test_a_subpath_stays_inside(subpath: bytes) -> None:
 def test_what_asks_for_nothing_is_not_confined() -> None:
     for intent in (
         profile.off(),
-        profile.external_sandbox(network=True),
+        Intent(files=Files.EXTERNAL, network=True),
         Intent(files=Files.UNRESTRICTED, network=True),
     ):
         assert not resolve(intent, b"/", MACHINE).confined
-    for intent in (profile.external_sandbox(), Intent(files=Files.UNRESTRICTED)):
+    for intent in (Intent(files=Files.EXTERNAL), Intent(files=Files.UNRESTRICTED)):
         found = resolve(intent, b"/", MACHINE)
         assert found.confined
         assert found.rules == (Rule(b"/", Access.WRITE),)

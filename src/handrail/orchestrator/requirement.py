@@ -27,7 +27,6 @@ from handrail.policy.rules import Argv, Sandbox
 
 OUTSIDE = "writing outside of the project; rejected by user approval settings"
 READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"
-UNRECORDED = "patch requires approval but none was recorded"
 
 
 class Need(enum.Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from handrail.errors import HandrailError
 from handrail.orchestrator.audit import Notice, RuleAdded
-from handrail.policy.amend import append_line, network_rule_line, prefix_rule_line
+from handrail.policy.amend import append_line, prefix_rule_line
 from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
 
@@ -28,19 +28,6 @@ def add_rule(
     failure = _write(path, line)
     notice = None if failure is None else Notice(call_id, failure)
     return rule, RuleAdded(call_id, line, None if failure else path), notice
-
-
-def add_host_rule(
-    call_id: str, host: str, protocol: str, path: str | None, *, allow: bool
-) -> tuple[RuleAdded | None, Notice | None]:
-    """Add a rule for a host; see `add_rule`."""
-    try:
-        line = network_rule_line(host, protocol, "allow" if allow else "deny")
-    except HandrailError as error:
-        return None, Notice(call_id, f"no rule was added: {error}")
-    failure = _write(path, line)
-    notice = None if failure is None else Notice(call_id, failure)
-    return RuleAdded(call_id, line, None if failure else path), notice
 
 
 def _write(path: str | None, line: str) -> str | None:

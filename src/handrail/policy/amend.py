@@ -24,8 +24,6 @@ from handrail.policy.load import parse_rules
 from handrail.policy.rule_statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
 
-#: Where amendments go, in the user's directory of rules.
-FILE_NAME = "default.rules"
 #: How long to wait for another writer's lock.
 _LOCK_SECONDS = 2.0
 _LOCK_PAUSE = 0.01

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Names under a writable root that stay read-only unless an entry names them.
 PROTECTED_NAMES = (b".git", b".agents", b".codex")
-#: More of them, for a caller that wants editors and other agents left alone as well.
-MORE_PROTECTED_NAMES = (b".claude", b".vscode", b".idea", b".mcp.json")
 MINIMAL_ROOTS = (
     b"/bin",
     b"/sbin",
@@ -359,8 +357,3 @@ def workspace_write(
 def off() -> Intent:
     """No sandbox; never raises."""
     return Intent(disabled=True, network=True)
-
-
-def external_sandbox(*, network: bool = False) -> Intent:
-    """Files are looked after by the caller; only the network is ours."""
-    return Intent(files=Files.EXTERNAL, network=network)
