@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
-from handrail.sandbox.syscalls import seccomp_filter
+from handrail.sandbox.syscalls.numbers import ARCHES
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_VERSION = 1
@@ -88,9 +88,9 @@ def _architecture() -> Finding:
     machine = os.uname().machine
     return Finding(
         "architecture",
-        machine in seccomp_filter.ARCHES,
+        machine in ARCHES,
         machine,
-        "" if machine in seccomp_filter.ARCHES else "run commands on x86_64 or aarch64",
+        "" if machine in ARCHES else "run commands on x86_64 or aarch64",
         needed=True,
     )
 

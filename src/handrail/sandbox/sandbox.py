@@ -21,7 +21,7 @@ from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.syscalls import seccomp_filter
+from handrail.sandbox.syscalls.numbers import ARCHES
 from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False
@@ -207,7 +207,7 @@ class Sandbox:
                 f"handrail has a sandbox for Linux only and this is {sys.platform}, so nothing"
                 " was run; use a Linux container, or an executor on a Linux machine"
             )
-        if os.uname().machine not in seccomp_filter.ARCHES:
+        if os.uname().machine not in ARCHES:
             raise SandboxUnavailable(
                 f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
             )

@@ -9,8 +9,11 @@ failed on.
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import dataclass
+from operator import itemgetter
+
+from handrail.sandbox.syscalls.numbers import numbers
+from handrail.sandbox.syscalls.seccomp_filter import ALLOW, JEQ, JSET, NOTIFY, Assembly
 
 AT_FDCWD = -100
 #: Opening with one of these flags is meant to change something.
@@ -55,60 +58,25 @@ _CALLS = (
     MutatingCall("fchownat", ((0, 1),)),
     MutatingCall("connect"),  # made by the supervisor, not recorded
 )
-_BY_NAME = {call.name: call for call in _CALLS}
-
-_X86_64 = {
-    "open": 2, "connect": 42, "truncate": 76, "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85,
-    "link": 86, "unlink": 87, "symlink": 88, "chmod": 90, "chown": 92, "lchown": 94, "mknod": 133,
-    "openat": 257, "mkdirat": 258, "mknodat": 259, "fchownat": 260, "unlinkat": 263,
-    "renameat": 264, "linkat": 265, "symlinkat": 266, "fchmodat": 268, "renameat2": 316,
-}  # fmt: skip
-_AARCH64 = {
-    "mknodat": 33, "mkdirat": 34, "unlinkat": 35, "symlinkat": 36, "linkat": 37, "renameat": 38,
-    "truncate": 45, "fchmodat": 53, "fchownat": 54, "openat": 56, "connect": 203, "renameat2": 276,
-}  # fmt: skip
-#: Machine -> (AUDIT_ARCH value of the kernel, syscall numbers).
-MACHINES: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (0xC000003E, _X86_64),
-    "aarch64": (0xC00000B7, _AARCH64),
-}
-
-_LOAD, _JEQ, _JSET, _RETURN = 0x20, 0x15, 0x45, 0x06
-_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
-_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
 
 def calls_of(machine: str) -> dict[int, MutatingCall]:
     """The calls by syscall number."""
-    return {number: _BY_NAME[name] for name, number in MACHINES[machine][1].items()}
+    found = numbers(machine)
+    return {found[call.name]: call for call in _CALLS if call.name in found}
 
 
-def filter_code(machine: str, more: bytes = b"") -> bytes:
-    """Build a seccomp program that reports the calls of the table and allows everything.
-
-    ``more``: instructions that find the syscall number loaded, and return or leave it loaded.
-    What another filter of the same process refuses is refused without a report.
-    """
-    arch, numbers = MACHINES[machine]
-    code = [_step(_LOAD, _ARCH), _step(_JEQ, arch, 1, 0), _step(_RETURN, _ALLOW)]
-    code.append(_step(_LOAD, _NUMBER))
-    for name, number in numbers.items():
-        flags = _BY_NAME[name].flags
-        if flags is None:
-            code += [_step(_JEQ, number, 0, 1), _step(_RETURN, _NOTIFY)]
-        else:
-            code += [
-                _step(_JEQ, number, 0, 4),
-                _step(_LOAD, _ARGUMENTS + 8 * flags),
-                _step(_JSET, WRITE_FLAGS, 0, 1),
-                _step(_RETURN, _NOTIFY),
-                _step(_RETURN, _ALLOW),
-            ]
-    return b"".join((*code, more, _step(_RETURN, _ALLOW)))
-
-
-def _step(code: int, value: int, hit: int = 0, miss: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, hit, miss, value)
+def announce(main: Assembly, machine: str) -> None:
+    """Report the calls of the table; the syscall number is loaded, and stays so for other calls."""
+    for number, call in sorted(calls_of(machine).items(), key=itemgetter(0)):
+        if call.flags is None:
+            main.answer_if(JEQ, number, NOTIFY)
+            continue
+        block = Assembly()
+        block.argument(call.flags)
+        block.answer_if(JSET, WRITE_FLAGS, NOTIFY)
+        block.answer(ALLOW)
+        main.only_for(number, block)
 
 
 def fails_first(sort: str, flags: int, exists: bool) -> bool:

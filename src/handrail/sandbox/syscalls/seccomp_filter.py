@@ -12,8 +12,10 @@ from __future__ import annotations
 import errno
 import sys
 
+from handrail.sandbox.syscalls.numbers import ARCHES, numbers
+
 _LD_W_ABS = 0x20
-JEQ, _JGE, _JSET = 0x15, 0x35, 0x45
+JEQ, _JGE, JSET = 0x15, 0x35, 0x45
 _AND = 0x54
 _RET = 0x06
 
@@ -25,87 +27,34 @@ NOTIFY = 0x7FC00000
 _NR, _ARCH = 0, 4
 _ARGS = 16
 
-#: AUDIT_ARCH_* and the column of the table below.
-ARCHES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32 = 0x40000000
 
-#: Refused with EPERM whatever the arguments: name -> numbers on x86_64 and aarch64, None: none.
-REFUSED: dict[str, tuple[int | None, int | None]] = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "setns": (308, 268),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "open_tree_attr": (467, 467),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "open_by_handle_at": (304, 265),
-    "fanotify_init": (300, 262),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "acct": (163, 89),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "syslog": (103, 116),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-}
+#: Refused with EPERM whatever the arguments.
+REFUSED = (
+    "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "io_uring_setup",
+    "io_uring_enter", "io_uring_register", "mount", "umount2", "pivot_root", "chroot", "setns",
+    "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
+    "open_tree_attr", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key",
+    "request_key", "open_by_handle_at", "fanotify_init", "quotactl", "quotactl_fd", "acct",
+    "reboot", "swapon", "swapoff", "kexec_load", "kexec_file_load", "init_module",
+    "finit_module", "delete_module", "syslog", "iopl", "ioperm",
+)  # fmt: skip
 #: Calls that open, with the arguments for flags and mode; the mode counts only if the call can
 #: create a file.  Tested first: no call is more frequent.
-_OPENING: tuple[tuple[tuple[int | None, int | None], int, int], ...] = (
-    ((257, 56), 2, 3),  # openat
-    ((2, None), 1, 2),  # open
-)
+_OPENING = (("openat", 2, 3), ("open", 1, 2))
 #: O_CREAT, and the bit of O_TMPFILE that is not O_DIRECTORY.
 _CREATES = 0o100 | 0o20000000
-#: Calls that always set a mode: name -> numbers, and the argument that has it.
-SETTING_MODES: dict[str, tuple[tuple[int | None, int | None], int]] = {
-    "chmod": ((90, None), 1),
-    "fchmod": ((91, 52), 1),
-    "fchmodat": ((268, 53), 2),
-    "fchmodat2": ((452, 452), 2),
-    "creat": ((85, None), 1),
-    "mknod": ((133, None), 1),
-    "mknodat": ((259, 33), 2),
-}
+#: Calls that always set a mode, and the argument that has it.
+SETTING_MODES = {
+    "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2,
+}  # fmt: skip
 #: S_ISUID and S_ISGID.
 SET_ID = 0o6000
-#: clone3 and openat2 pass flags or a mode behind a pointer, where no filter can see them.
+#: They pass flags or a mode behind a pointer, where no filter can see them.
 #: They answer ENOSYS, as an older kernel would, and libraries fall back to the older call.
-_BEHIND_POINTERS = ((435, 435), (437, 437))
-_CLONE = (56, 220)
-_UNSHARE = (272, 97)
-_IOCTL = (16, 29)
-_SOCKET = (41, 198)
-_SOCKETPAIR = (53, 199)
-_CONNECT = (42, 203)
+_BEHIND_POINTERS = ("clone3", "openat2")
 #: Calls that can connect without ``connect``, and their argument with the flag for it.
-_SENDING = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
+_SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 _FAST_OPEN = 0x20000000
 
 #: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
@@ -169,30 +118,28 @@ def _connected_types(otherwise: int, *more: int) -> Assembly:
     return block
 
 
-def _refuse_set_id(main: Assembly, column: int) -> None:
+def _refuse_set_id(main: Assembly, calls: dict[str, int]) -> None:
     """Refuse every mode with a set-user-id or set-group-id bit.
 
     ``mkdir`` needs no rule: the kernel drops these bits from its mode.
     """
     eperm = ERRNO | errno.EPERM
-    for numbers, flags_at, mode_at in _OPENING:
-        number = numbers[column]
-        if number is not None:
+    for name, flags_at, mode_at in _OPENING:
+        if name in calls:
             block = Assembly()
             block.argument(flags_at)
-            block.answer_unless(_JSET, _CREATES, ALLOW)
+            block.answer_unless(JSET, _CREATES, ALLOW)
             block.argument(mode_at)
-            block.answer_if(_JSET, SET_ID, eperm)
+            block.answer_if(JSET, SET_ID, eperm)
             block.answer(ALLOW)
-            main.only_for(number, block)
-    for numbers, mode_at in SETTING_MODES.values():
-        number = numbers[column]
-        if number is not None:
+            main.only_for(calls[name], block)
+    for name, mode_at in SETTING_MODES.items():
+        if name in calls:
             block = Assembly()
             block.argument(mode_at)
-            block.answer_if(_JSET, SET_ID, eperm)
+            block.answer_if(JSET, SET_ID, eperm)
             block.answer(ALLOW)
-            main.only_for(number, block)
+            main.only_for(calls[name], block)
 
 
 def program(arch: str, *, unix_sockets: bool) -> bytes:
@@ -202,33 +149,32 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     calls that ``announcing`` reports; pairs always may.  Either must be of a kind that cannot send
     elsewhere, as datagrams can.  A datagram pair is reported, and another kind given instead.
     """
-    audit, column = ARCHES[arch]
+    calls = numbers(arch)
     eperm, enosys = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
     main = Assembly()
     main.load(_ARCH)
-    main.answer_unless(JEQ, audit, KILL)
+    main.answer_unless(JEQ, ARCHES[arch][0], KILL)
     main.load(_NR)
     if arch == "x86_64":
         main.answer_if(_JGE, _X32, enosys)
-    _refuse_set_id(main, column)
-    for numbers in REFUSED.values():
-        number = numbers[column]
-        if number is not None:
-            main.answer_if(JEQ, number, eperm)
-    for both in _BEHIND_POINTERS:
-        main.answer_if(JEQ, both[column], enosys)
-    for call, flags in ((_CLONE, _NEW_NAMESPACE), (_UNSHARE, _NEW_NAMESPACE | _NEW_TIME)):
+    _refuse_set_id(main, calls)
+    for name in REFUSED:
+        if name in calls:
+            main.answer_if(JEQ, calls[name], eperm)
+    for name in _BEHIND_POINTERS:
+        main.answer_if(JEQ, calls[name], enosys)
+    for name, flags in (("clone", _NEW_NAMESPACE), ("unshare", _NEW_NAMESPACE | _NEW_TIME)):
         block = Assembly()
         block.argument(0)
-        block.answer_if(_JSET, flags, eperm)
+        block.answer_if(JSET, flags, eperm)
         block.answer(ALLOW)
-        main.only_for(call[column], block)
+        main.only_for(calls[name], block)
     block = Assembly()
     block.argument(1)
     block.answer_if(JEQ, _TIOCSTI, eperm)
     block.answer_if(JEQ, _TIOCLINUX, eperm)
     block.answer(ALLOW)
-    main.only_for(_IOCTL[column], block)
+    main.only_for(calls["ioctl"], block)
     block = Assembly()
     block.argument(0)
     if unix_sockets:
@@ -239,38 +185,31 @@ def program(arch: str, *, unix_sockets: bool) -> bytes:
     block.argument(2)
     block.answer_if(JEQ, 0, ALLOW)
     block.answer(eperm)
-    main.only_for(_SOCKET[column], block)
+    main.only_for(calls["socket"], block)
     block = Assembly()
     block.argument(0)
     block.answer_unless(JEQ, _UNIX, eperm)
     announced = (_DATAGRAM, _RAW) if unix_sockets else ()
     block.code += _connected_types(eperm, *announced).code
-    main.only_for(_SOCKETPAIR[column], block)
-    for call, flags_at in _SENDING:
+    main.only_for(calls["socketpair"], block)
+    for name, flags_at in _SENDING.items():
         block = Assembly()
         block.argument(flags_at)
-        block.answer_if(_JSET, _FAST_OPEN, ERRNO | errno.EOPNOTSUPP)
+        block.answer_if(JSET, _FAST_OPEN, ERRNO | errno.EOPNOTSUPP)
         block.answer(ALLOW)
-        main.only_for(call[column], block)
+        main.only_for(calls[name], block)
     main.answer(ALLOW)
     return main.bytes()
 
 
 def connect_number(arch: str) -> int:
     """The syscall number of ``connect``."""
-    return _CONNECT[ARCHES[arch][1]]
+    return numbers(arch)["connect"]
 
 
 def socketpair_number(arch: str) -> int:
     """The syscall number of ``socketpair``."""
-    return _SOCKETPAIR[ARCHES[arch][1]]
-
-
-def _announced_pairs(arch: str) -> Assembly:
-    """Match the pairs that ``program`` lets pass only because they are reported."""
-    part = Assembly()
-    part.only_for(socketpair_number(arch), _connected_types(NOTIFY))
-    return part
+    return numbers(arch)["socketpair"]
 
 
 def announcing(arch: str, *, watch: bool) -> bytes:
@@ -280,15 +219,16 @@ def announcing(arch: str, *, watch: bool) -> bytes:
 
     What the other filter refuses is refused without a report.
     """
-    if watch:
-        from handrail.sandbox.syscalls import mutating_calls  # only for those who ask
-
-        return mutating_calls.filter_code(arch, _announced_pairs(arch).bytes())
     main = Assembly()
     main.load(_ARCH)
     main.answer_unless(JEQ, ARCHES[arch][0], ALLOW)
     main.load(_NR)
-    main.answer_if(JEQ, connect_number(arch), NOTIFY)
-    main.code += _announced_pairs(arch).code
+    if watch:
+        from handrail.sandbox.syscalls import mutating_calls  # only for those who ask
+
+        mutating_calls.announce(main, arch)
+    else:
+        main.answer_if(JEQ, connect_number(arch), NOTIFY)
+    main.only_for(socketpair_number(arch), _connected_types(NOTIFY))
     main.answer(ALLOW)
     return main.bytes()
