@@ -20,7 +20,7 @@ from handrail.agent.target import from_profile
 from handrail.errors import ApprovalRejected, UsageError
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
-from handrail.orchestrator.audit import Notice, Trail
+from handrail.orchestrator.audit import Notice
 from handrail.orchestrator.call_flow import SIDE_EFFECTS, TurnAborted
 from handrail.orchestrator.result import CommandTimedOut
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
@@ -28,6 +28,7 @@ from handrail.policy.context import Approval
 from handrail.policy.load import load_files, parse_rules
 from handrail.unified_exec.events import Begin, End, Event
 from handrail.unified_exec.tools import ToolFailed
+from tests.orchestrator.scripted import Trail
 
 ADD = "*** Begin Patch\n*** Add File: {}\n+hi\n*** End Patch\n"
 

@@ -7,6 +7,7 @@ script says ``guarded``; without one, or with the path granted, it succeeds.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,30 @@ from typing import Any
 from handrail.executor.base import Denied, ExecSession, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Question
-from handrail.orchestrator.audit import Trail
+from handrail.orchestrator.audit import Event, ToolDecision
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Settings
 
 PATH = {"PATH": "/usr/bin:/bin"}
 REFUSED = "echo \"touch: cannot touch '/usr/x1': Read-only file system\" >&2; exit 1"
+
+
+class Trail:
+    """A listener that keeps the events, and counts the decisions."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.decisions: Counter[tuple[str, str]] = Counter()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, ToolDecision):
+            self.decisions[event.tool, event.choice.value] += 1
+
+    def of(self, call_id: str) -> list[Event]:
+        """The events of one call, in order."""
+        return [event for event in self.events if event.call_id == call_id]
 
 
 class Session:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,13 @@ from hypothesis import strategies as st
 
 from handrail.errors import PolicyError, UsageError
 from handrail.policy import amend
-from handrail.policy.amend import append_line, append_rule, network_rule_line, prefix_rule_line
+from handrail.policy.amend import append_line, network_rule_line, prefix_rule_line
 from handrail.policy.load import load_files, parse_rules
 from handrail.policy.rules import Decision, Sandbox, strictest
+
+
+def append_rule(path: str, prefix: list[str], *more: Decision, **named: Any) -> bool:
+    return append_line(path, prefix_rule_line(prefix, *more, **named))
 
 
 def test_a_line_the_peer_can_read_is_added(tmp_path: Path) -> None:

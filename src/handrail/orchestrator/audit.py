@@ -1,15 +1,13 @@
-"""Events of each step of a call, for listeners, and a count of decisions.
+"""Events of each step of a call, for listeners.
 
-A listener is called at once and in order; it must not block.  ``Trail`` is a listener that keeps
-the last events and counts, for a program that has no event system of its own.
+A listener is called at once and in order; it must not block.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from handrail.orchestrator.approvals import Choice, Question, Source
 
@@ -80,24 +78,3 @@ Listener = Callable[[Event], None]
 
 def nobody(event: Event) -> None:
     """A listener that ignores every event."""
-
-
-@dataclass(slots=True)
-class Trail:
-    """The last events and how often each decision was made."""
-
-    limit: int = 1000
-    events: deque[Event] = field(init=False)
-    decisions: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.events = deque(maxlen=self.limit)
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        if isinstance(event, ToolDecision):
-            self.decisions[event.tool, event.choice.value] += 1
-
-    def of(self, call_id: str) -> list[Event]:
-        """The remembered events of one call, in order."""
-        return [event for event in self.events if event.call_id == call_id]

@@ -66,22 +66,6 @@ def network_rule_line(
     return f"network_rule({', '.join(parts)})"
 
 
-def append_rule(
-    path: str,
-    prefix: Sequence[str],
-    decision: Decision = Decision.ALLOW,
-    *,
-    sandbox: Sandbox | None = None,
-    justification: str | None = None,
-) -> bool:
-    """Add a prefix rule to the file; False if the same line was there already.
-
-    Directory and file are made if missing.  Raises PolicyError if the file cannot be written.
-    """
-    line = prefix_rule_line(prefix, decision, sandbox=sandbox, justification=justification)
-    return append_line(path, line)
-
-
 def append_line(path: str, line: str) -> bool:
     """Add one statement to a rules file, once; False if it was there already."""
     if "\n" in line or "\r" in line:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import enum
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from handrail.bash_syntax import SCRIPT_LIMIT
 from handrail.policy.rules import Argv, Words
 from handrail.policy.strict_reader import SCRIPT_FLAGS, SHELLS, literal_commands, split
+from handrail.policy.tables import entries
 from handrail.policy.wrappers import sightings
 
 #: Wrappers that are followed; one more is dangerous by itself.
@@ -53,39 +54,13 @@ class EffectRule:
     words: tuple[str, ...] = ()
 
 
-def _effect_rules(effect: Effect, *lines: str) -> tuple[EffectRule, ...]:
-    return tuple(EffectRule(effect, *_head_and_rest(line.split())) for line in lines)
+def _effect_rules(effect: Effect) -> Iterator[EffectRule]:
+    for rule in " ".join(entries("effects")[effect.name.lower()]).split(" | "):
+        program, *words = rule.split()
+        yield EffectRule(effect, program, tuple(words))
 
 
-def _head_and_rest(words: list[str]) -> tuple[str, tuple[str, ...]]:
-    return words[0], tuple(words[1:])
-
-
-EFFECT_RULES: tuple[EffectRule, ...] = (
-    *_effect_rules(
-        Effect.DELETE,
-        "rm -r", "rm -R", "rm -rf", "rm -fr", "rm -Rf", "rm -f", "rm --recursive", "rm --force",
-        "find -delete", "git clean", "git branch -D", "git stash drop", "git stash clear",
-        "shred", "srm", "docker prune", "kubectl delete", "terraform destroy",
-    ),
-    *_effect_rules(
-        Effect.OVERWRITE,
-        "git reset --hard", "git checkout -f", "git checkout --force", "git checkout --",
-        "git restore", "dd", "mkfs", "mkfs.ext4", "mkfs.xfs", "mkswap", "truncate", "chmod -R",
-        "chown -R", "chmod --recursive", "chown --recursive", "fdisk", "parted",
-    ),
-    *_effect_rules(
-        Effect.PUBLISH,
-        "git push", "npm publish", "pnpm publish", "yarn publish", "cargo publish", "twine upload",
-        "uv publish", "poetry publish", "gem push", "docker push", "gh release", "gh pr merge",
-        "helm push",
-    ),
-    *_effect_rules(
-        Effect.CREDENTIALS,
-        "gh auth", "npm token", "aws configure", "gcloud auth", "ssh-keygen", "ssh-add",
-        "security find-generic-password", "pass show", "op read", "gpg --export-secret-keys",
-    ),
-)  # fmt: skip
+EFFECT_RULES = tuple(rule for effect in Effect for rule in _effect_rules(effect))
 
 
 def danger(argv: Sequence[str]) -> Danger | None:

@@ -15,14 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.policy.strict_reader import split
+from handrail.policy.tables import names
 
-#: With any arguments.  Not quite right in that list (``uniq IN OUT`` writes), which is one reason
-#: why a known safe command keeps its sandbox.
-ALWAYS = frozenset({
-    "cat", "cd", "cut", "echo", "expr", "false", "grep", "head", "id", "ls", "nl", "numfmt",
-    "paste", "pwd", "rev", "seq", "stat", "tac", "tail", "tr", "true", "uname", "uniq", "wc",
-    "which", "whoami",
-})  # fmt: skip
+#: With any arguments.
+ALWAYS = names("known safe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +56,9 @@ GIT_ARGUMENTS = Unless(
     ("--output=", "--exec="),
 )
 #: Global options whose value is the next word.
-GIT_VALUES = frozenset({
-    "-C", "-c", "--config-env", "--exec-path", "--git-dir", "--namespace", "--super-prefix",
-    "--work-tree",
-})  # fmt: skip
+GIT_VALUES = names("git values")
 #: ``git branch`` with anything else makes, moves or deletes one.
-GIT_BRANCH_LISTING = frozenset({
-    "--list", "-l", "--show-current", "-a", "--all", "-r", "--remotes", "-v", "-vv", "--verbose",
-})  # fmt: skip
+GIT_BRANCH_LISTING = names("git branch listing")
 
 
 def is_known_safe(argv: Sequence[str], *, git: bool = True) -> bool:

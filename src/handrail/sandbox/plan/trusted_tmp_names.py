@@ -20,35 +20,12 @@ if TYPE_CHECKING:
 
 #: Prefixes of names that programs look for, or that hold the sockets of one session each.
 TRUSTED = (
-    b".ICE-unix",
-    b".Test-unix",
-    b".X11-unix",
-    b".XIM-unix",
-    b".font-unix",
-    b"akonadi-",
-    b"containers-user-",
-    b"dbus-",
-    b"emacs",
-    b"gpg-",
-    b"handrail-",
-    b"kde-",
-    b"keyring-",
-    b"ksocket-",
-    b"nvim",
-    b"orbit-",
-    b"podman-run-",
-    b"pulse-",
-    b"runtime-",
-    b"screen",
-    b"snap-private-tmp",
-    b"ssh-",
-    b"systemd-private-",
-    b"tmux-",
-    b"uscreens",
-    b"vscode-",
-    b"xdg-",
+    b".ICE-unix", b".Test-unix", b".X11-unix", b".XIM-unix", b".font-unix", b"akonadi-",
+    b"containers-user-", b"dbus-", b"emacs", b"gpg-", b"handrail-", b"kde-", b"keyring-",
+    b"ksocket-", b"nvim", b"orbit-", b"podman-run-", b"pulse-", b"runtime-", b"screen",
+    b"snap-private-tmp", b"ssh-", b"systemd-private-", b"tmux-", b"uscreens", b"vscode-", b"xdg-",
     b"zellij-",
-)
+)  # fmt: skip
 #: Limit of this user's directories that are read.
 MOST_DIRECTORIES = 512
 #: Live sockets of this network namespace and their paths.
