@@ -11,6 +11,7 @@ from a list, which the way to Python does not.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,49 +33,7 @@ STEP_LIMIT = 20_000
 UNSET = "\0"
 #: The path given to the engine, so that its reports can be parsed.
 _MODULE = "rules"
-_PRELUDE = """
-def _statements(native, stack, unset):
-    def kinds(values):
-        return [[type(v), v if type(v) == "string" else ""] for v in values]
-
-    def nested(values):
-        return [
-            [type(v), [v] if type(v) == "string" else [], kinds(v) if type(v) == "list" else []]
-            for v in values
-        ]
-
-    def prefix_rule(
-        pattern: list,
-        decision: str = "allow",
-        match: list = [],
-        not_match: list = [],
-        justification: str = unset,
-        sandbox: str = unset,
-    ):
-        native("prefix_rule", stack(strip_frames=1), {
-            "pattern": nested(pattern),
-            "decision": decision,
-            "match": nested(match),
-            "not_match": nested(not_match),
-            "justification": justification,
-            "sandbox": sandbox,
-        })
-
-    def host_executable(name: str, paths: list):
-        native("host_executable", stack(strip_frames=1), {"name": name, "paths": kinds(paths)})
-
-    def network_rule(host: str, protocol: str, decision: str, justification: str = unset):
-        native("network_rule", stack(strip_frames=1), {
-            "host": host,
-            "protocol": protocol,
-            "decision": decision,
-            "justification": justification,
-        })
-
-    return prefix_rule, host_executable, network_rule
-
-prefix_rule, host_executable, network_rule = _statements(_native, call_stack, _unset)
-"""
+_PRELUDE = "prelude.star"
 _FRAME = re.compile(rf"^  \* {_MODULE}:(\d+), in ", re.MULTILINE)
 _PLACE = re.compile(rf"^ --> {_MODULE}:(\d+):(\d+)$", re.MULTILINE)
 _SENTENCE = re.compile(r"^error: (.*?)(?=\n --> |\Z)", re.MULTILINE | re.DOTALL)
@@ -192,7 +151,8 @@ def _module_with_statements(native: Callable[[str, str, object], None]) -> starl
     module = starlark.Module()
     module["_unset"] = UNSET
     module.add_callable("_native", native)
-    prelude = starlark.parse("prelude", _PRELUDE, _dialect())
+    with open(os.path.join(os.path.dirname(__file__), _PRELUDE), encoding="utf-8") as file:
+        prelude = starlark.parse("prelude", file.read(), _dialect())
     with_stack = starlark.Globals.extended_by([starlark.LibraryExtension.CallStack])
     starlark.eval(module, prelude, with_stack)
     module["_native"] = None
