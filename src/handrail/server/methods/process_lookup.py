@@ -44,6 +44,15 @@ def child(conn: Connection, key: str) -> Child:
     return found
 
 
+async def changed(conn: Connection, child: Child, seconds: float) -> None:
+    """Wait for the next event of a process; raises RpcError when the session went meanwhile."""
+    await child.changed(seconds)
+    if conn.session is None:
+        raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
+    if conn.session.ended:
+        raise RpcError(INVALID_REQUEST, "the session was closed")
+
+
 def u64s(field: str, value: int) -> int:
     """Check that a given number fits the wire's 64 bits."""
     u64(field, value)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.output.stream import STREAM_NAMES
 from handrail.protocol import codec
-from handrail.protocol.envelope import INVALID_REQUEST
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import Omitted, ReadParams
 from handrail.server.methods import process_lookup
@@ -45,11 +43,7 @@ async def _read_later(
             result = _read_now(conn, child, after, most, last_chance=left <= 0)
             if result is not None:
                 return result
-            await child.changed(left)
-            if conn.session is None:
-                raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
-            if conn.session.ended:
-                raise RpcError(INVALID_REQUEST, "the session was closed")
+            await process_lookup.changed(conn, child, left)
     finally:
         conn.calls.unpark(Lane.ORDINARY)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.linear_regex import PatternRefused, Search
-from handrail.protocol.envelope import INVALID_PARAMS, INVALID_REQUEST
+from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import WaitParams, WaitResult
 from handrail.server.methods import process_lookup
@@ -158,11 +158,7 @@ async def _wait(conn: Connection, params: WaitParams, watch: Watch) -> WaitResul
             left = due - loop.time()
             if left <= 0:
                 return _result(why, watch)
-            await child.changed(left)
-            if conn.session is None:
-                raise RpcError(INVALID_REQUEST, "session has been resumed by another connection")
-            if conn.session.ended:
-                raise RpcError(INVALID_REQUEST, "the session was closed")
+            await process_lookup.changed(conn, child, left)
     finally:
         conn.calls.unpark(Lane.ORDINARY)
 
