@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from handrail.transport import unix_socket
+from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.message_deadline import LOWEST_RATE, MessageDeadline
-from handrail.transport.websocket import ListenLimits
 from tests.transport.transport_kit import RawPeer, Recorder, Run, listening, raw_peer
 
 QUICK = {"ping_interval": 0.02, "message_seconds": 0.2}

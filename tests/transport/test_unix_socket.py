@@ -21,9 +21,9 @@ from handrail import private_places
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import unix_socket
 from handrail.transport.base import MESSAGE_LIMIT
+from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.unix_socket import PeerCredentials, UnixListener, connect, listen
-from handrail.transport.websocket import ListenLimits
 from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,

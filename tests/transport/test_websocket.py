@@ -20,8 +20,10 @@ from websockets.exceptions import ConnectionClosed
 
 from handrail.errors import ConnectionLost, TransportError, UsageError
 from handrail.transport.base import MESSAGE_LIMIT
+from handrail.transport.handshake import HandshakeError
 from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.websocket import ConnectionLimits, HandshakeError, connect, listen
+from handrail.transport.websocket import connect, listen
+from handrail.transport.websocket_connection import ConnectionLimits
 from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,

@@ -18,7 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from handrail.transport.base import HIGH_WATER, MESSAGE_LIMIT
 from handrail.transport.frames import BINARY, CLOSE, PING, PONG, TEXT
 from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.websocket import ConnectionLimits, connect
+from handrail.transport.websocket import connect
+from handrail.transport.websocket_connection import ConnectionLimits
 from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from handrail.transport.base import Transport
+from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.frames import masked_frame
 from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.websocket import ListenLimits, WebSocketListener, listen
+from handrail.transport.websocket import WebSocketListener, listen
 
 #: What the fixture ``run`` gives.
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -41,7 +41,8 @@ from handrail.server.sessions import Session, Sessions
 from handrail.telemetry import prometheus
 from handrail.transport import websocket
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
-from handrail.transport.websocket import ListenLimits, WebSocketListener
+from handrail.transport.connection_limits import ListenLimits
+from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.sandbox.sandbox import Sandbox

@@ -18,26 +18,13 @@ from handrail import listeners
 from handrail.errors import ConnectionLost, TransportError, UsageError
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.connection_limits import Admission, ListenLimits
-from handrail.transport.handshake import ClientHandshake, HandshakeError, HttpHandshake, Route
-from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.handshake import ClientHandshake, HttpHandshake, Route
 from handrail.transport.loopback_users import LoopbackUsers
 from handrail.transport.websocket_connection import ConnectionLimits
 from handrail.transport.websocket_upgrade import make_key, request_head
 
 if TYPE_CHECKING:
     import ssl as ssl_module  # costs 10 ms at start, and most connections are local
-
-__all__ = [
-    "ConnectionLimits",
-    "HandshakeError",
-    "HttpRequest",
-    "HttpResponse",
-    "ListenLimits",
-    "Route",
-    "WebSocketListener",
-    "connect",
-    "listen",
-]
 
 #: Connects the kernel queues; a burst beyond it costs its clients a second each.
 BACKLOG = 512
