@@ -293,13 +293,14 @@ def test_bash_completes(tmp_path: Path) -> None:
         f". {script}; COMP_WORDS=(handrail $1); COMP_CWORD=1; _handrail; echo ${{COMPREPLY[*]}};"
         " COMP_WORDS=(handrail run --ti); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
         " COMP_WORDS=(handrail policy l); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
+        " COMP_WORDS=(handrail completion z); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
         " COMP_WORDS=(handrail sandbox --netw); COMP_CWORD=2; _handrail; echo ${COMPREPLY[*]};"
         " COMP_WORDS=(handrail run -- ls --ti); COMP_CWORD=4; _handrail; echo ${COMPREPLY[*]}"
     )
     done = subprocess.run(
         ["bash", "-c", ask, "bash", "at"], check=True, capture_output=True, text=True, timeout=20
     )
-    assert done.stdout == "attach\n--timeout\nlint\n--network\n\n"
+    assert done.stdout == "attach\n--timeout\nlint\nzsh\n--network\n\n"
 
 
 def test_a_reader_that_is_killed_loses_nothing(

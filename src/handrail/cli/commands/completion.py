@@ -1,11 +1,12 @@
-"""``handrail completion``: shell completions, made from the parser itself."""
+"""``handrail completion``: shell completions, made from the parser itself.
+
+What is shell code is in ``cli/completions/``; the names and options are filled in here.
+"""
 
 from __future__ import annotations
 
 import argparse
-
-#: Commands that take the id of a detached process or workspace.
-_WITH_ID = ("attach", "logs", "kill")
+import os
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,28 +34,33 @@ def render(shell: str) -> str:
 
 
 class _Command:
-    """A command's name, its help, and its options with theirs."""
+    """A command's name, its help, its options with theirs, and what its first argument may be."""
 
     def __init__(self, name: str, help_: str, parser: argparse.ArgumentParser) -> None:
         self.name = name
-        self.help = help_
+        self.help = _quoted(help_)
         self.options = _options(parser)
-        #: Its sub-commands.
-        self.own: list[str] = []
+        self.operands: list[str] = []
         for action in parser._actions:
+            if action.choices is not None and not action.option_strings:
+                self.operands += action.choices
             if isinstance(action, argparse._SubParsersAction):
-                for own, below in action.choices.items():
-                    self.own.append(own)
+                for below in action.choices.values():
                     self.options |= _options(below)
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
     return {
-        option: " ".join((action.help or "").split()).replace("%(default)s", str(action.default))
+        option: _quoted((action.help or "").replace("%(default)s", str(action.default)))
         for action in parser._actions
         for option in action.option_strings
         if action.help != argparse.SUPPRESS
     }
+
+
+def _quoted(text: str) -> str:
+    """For a shell's single quotes, on one line, without the colon that zsh splits at."""
+    return " ".join(text.split()).replace("'", "").replace(":", ",")
 
 
 def _describe() -> list[_Command]:
@@ -66,106 +72,41 @@ def _describe() -> list[_Command]:
     return [_Command(n, helps.get(n, ""), p) for n, p in commands.choices.items()]
 
 
+def _script(shell: str, names: str, cases: list[str]) -> str:
+    folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), "completions")
+    with open(os.path.join(folder, f"{shell}.sh"), encoding="utf-8") as file:
+        text = file.read().rstrip("\n")
+    return text.replace("@NAMES@", names).replace("@CASES@", "\n".join(cases))
+
+
 def _bash(commands: list[_Command]) -> str:
-    cases = "\n".join(
-        f"    {command.name}) words='{' '.join(command.options)}' ;;" for command in commands
-    )
-    own = "".join(
-        f"\n    {c.name}:*) [ \"$COMP_CWORD\" -eq 2 ] && words='{' '.join(c.own)}' &&"
-        ' COMPREPLY=($(compgen -W "$words" -- "$current")) && return\n'
-        '      COMPREPLY=($(compgen -f -- "$current")) ;;'
+    cases = [
+        f"    {c.name}) options='{' '.join(c.options)}' operands='{' '.join(c.operands)}' ;;"
         for c in commands
-        if c.own
-    )
-    return f"""_handrail() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}} words=''
-  COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{" ".join(c.name for c in commands)} --help --version' -- "$current"))
-    return
-  fi
-  if [[ " ${{COMP_WORDS[*]:2:COMP_CWORD-2}} " == *" -- "* ]]; then
-    COMPREPLY=($(compgen -c -f -- "$current"))
-    return
-  fi
-  case $command in
-{cases}
-  esac
-  case $command:$current in
-    *:-*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
-    {"|".join(f"{name}:*" for name in _WITH_ID)})
-      COMPREPLY=($(compgen -W "$(handrail ps -q 2>/dev/null)" -- "$current")) ;;
-    completion:*) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$current")) ;;{own}
-    run:*|sandbox:*) COMPREPLY=($(compgen -c -f -- "$current")) ;;
-    *) COMPREPLY=($(compgen -f -- "$current")) ;;
-  esac
-}}
-complete -F _handrail handrail"""
+    ]
+    return _script("bash", " ".join(command.name for command in commands), cases)
 
 
 def _zsh(commands: list[_Command]) -> str:
-    names = "\n".join(f"    '{c.name}:{_quoted(c.help)}'" for c in commands)
-    cases = "\n".join(
-        f"    {c.name})\n      options=(\n"
-        + "\n".join(f"        '{o}:{_quoted(h)}'" for o, h in c.options.items())
-        + "\n      ) ;;"
-        for c in commands
-    )
-    own = "".join(
-        f"  elif [[ ${{words[2]}} == {c.name} && CURRENT -eq 3 ]]; then\n"
-        f"    compadd -- {' '.join(c.own)}\n"
-        for c in commands
-        if c.own
-    )
-    return f"""#compdef handrail
-_handrail() {{
-  local -a commands options
-  commands=(
-{names}
-  )
-  if (( CURRENT == 2 )); then
-    _describe command commands
-    return
-  fi
-  case ${{words[2]}} in
-{cases}
-  esac
-  if [[ ${{words[CURRENT]}} == -* ]]; then
-    _describe option options
-  elif [[ ${{words[2]}} == ({"|".join(_WITH_ID)}) ]]; then
-    compadd -- ${{(f)"$(handrail ps -q 2>/dev/null)"}}
-  elif [[ ${{words[2]}} == completion ]]; then
-    compadd -- bash zsh fish
-{own}  else
-    _files
-  fi
-}}
-compdef _handrail handrail"""
+    cases = []
+    for command in commands:
+        options = "\n".join(f"        '{o}:{help_}'" for o, help_ in command.options.items())
+        cases.append(f"    {command.name})\n      operands=({' '.join(command.operands)})")
+        cases.append(f"      options=(\n{options}\n      ) ;;")
+    return _script("zsh", "\n".join(f"    '{c.name}:{c.help}'" for c in commands), cases)
 
 
 def _fish(commands: list[_Command]) -> str:
     lines = []
     for command in commands:
-        lines.append(
-            f"complete -c handrail -n __fish_use_subcommand -f -a {command.name}"
-            f" -d '{_quoted(command.help)}'"
-        )
-        seen = f"'__fish_seen_subcommand_from {command.name}'"
+        base = "complete -c handrail -n"
+        seen = f"{base} '__fish_seen_subcommand_from {command.name}'"
+        lines.append(f"{base} __fish_use_subcommand -f -a {command.name} -d '{command.help}'")
         for option, help_ in command.options.items():
             kind = "-l" if option.startswith("--") else "-s"
-            name = option.lstrip("-")
-            lines.append(f"complete -c handrail -n {seen} {kind} {name} -d '{_quoted(help_)}'")
-    with_id = f"'__fish_seen_subcommand_from {' '.join(_WITH_ID)}'"
-    lines.append(f"complete -c handrail -n {with_id} -f -a '(handrail ps -q 2>/dev/null)'")
-    for command in commands:
-        if command.own:
-            seen = f"'__fish_seen_subcommand_from {command.name}'"
-            lines.append(f"complete -c handrail -n {seen} -f -a '{' '.join(command.own)}'")
-    shells = "'__fish_seen_subcommand_from completion'"
-    lines.append(f"complete -c handrail -n {shells} -f -a 'bash zsh fish'")
+            lines.append(f"{seen} {kind} {option.lstrip('-')} -d '{help_}'")
+        if command.name in ("attach", "logs", "kill"):
+            lines.append(f"{seen} -f -a '(handrail ps -q 2>/dev/null)'")
+        elif command.operands:
+            lines.append(f"{seen} -f -a '{' '.join(command.operands)}'")
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    """Quote for a shell's single quotes, without the colon that zsh splits at."""
-    return text.replace("'", "").replace(":", ",")
