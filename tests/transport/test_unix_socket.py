@@ -23,7 +23,7 @@ from handrail.transport import unix_socket
 from handrail.transport.base import MESSAGE_LIMIT
 from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.http_head import HttpRequest, HttpResponse
-from handrail.transport.unix_socket import PeerCredentials, UnixListener, connect, listen
+from handrail.transport.unix_socket import UnixListener, connect, listen
 from tests.transport.transport_kit import (
     UPGRADE,
     WAIT,
@@ -176,8 +176,7 @@ def test_pausing_is_honoured_between_lines(run: Run, tmp_path: Path) -> None:
 def test_other_users_are_refused(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = PeerCredentials(1, os.geteuid() + 1, 0)
-    monkeypatch.setattr(unix_socket, "peer_credentials", lambda transport: stranger)
+    monkeypatch.setattr(unix_socket.proof, "peer", lambda sock: (1, os.geteuid() + 1))
 
     async def main() -> None:
         server = Recorder()
@@ -196,9 +195,9 @@ def test_accept_sees_who_it_is_and_may_refuse(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        seen: list[PeerCredentials] = []
+        seen: list[int] = []
 
-        def accept(who: PeerCredentials) -> None:
+        def accept(who: int) -> None:
             seen.append(who)
             if len(seen) == 2:
                 raise ValueError("the secret")
@@ -208,7 +207,7 @@ def test_accept_sees_who_it_is_and_may_refuse(
             async with raw(tmp_path / "s") as peer:
                 peer.write(b"{}\n")
                 assert await peer.read_all() == b""
-        assert seen == [PeerCredentials(os.getpid(), os.geteuid(), os.getegid())] * 2
+        assert seen == [os.geteuid()] * 2
         listener.close()
         await listener.wait_closed()
 

@@ -419,7 +419,7 @@ async def _listen(
         from handrail.transport import unix_socket
 
         unix = await unix_socket.listen(
-            listen.path, front, accept=lambda who: Connection(server, f"uid:{who.uid}"), sock=sock
+            listen.path, front, accept=lambda uid: Connection(server, f"uid:{uid}"), sock=sock
         )
         private_places.add(listen.path)
         if ready is not None:

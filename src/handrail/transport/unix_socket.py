@@ -12,10 +12,8 @@ import fcntl
 import os
 import socket
 import stat
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from handrail import private_places, proof
 from handrail.errors import ConnectionLost, UsageError
@@ -37,16 +35,8 @@ _LOCK_TRIES = 200
 _LOCK_PAUSE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCredentials:
-    """The peer's ids, as of its connect."""
-
-    pid: int
-    uid: int
-    gid: int
-
-
-Accept = Callable[[PeerCredentials], Receiver | None]
+#: Given the user id of a peer, as of its connect.
+Accept = Callable[[int], Receiver | None]
 
 
 class UnixConnection(LineConnection):
@@ -89,13 +79,13 @@ class _UnixHandshake(HttpHandshake):
         self._nonces: tuple[bytes, bytes] | None = None
         self._first = b""
         self._speaks_http = False
-        self._credentials = PeerCredentials(0, -1, -1)
+        self._uid = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._credentials = peer_credentials(transport)
-        self.peer = f"uid {self._credentials.uid}"
+        _, self._uid = proof.peer(transport.get_extra_info("socket"))
+        self.peer = f"uid {self._uid}"
         super().connection_made(transport)
-        if self._credentials.uid not in (os.geteuid(), 0):
+        if self._uid not in (os.geteuid(), 0):
             self._admission.warn(f"{self.peer} may not use this socket")
             self.drop()
 
@@ -163,7 +153,7 @@ class _UnixHandshake(HttpHandshake):
 
     def _ask(self) -> Receiver | None:
         try:
-            return self._accept(self._credentials)
+            return self._accept(self._uid)
         except Exception as error:  # noqa: BLE001  the caller's code, like the route
             self._log_failure("accept", error)
             return None
@@ -234,13 +224,6 @@ async def connect(path: str, receiver: Receiver) -> Transport:
         sock.close()
         raise
     return connection
-
-
-def peer_credentials(transport: asyncio.BaseTransport) -> PeerCredentials:
-    raw = transport.get_extra_info("socket").getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-    )
-    return PeerCredentials(*struct.unpack("3i", raw))
 
 
 def _prepare_directory(path: str) -> tuple[str, str]:
