@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 
 DEFAULT_CAP = 1_048_576
 
@@ -94,11 +95,7 @@ class HeadTail:
 
     def take(self) -> HeadTail:
         """Return the content and start again, empty."""
-        taken = HeadTail.__new__(HeadTail)
-        taken._head_cap, taken._tail_cap = self._head_cap, self._tail_cap
-        taken._head, taken._head_done = self._head, self._head_done
-        taken._tail, taken._tail_size = self._tail, self._tail_size
-        taken.omitted = self.omitted
+        taken = copy(self)
         self._head, self._head_done = bytearray(), self._head_cap == 0
         self._tail, self._tail_size = deque(), 0
         self.omitted = 0
