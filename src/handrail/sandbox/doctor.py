@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -10,10 +9,9 @@ from dataclasses import asdict, dataclass
 from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
+from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.syscalls.numbers import ARCHES
 
-_LANDLOCK_CREATE_RULESET = 444
-_LANDLOCK_VERSION = 1
 #: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
 _SOUND = (0, 12)
 APPARMOR_PROFILE = """\
@@ -39,6 +37,13 @@ class Finding:
         return asdict(self)
 
 
+def _either(
+    subject: str, good: bool, there: str, missing: str, remedy: str, *, needed: bool = False
+) -> Finding:
+    """A finding in one of two forms; only the bad one has a remedy."""
+    return Finding(subject, good, there if good else missing, "" if good else remedy, needed)
+
+
 def examine() -> list[Finding]:
     """Check everything that matters, the needed things first."""
     return [
@@ -56,14 +61,13 @@ def examine() -> list[Finding]:
 def _own_code() -> Finding:
     """Report hard links to our files: they can be changed where ours are read-only."""
     linked = _linked_files()
-    return Finding(
+    return _either(
         "own code",
         not linked,
+        "no file of it has a second name",
         f"{len(linked)} files that handrail runs from have a second name: a command that may write"
-        " there changes them"
-        if linked
-        else "no file of it has a second name",
-        "install handrail with copies (UV_LINK_MODE=copy)" if linked else "",
+        " there changes them",
+        "install handrail with copies (UV_LINK_MODE=copy)",
     )
 
 
@@ -86,13 +90,8 @@ def _linked_files() -> list[str]:
 
 def _architecture() -> Finding:
     machine = os.uname().machine
-    return Finding(
-        "architecture",
-        machine in ARCHES,
-        machine,
-        "" if machine in ARCHES else "run commands on x86_64 or aarch64",
-        needed=True,
-    )
+    remedy = "run commands on x86_64 or aarch64"
+    return _either("architecture", machine in ARCHES, machine, machine, remedy, needed=True)
 
 
 def _bubblewrap() -> list[Finding]:
@@ -105,54 +104,39 @@ def _bubblewrap() -> list[Finding]:
     except SandboxUnavailable as error:
         remedy = _command(str(error)) or _unshare_remedy()
         return [Finding("bubblewrap", False, f"{path}: {error}", remedy, needed=True)]
-    findings = [Finding("bubblewrap", True, f"{found.version} at {path}, works", needed=True)]
-    findings.append(
-        Finding(
+    numbers = tuple(map(int, re.findall(r"\d+", found.version)[:2]))
+    return [
+        Finding("bubblewrap", True, f"{found.version} at {path}, works", needed=True),
+        _either(
             "unix sockets",
             found.connects,
-            "made in the sandbox work, those of the host are out of reach"
-            if found.connects
-            else "none can be made in a sandbox: connections of a command cannot be announced here",
-            ""
-            if found.connects
-            else "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
+            "made in the sandbox work, those of the host are out of reach",
+            "none can be made in a sandbox: connections of a command cannot be announced here",
+            "use Linux 5.6 or newer, outside of another sandbox that announces system calls,"
             " with kernel.yama.ptrace_scope below 3",
-        )
-    )
-    spread = probe.receives_mounts()
-    findings.append(
-        Finding(
+        ),
+        _either(
             "later mounts",
-            found.apart or not spread,
-            "stay outside"
-            if found.apart or not spread
-            else "of the host show up in sandboxes with the permissions they have outside",
-            ""
-            if found.apart or not spread
-            else "`mount --make-rprivate /` in a mount namespace for the server, as root",
-        )
-    )
-    numbers = tuple(map(int, re.findall(r"\d+", found.version)[:2]))
-    findings.append(
-        Finding(
+            found.apart or not probe.receives_mounts(),
+            "stay outside",
+            "of the host show up in sandboxes with the permissions they have outside",
+            "`mount --make-rprivate /` in a mount namespace for the server, as root",
+        ),
+        _either(
             "bubblewrap version",
             numbers >= _SOUND,
-            "0.12 or newer"
-            if numbers >= _SOUND
-            else f"{found.version} follows links while it makes mount points; we make them"
-            " ourselves",
-            "" if numbers >= _SOUND else "install bubblewrap 0.12 or newer when you can",
-        )
-    )
-    findings.append(
-        Finding(
+            "0.12 or newer",
+            f"{found.version} follows links while it makes mount points; we make them ourselves",
+            "install bubblewrap 0.12 or newer when you can",
+        ),
+        _either(
             "/proc in sandboxes",
             found.fresh_proc,
-            "fresh" if found.fresh_proc else "cannot be mounted here, so it is empty",
-            "" if found.fresh_proc else "run the outer container with an unmasked /proc",
-        )
-    )
-    return findings
+            "fresh",
+            "cannot be mounted here, so it is empty",
+            "run the outer container with an unmasked /proc",
+        ),
+    ]
 
 
 def _unshare_remedy() -> str:
@@ -169,13 +153,8 @@ def _namespaces() -> Finding:
     most = _read("/proc/sys/user/max_user_namespaces")
     clone = _read("/proc/sys/kernel/unprivileged_userns_clone")
     good = most != "0" and clone != "0"
-    return Finding(
-        "user namespaces",
-        good,
-        f"at most {most or 'unknown'}" if good else "switched off",
-        "" if good else _unshare_remedy(),
-        needed=True,
-    )
+    limit = f"at most {most or 'unknown'}"
+    return _either("user namespaces", good, limit, "switched off", _unshare_remedy(), needed=True)
 
 
 def _apparmor() -> Finding:
@@ -197,31 +176,16 @@ def _apparmor_remedy() -> str:
 
 def _seccomp() -> Finding:
     actions = _read("/proc/sys/kernel/seccomp/actions_avail")
-    good = "errno" in actions
-    return Finding(
-        "seccomp",
-        good,
-        actions or "not there",
-        "" if good else "use a kernel with CONFIG_SECCOMP_FILTER",
-        needed=True,
+    remedy = "use a kernel with CONFIG_SECCOMP_FILTER"
+    return _either(
+        "seccomp", "errno" in actions, actions, actions or "not there", remedy, needed=True
     )
 
 
 def _landlock() -> Finding:
-    version = landlock_abi()
-    return Finding(
-        "Landlock",
-        version > 0,
-        f"ABI {version}" if version > 0 else "not there",
-        "" if version > 0 else "boot with lsm=landlock,... for a fallback without namespaces",
-    )
-
-
-def landlock_abi() -> int:
-    """The Landlock ABI of the kernel, 0 if there is none."""
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    call.restype = ctypes.c_long
-    return max(0, int(call(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)))
+    version = ruleset.abi_version()
+    remedy = "boot with lsm=landlock,... for a fallback without namespaces"
+    return _either("Landlock", version > 0, f"ABI {version}", "not there", remedy)
 
 
 def _cgroups() -> Finding:
@@ -230,11 +194,12 @@ def _cgroups() -> Finding:
     own = line[-1].rpartition(":")[2] if line else ""
     writable = unified and os.access("/sys/fs/cgroup" + own, os.W_OK)
     what = "version 2" if unified else "version 1 or none"
-    return Finding(
+    return _either(
         "cgroups",
         writable,
-        f"{what}, our own {'can' if writable else 'cannot'} be divided",
-        "" if writable else "start under `systemd-run --user --scope -p Delegate=yes`",
+        f"{what}, our own can be divided",
+        f"{what}, our own cannot be divided",
+        "start under `systemd-run --user --scope -p Delegate=yes`",
     )
 
 
