@@ -73,3 +73,34 @@ def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch
         process.wait()
         for pid in flight.pids:  # one that was killed last may be dying yet
             eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
+
+
+def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing flees from it: all is over when its first process is reaped, and that is counted."""
+    token = f"namespace {os.urandom(8).hex()}"
+    script = f"sleep 600 {token} & echo; exec sleep 601 {token}"
+    argv = ["unshare", "--user", "--map-current-user", "--pid", "--fork", "sh", "-c", script]
+    monkeypatch.setattr(orphan_kill.time, "sleep", lambda _: pytest.fail("it pauses"))
+    with nothing_left():
+        leader = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(
+                orphan_kill.RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY)
+            ),
+        )
+        assert leader.stdout is not None
+        if not leader.stdout.readline():
+            leader.wait()
+            pytest.skip("no user namespaces here")
+        other = subprocess.Popen(["sleep", "600"])
+        leader.kill()
+        leader.wait()
+        counted: list[resource.struct_rusage] = []
+        orphan_kill.end_namespace(MARK, {other.pid}, counted.append)
+        assert not bearing(token)
+        assert len(counted) == 1
+        assert alive(other.pid)
+        leader.stdout.close()
+        other.kill()
+        other.wait()
