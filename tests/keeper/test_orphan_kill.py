@@ -73,3 +73,31 @@ def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch
         process.wait()
         for pid in flight.pids:  # one that was killed last may be dying yet
             eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
+
+
+def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing flees from it: all is over when its first process is reaped, and that is counted."""
+    token = f"namespace {os.urandom(8).hex()}"
+    script = """sh -c 'sleep 600; :' "$0" & echo; wait"""
+    argv = ["prlimit", f"--locks={MARK}:", "unshare", "--user", "--map-current-user"]
+    argv += ["--pid", "--fork", "sh", "-c", script, token]
+    with nothing_left():
+        leader = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert leader.stdout is not None
+        if not leader.stdout.readline():
+            leader.wait()
+            pytest.skip("no user namespaces here")
+        other = subprocess.Popen(["sleep", "600"])
+        leader.kill()
+        leader.wait()
+        assert bearing(token)
+        counted: list[resource.struct_rusage] = []
+        with monkeypatch.context() as patched:
+            patched.setattr("time.sleep", lambda _: pytest.fail("it pauses"))
+            orphan_kill.end_namespace(MARK, {other.pid}, counted.append)
+        assert not bearing(token)
+        assert len(counted) == 1
+        assert alive(other.pid)
+        leader.stdout.close()
+        other.kill()
+        other.wait()

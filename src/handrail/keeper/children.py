@@ -379,10 +379,12 @@ class Children:
             entry.status |= cgroups.OUT_OF_MEMORY
         if entry.killed or entry.sandboxed:
             self.groups.kill(entry.mark)
-            if self.near:
-                tree.kill(None, entry.mark, set(self.by_pid), entry.count)
-            else:
+            if not self.near:
                 tree.kill_afar(None, {entry.mark})
+            elif entry.sandboxed:
+                orphan_kill.end_namespace(entry.mark, set(self.by_pid), entry.count)
+            else:
+                tree.kill(None, entry.mark, set(self.by_pid), entry.count)
         del self.by_mark[entry.mark]
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:

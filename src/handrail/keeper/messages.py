@@ -375,6 +375,9 @@ PACKET_LIMIT = 60_000
 _MAX_FDS = 253
 _FD_SIZE = array.array("i").itemsize
 _ANCILLARY = socket.CMSG_SPACE(_MAX_FDS * _FD_SIZE)
+#: Plain integers: an operation on members of an enumeration takes longer than the call.
+_CLOEXEC, _TRUNC = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_TRUNC)
+_CTRUNC, _RIGHTS = int(socket.MSG_CTRUNC), (int(socket.SOL_SOCKET), socket.SCM_RIGHTS)
 
 
 class Message:
@@ -445,19 +448,17 @@ def _send(sock: socket.socket, data: bytes, fds: tuple[int, ...] | list[int]) ->
 
 def receive(sock: socket.socket) -> Message | None:
     """The next message; None when the other end is gone.  Raises BlockingIOError when idle."""
-    data, ancillary, flags, _ = sock.recvmsg(
-        PACKET_LIMIT + _HEAD.size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
-    )
+    data, ancillary, flags, _ = sock.recvmsg(PACKET_LIMIT + _HEAD.size, _ANCILLARY, _CLOEXEC)
     fds: list[int] = []
     for level, kind, rights in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+        if (level, kind) == _RIGHTS:
             numbers = array.array("i")
             numbers.frombytes(rights[: len(rights) - len(rights) % _FD_SIZE])
             fds.extend(numbers)
     if not data:
         return None
-    broken = len(data) < _HEAD.size or flags & socket.MSG_TRUNC
-    cut = bool(flags & socket.MSG_CTRUNC)
+    broken = len(data) < _HEAD.size or flags & _TRUNC
+    cut = bool(flags & _CTRUNC)
     if broken or cut or (data[0] & _BIG and not fds):
         for fd in fds:
             os.close(fd)

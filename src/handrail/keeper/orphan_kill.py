@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable, Container
@@ -104,6 +105,36 @@ def end_near(
     finally:
         os.close(children)
     return found
+
+
+def end_namespace(
+    mark: int, others: set[int], reaped: Callable[[resource.struct_rusage], None]
+) -> None:
+    """End the PID namespace that a leader with this mark has left to us, and reap it.
+
+    The kernel ends all of it with its first process, so that nothing flees and one look is enough.
+    As a rule it is ending already; what the command has used is known with its status.
+    """
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb", 0) as children:
+            pids = set(map(int, children.read(_MOST_BYTES).split())) - others
+        for pid in pids:
+            if mark_of(pid) == mark:
+                os.kill(pid, signal.SIGKILL)
+                _await_exit(pid)
+                _reap(pid, reaped)
+    except OSError:
+        pass  # a kernel without it, or no descriptor free
+
+
+def _await_exit(pid: int) -> None:
+    fd = os.pidfd_open(pid)
+    try:
+        exited = select.poll()
+        exited.register(fd, select.POLLIN)
+        exited.poll(_END_SECONDS * 1000)
+    finally:
+        os.close(fd)
 
 
 def end_afar(marks: Container[int]) -> int:

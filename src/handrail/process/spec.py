@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from handrail.keeper import seccomp_spawn
@@ -160,17 +161,19 @@ class ProcessSpec:
 
     def without_env(self) -> ProcessSpec:
         """A small copy for listings, without secrets."""
-        small = replace(
-            self, env=_NO_ENV, passed=(), judge=None, containment=None, sent=None, again=None
-        )
-        key = tuple(getattr(small, name) for name in _COMPARED)
-        if len(_RECENT) >= _RECENT_MOST:
-            _RECENT.clear()
-        return _RECENT.setdefault(key, small)
+        key = _compared(self)
+        small = _RECENT.get(key)
+        if small is None:
+            if len(_RECENT) >= _RECENT_MOST:
+                _RECENT.clear()
+            small = _RECENT[key] = replace(
+                self, env=_NO_ENV, passed=(), judge=None, containment=None, sent=None, again=None
+            )
+        return small
 
 
 _DROPPED = {"env", "passed", "judge", "containment", "sent", "again"}
-_COMPARED = [one.name for one in fields(ProcessSpec) if one.name not in _DROPPED]
+_compared = attrgetter(*(one.name for one in fields(ProcessSpec) if one.name not in _DROPPED))
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}

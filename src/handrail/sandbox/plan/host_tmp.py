@@ -33,7 +33,7 @@ class HostTmp:
         shared = self._resolver.profile.shared
         if not shared:
             return
-        text = self._resolver.indexes.mounts.text()
+        text = self._plan.mount_table
         places = [*((root, root) for root in shared), *mount_aliases.same(shared, text).items()]
         for place, root in places:
             if self._is_shown(place):

@@ -22,6 +22,8 @@ _TABLE = "/proc/self/mountinfo"
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 #: Device, the path in it, the mount point.
 Mount = tuple[bytes, bytes, bytes]
+#: The last table and what ``_mounted_several_times`` has found in it: a plan asks for it often.
+_parsed: tuple[bytes, list[Mount]] = (b"", [])
 
 
 class MountTable:
@@ -139,8 +141,14 @@ def _is_same(alias: bytes, path: bytes) -> bool:
 
 def _mounted_several_times(text: bytes) -> list[Mount]:
     """All mounts if any device is mounted more than once; most often none is."""
-    mounts = [_mount(line) for line in text.splitlines()]
-    return mounts if len({device for device, _, _ in mounts}) < len(mounts) else []
+    global _parsed
+    known, mounts = _parsed  # at once: plans are made in several threads
+    if known != text:
+        mounts = [_mount(line) for line in text.splitlines()]
+        if len({device for device, _, _ in mounts}) == len(mounts):
+            mounts = []
+        _parsed = text, mounts
+    return mounts
 
 
 def _is_there(alias: bytes, path: bytes) -> bool:

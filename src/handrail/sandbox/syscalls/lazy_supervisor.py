@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     #: Give the keeper a copy of a fd; raises OSError when the keeper is too busy.
     Keep = Callable[[int], None]
 
+_POLLIN = 1
 #: Delay before a keeper that was too busy is asked again.
 _BUSY_SECONDS = 0.01
 
@@ -46,7 +47,7 @@ class LazySupervisor:
         if self._ledger >= 0:  # some may be pending since a previous server died
             self._called(None)
         else:
-            loop.add_reader(self._listener, self._called, keep)
+            loop.add_reader(self._listener, self._readable, keep)
 
     def begin_alone(self) -> None:
         """Version of `begin` without an event loop."""
@@ -97,8 +98,15 @@ class LazySupervisor:
             return
         loop.remove_reader(self._listener)
 
-    def _called(self, keep: Keep | None) -> None:
+    def _readable(self, keep: Keep | None) -> None:
         """Handle the first notification, or the end of all processes that could cause one."""
+        events = _events(self._listener, 0)
+        if events & _POLLIN:
+            self._called(keep)
+        elif events:
+            self._quiet()
+
+    def _called(self, keep: Keep | None) -> None:
         from handrail.sandbox.syscalls.pending_calls import PendingCalls
         from handrail.sandbox.syscalls.supervisor import Supervisor
 
@@ -121,16 +129,20 @@ class LazySupervisor:
 
     def _again(self, keep: Keep | None) -> None:
         if self._listener >= 0 and self._loop is not None:
-            self._loop.add_reader(self._listener, self._called, keep)
+            self._loop.add_reader(self._listener, self._readable, keep)
 
     def _wait(self, listener: int) -> None:
-        from select import POLLIN, poll
-
-        first = poll()
-        first.register(listener, POLLIN)
-        called = first.poll()[0][1] & POLLIN
+        called = _events(listener, None) & _POLLIN
         os.close(listener)
         assert self._lock is not None  # noqa: S101 (made before the thread)
         with self._lock:
             if called and self._listener >= 0:
                 self._called(None)
+
+
+def _events(listener: int, timeout: int | None) -> int:
+    from select import poll  # once the command runs
+
+    ready = poll()
+    ready.register(listener, _POLLIN)
+    return next((events for _, events in ready.poll(timeout)), 0)
