@@ -57,7 +57,10 @@ class Limits:
         self.locks = resource.getrlimit(RLIMIT_LOCKS)
         self.core = hardening.core_limit()
 
-    def raise_own(self) -> None:
+    def set_own(self, mark: int) -> None:
+        """Raise our limit on open files, and bear the tag by which a server finds us too."""
+        if self._allows(mark):
+            resource.setrlimit(RLIMIT_LOCKS, (mark, self.locks[1]))
         soft, hard = self.files
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -72,10 +75,13 @@ class Limits:
             found[resource.RLIMIT_NOFILE] = self.files
         if self.core[0]:
             found[resource.RLIMIT_CORE] = self.core
-        # With a lower hard limit than our mark descendants are found by parentage alone.
-        if self.locks[1] == resource.RLIM_INFINITY or mark <= self.locks[1]:
+        if self._allows(mark):
             found[RLIMIT_LOCKS] = (mark, self.locks[1])
         return found
+
+    def _allows(self, mark: int) -> bool:
+        """With a lower hard limit than our tag descendants are found by parentage alone."""
+        return self.locks[1] == resource.RLIM_INFINITY or mark <= self.locks[1]
 
     def for_us(self) -> None:
         if self.core[0]:
