@@ -17,7 +17,7 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import fork, hardening, messages, seccomp_spawn
+from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, seccomp_spawn
 from handrail.keeper.limits import of_process
 
 #: The names under which descriptors are held; also their order in SPAWNED.
@@ -26,10 +26,6 @@ STDIN_NAMES = (b"stdout", b"stderr", b"stdin")
 PTY_NAMES = (b"pty",)
 #: Behind them, of a child whose calls are announced: where to hear of them and to answer.
 LISTENER_NAME = b"listener"
-
-#: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
-#: descendant, whatever session, group or environment it takes, so it tells us whose they are.
-RLIMIT_LOCKS = 10
 
 _ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 #: Descriptors that are opened on the way beside those the child gets.

@@ -1,7 +1,7 @@
 """Finding and ending all descendants of a child.
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
-which is a subreaper, and is recognised by the mark its whole family inherited (``spawn.py``).
+which is a subreaper, and is recognised by the mark its whole family inherited (``RLIMIT_LOCKS``).
 The families of a keeper that was killed have another parent: they are looked for *afar*, by
 their mark among all processes of the machine.
 
