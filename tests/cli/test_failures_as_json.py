@@ -132,6 +132,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["argv"] == ["true", "\udcff"]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("command", ["run", "sandbox"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_is_the_commands_to_answer(command: str, number: int, tmp_path: Path) -> None:
@@ -153,6 +154,7 @@ def test_ctrl_c_is_the_commands_to_answer(command: str, number: int, tmp_path: P
     assert (running.returncode, told["exitCode"], told["stdout"], err) == (9, 9, "caught\n", b"")
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("ending", ["exit 9", "sleep 600"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_start_is_told_is_the_commands_to_answer(
@@ -171,6 +173,7 @@ def test_a_signal_before_the_start_is_told_is_the_commands_to_answer(
         assert (done.returncode, done.stderr) == (how[0], "")
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_there_is_a_command(number: int, tmp_path: Path) -> None:
     ours, theirs = os.pipe()  # stdin that does not end is read before the command is started

@@ -215,6 +215,7 @@ def test_landlock_leaves_nothing_of_one_that_is_killed(tmp_path: Path) -> None:
         assert running.stdout.read() == b""  # every process of the command holds the other end
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("program", [["-m", "handrail"], ["-c", WITHOUT_BUBBLEWRAP]])
 def test_nothing_is_left_by_one_that_is_killed_as_the_command_begins(
     program: list[str], tmp_path: Path
@@ -240,6 +241,7 @@ def test_nothing_is_left_by_one_that_is_killed_as_the_command_begins(
             assert running.stdout.read() == b""  # every process of the command has the other end
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
 def test_nothing_is_left_by_one_that_is_killed(sandbox: str, tmp_path: Path) -> None:
     temporary = tmp_path / "t"

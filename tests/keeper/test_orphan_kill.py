@@ -18,6 +18,8 @@ import pytest
 from handrail.keeper import RLIMIT_LOCKS, orphan_kill, tree
 from tests.keeper.watching import alive, bearing, eventually, nothing_left, reaped
 
+pytestmark = pytest.mark.fault
+
 MARK = 0x1357_9BDF << 24
 TURNS = 6
 #: Leaves a child in its place, which says its pid, for each byte it is given.

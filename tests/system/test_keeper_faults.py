@@ -395,6 +395,7 @@ def test_the_last_descriptors_are_for_those_who_come_back(tmp_path: Path) -> Non
                 server.wait(LIMIT)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("user", ["root", "ordinary"])
 def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> None:
     if user == "root" and os.getuid() != 0:
@@ -431,6 +432,7 @@ def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> 
     assert is_gone(keeper)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
     tmp_path: Path, number: signal.Signals
@@ -465,6 +467,7 @@ def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
     assert is_gone(keeper)
 
 
+@pytest.mark.fault
 def test_a_stopped_keeper_that_is_then_killed_costs_what_it_had_and_no_more(
     tmp_path: Path,
 ) -> None:

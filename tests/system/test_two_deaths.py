@@ -21,7 +21,7 @@ from tests.server.server_kit import ServerProcess
 from tests.system.test_keeper_faults import Client
 from tests.system.users import ordinary
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.fault]
 
 FAMILIES = 4
 EACH = 3

@@ -248,6 +248,7 @@ def elsewhere(registry: PlaceholderRegistry, place: Path) -> Iterator[Elsewhere]
         there.close()
 
 
+@pytest.mark.fault
 def test_one_path_in_two_mount_namespaces_is_two_placeholders(
     registry: PlaceholderRegistry, place: Path
 ) -> None:
@@ -263,6 +264,7 @@ def test_one_path_in_two_mount_namespaces_is_two_placeholders(
     assert os.listdir(registry.directory) == ["lock"]
 
 
+@pytest.mark.fault
 def test_what_was_left_in_another_mount_namespace_is_swept_there(
     registry: PlaceholderRegistry, place: Path
 ) -> None:
@@ -274,6 +276,7 @@ def test_what_was_left_in_another_mount_namespace_is_swept_there(
     assert os.listdir(registry.directory) == ["lock"]
 
 
+@pytest.mark.fault
 def test_a_record_of_a_mount_namespace_that_is_gone_is_forgotten_in_the_end(
     registry: PlaceholderRegistry, place: Path
 ) -> None:
