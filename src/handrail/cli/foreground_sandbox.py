@@ -68,17 +68,14 @@ def _start(
     except BaseException:
         made.abandon()
         raise
-    # bwrap ends with us by itself, so that its guard can be made while the command runs.
-    guard = None if made.running else _guard(foreground, made, own, copies)
+    guard = _guard(foreground, made, own, copies)
     try:
         foreground.start_sandboxed(made, copies)
     except OSError as error:
-        if guard is not None:
-            guard.dismiss()
+        guard.dismiss()
         raise SandboxUnavailable(
             f"{made.mechanism} does not start ({error.strerror}); run `handrail doctor`"
         ) from error
-    guard = guard or _guard(foreground, made, own, copies)
     guard.tell(foreground.pid)
     return copies, guard
 
@@ -125,7 +122,11 @@ def _guard(
         if own is not None:
             own.remove()
 
-    pipes = () if copies is None else copies.descriptors
-    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, pipes)
+    def let_go() -> None:
+        made.sent()
+        for fd in () if copies is None else copies.descriptors:
+            os.close(fd)
+
+    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, let_go)
     foreground.stranger = guard.pid
     return guard

@@ -7,7 +7,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from handrail.process.foreground.pty_relay import PtyRelay
 else:
@@ -18,9 +18,9 @@ class CrashGuard:
     """Calls ``clear_up`` when this process ends without having dismissed it.
 
     It is there before the command, and gives ``clear_up`` the pid that ``tell`` has sent, or 0.
-    ``first`` is called while there is nothing else to do, and may not come to its end.  A command's
-    own ``terminal`` is not held by it, and the user's is given back; nor are descriptors of
-    ``pipes`` that the command waits for the end of.
+    ``first`` is called then, while there is nothing else to do, and may not come to its end.  A
+    command's own ``terminal`` is not held by it, and the user's is given back; nor are descriptors
+    that ``let_go`` closes, because the command or this process waits for their end.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class CrashGuard:
         clear_up: Callable[[int], object],
         first: Callable[[], object] | None = None,
         terminal: PtyRelay | None = None,
-        pipes: Sequence[int] = (),
+        let_go: Callable[[], object] | None = None,
     ) -> None:
         ours, line = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -41,13 +41,13 @@ class CrashGuard:
                     os.dup2(null, fd)
                 if terminal is not None:
                     terminal.let_go()
-                for fd in pipes:
-                    os.close(fd)
-                if first is not None:
-                    first()
-                told = b""
-                while piece := os.read(ours, 16):  # until we end, and the line with us
-                    told += piece
+                if let_go is not None:
+                    let_go()
+                told = os.read(ours, 16)
+                if told:
+                    if first is not None:
+                        first()
+                    os.read(ours, 1)  # until we end, and the line with us
                 if terminal is not None:
                     terminal.give_back()
                 clear_up(int(told or b"0"))
