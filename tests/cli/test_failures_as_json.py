@@ -132,6 +132,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["argv"] == ["true", "\udcff"]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("command", ["run", "sandbox"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_is_the_commands_to_answer(command: str, number: int, tmp_path: Path) -> None:
@@ -153,18 +154,40 @@ def test_ctrl_c_is_the_commands_to_answer(command: str, number: int, tmp_path: P
     assert (running.returncode, told["exitCode"], told["stdout"], err) == (9, 9, "caught\n", b"")
 
 
-def test_ctrl_c_before_there_is_a_command(tmp_path: Path) -> None:
+@pytest.mark.fault
+@pytest.mark.parametrize("ending", ["exit 9", "sleep 600"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_start_is_told_is_the_commands_to_answer(
+    number: int, ending: str, tmp_path: Path
+) -> None:
+    """The command sends it as its first step, to the parent of its keeper."""
+    name = signal.Signals(number).name[3:]
+    trap = f"trap 'echo caught; {ending}' {name}; " if ending == "exit 9" else "setsid sleep 600 & "
+    parent = "read -r pid name state parent rest < /proc/$PPID/stat; "
+    script = f"{trap}{parent} kill -{name} $parent; while :; do sleep 0.05; done"
+    for _ in range(3):  # the one or the other may be faster
+        done = handrail("run", "--json", "--sandbox", "off", "--", "sh", "-c", script, cwd=tmp_path)
+        told = json.loads(done.stdout)
+        how = (9, "caught\n", None) if ending == "exit 9" else (128 + number, "", "SIG" + name)
+        assert (told["exitCode"], told["stdout"], told["exit"]["signal"]) == how
+        assert (done.returncode, done.stderr) == (how[0], "")
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_there_is_a_command(number: int, tmp_path: Path) -> None:
     ours, theirs = os.pipe()  # stdin that does not end is read before the command is started
     with subprocess.Popen(
         [*HANDRAIL, "run", "--json", "--", "true"], stdin=ours, stdout=subprocess.PIPE, cwd=tmp_path
     ) as running:
         os.write(theirs, b"x" * 100_000)  # more than the pipe holds: somebody reads it
-        running.send_signal(signal.SIGINT)
-        os.close(theirs)
-        out, _ = running.communicate(timeout=40)
+        running.send_signal(number)
+        out, _ = running.communicate(timeout=40)  # which waits for no more of it
     os.close(ours)
+    os.close(theirs)
     error = json.loads(out)["error"]
-    assert (running.returncode, error["kind"]) == (130, "interrupted")
+    assert (running.returncode, error["kind"]) == (128 + number, "interrupted")
+    assert error["exitCode"] == running.returncode
 
 
 def test_nothing_is_left_of_one_that_is_killed(tmp_path: Path) -> None:

@@ -215,6 +215,33 @@ def test_landlock_leaves_nothing_of_one_that_is_killed(tmp_path: Path) -> None:
         assert running.stdout.read() == b""  # every process of the command holds the other end
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize("program", [["-m", "handrail"], ["-c", WITHOUT_BUBBLEWRAP]])
+def test_nothing_is_left_by_one_that_is_killed_as_the_command_begins(
+    program: list[str], tmp_path: Path
+) -> None:
+    """By the command, whose first step it is: nothing can be done about it after the start."""
+    sandbox = "read-only" if "-c" in program else "off"
+    if sandbox != "off" and ruleset.abi_version() < ruleset.LOWEST_ABI:
+        pytest.skip("this kernel has no Landlock to speak of")
+    script = "setsid sleep 600 & kill -9 $PPID || echo cannot; exec sleep 600"
+    argv = [sys.executable, *program, "run", "--sandbox", sandbox, "--", "sh", "-c", script]
+    for _ in range(5):  # the one or the other may be faster
+        with subprocess.Popen(
+            argv,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as running:
+            assert running.stdout is not None
+            if running.stdout.readline() == b"cannot\n":
+                running.kill()  # a sandbox that keeps its signals in
+            assert running.wait(30) == -signal.SIGKILL
+            assert running.stdout.read() == b""  # every process of the command has the other end
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
 def test_nothing_is_left_by_one_that_is_killed(sandbox: str, tmp_path: Path) -> None:
     temporary = tmp_path / "t"

@@ -16,6 +16,8 @@ from handrail.filesystem import local, own_processes, syscalls
 from handrail.filesystem.handles import HandleTable
 from handrail.filesystem.walk import WalkOptions, walk
 
+pytestmark = pytest.mark.fault
+
 PID = os.getpid()
 OPTIONS = WalkOptions(max_depth=2, max_directories=100, max_entries=1000)
 

@@ -14,6 +14,8 @@ import pytest
 from handrail.filesystem import local, stage_names
 from handrail.filesystem.replacement import Replacement
 
+pytestmark = pytest.mark.fault
+
 KILLED = """
 import sys
 from handrail import fault_points as faults

@@ -43,6 +43,7 @@ def test_every_link_has_the_new_content(tmp_path: Path, old: int, new: int) -> N
     assert one.samefile(two)
 
 
+@pytest.mark.fault
 def test_a_writer_killed_in_the_middle_leaves_the_new_content(tmp_path: Path) -> None:
     """The writer dies as soon as the program that pours has been started."""
     size = 64 * MIB
@@ -67,6 +68,7 @@ def test_without_a_program_the_writer_does_it(
     assert two.read_bytes() == b"n" * MIB
 
 
+@pytest.mark.fault
 def test_a_program_that_dies_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from handrail.keeper import orphan_kill, tree
+from handrail.keeper import RLIMIT_LOCKS, orphan_kill, tree
 from tests.keeper.watching import alive, bearing, eventually, nothing_left, reaped
+
+pytestmark = pytest.mark.fault
 
 MARK = 0x1357_9BDF << 24
 TURNS = 6
@@ -61,7 +63,7 @@ def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch
     with nothing_left():
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         flight = Flight(process)
-        resource.prlimit(process.pid, orphan_kill.RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+        resource.prlimit(process.pid, RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
         monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
         monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
         monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too

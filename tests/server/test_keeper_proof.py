@@ -149,6 +149,7 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
         end(handle.pid)
 
 
+@pytest.mark.fault
 def test_a_pipe_as_the_log_of_the_keeper_stops_no_start(tmp_path: Path) -> None:
     with nothing_left(), claimed(tmp_path / "state") as taken:
         os.mkfifo(tmp_path / "state" / "keeper.log")

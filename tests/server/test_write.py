@@ -142,6 +142,7 @@ async def test_long_ids_are_told_apart_and_not_kept() -> None:
         assert await finish(client) == b"124"
 
 
+@pytest.mark.fault
 async def test_the_last_4096_ids_are_remembered() -> None:
     async with serving() as served:
         client = await served.client()

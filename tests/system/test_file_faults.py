@@ -7,9 +7,13 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.server.client_kit import SocketClient, b64, dialled
 from tests.server.process_kit import nothing_left
 from tests.server.server_kit import ServerProcess, server_process
+
+pytestmark = pytest.mark.fault
 
 
 def uri(path: str | Path) -> str:

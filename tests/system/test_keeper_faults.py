@@ -395,6 +395,7 @@ def test_the_last_descriptors_are_for_those_who_come_back(tmp_path: Path) -> Non
                 server.wait(LIMIT)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("user", ["root", "ordinary"])
 def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> None:
     if user == "root" and os.getuid() != 0:
@@ -431,10 +432,8 @@ def test_a_stopped_keeper_is_named_and_waited_for(tmp_path: Path, user: str) -> 
     assert is_gone(keeper)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+@pytest.mark.fault
+def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "handrail", "serve", "--state-dir", str(tmp_path / "state")]
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
@@ -445,7 +444,8 @@ def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
             os.kill(keeper, signal.SIGSTOP)
             server.kill()
     try:
-        for _ in range(4):  # more often than a server may crash
+        # More often than a server may crash.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             with subprocess.Popen(argv, **piped) as server:  # type: ignore[call-overload]
                 try:
                     assert f"process {keeper}" in server.stderr.readline()
@@ -465,6 +465,7 @@ def test_a_server_that_waits_for_a_stopped_keeper_can_be_stopped(
     assert is_gone(keeper)
 
 
+@pytest.mark.fault
 def test_a_stopped_keeper_that_is_then_killed_costs_what_it_had_and_no_more(
     tmp_path: Path,
 ) -> None:

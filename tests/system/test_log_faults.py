@@ -10,6 +10,8 @@ import pytest
 from tests.server.client_kit import Refused, dialled
 from tests.server.server_kit import server_process
 
+pytestmark = pytest.mark.fault
+
 
 async def test_a_full_log_pipe_does_not_stop_the_server(tmp_path: Path) -> None:
     """The pipe is full before the first line, so each line would wait for a reader."""

@@ -25,7 +25,7 @@ from tests.system import refusal
 from tests.system.test_keeper_faults import Client
 from tests.system.users import ordinary
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.fault]
 
 ERRORS = ("EPERM", "ENOSYS", "EINVAL")
 #: What is done without; of each the error is another one, so that all are tried over time.

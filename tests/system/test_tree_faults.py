@@ -24,6 +24,8 @@ from tests.server.client_kit import SocketClient, dialled
 from tests.server.server_kit import server_process
 from tests.system.users import ordinary
 
+pytestmark = pytest.mark.fault
+
 TREE = """
 for i in 1 2 3; do setsid sleep 1000.$0 & done
 (env -i setsid sleep 1000.$0 </dev/null >/dev/null 2>&1 &)

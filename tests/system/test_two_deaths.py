@@ -21,7 +21,7 @@ from tests.server.server_kit import ServerProcess
 from tests.system.test_keeper_faults import Client
 from tests.system.users import ordinary
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.fault]
 
 FAMILIES = 4
 EACH = 3
@@ -111,13 +111,15 @@ def families_of(ws: ClientConnection, session: str) -> int:
     return len(client.call("process/list")["processes"])
 
 
-def test_a_keeper_that_lost_its_socket_is_ended_with_what_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has", ["families", "nothing"])
+def test_a_keeper_that_lost_its_socket_is_ended_with_what_it_has(tmp_path: Path, has: str) -> None:
     state = tmp_path / "state"
     word = f"{random.SystemRandom().getrandbits(60):020d}"
     with nothing_left():
         server = ServerProcess(state)
         with connect(server.url, proxy=None, ping_interval=None) as ws:
-            start_families(Client(ws), word)
+            if has == "families":
+                start_families(Client(ws), word)
             keeper = server.keeper()
             (state / "keeper.sock").unlink()
             server.process.kill()

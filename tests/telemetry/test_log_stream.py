@@ -15,6 +15,8 @@ import pytest
 
 from handrail.telemetry.log_stream import LogStream
 
+pytestmark = pytest.mark.fault
+
 LINE = "x" * 99
 
 

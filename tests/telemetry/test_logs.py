@@ -216,6 +216,7 @@ def test_setup_writes_to_the_stderr_of_now(capfd: pytest.CaptureFixture[str]) ->
     assert "here" in logged(capfd)
 
 
+@pytest.mark.fault
 def test_one_sentence_is_written_a_few_times_and_counted(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from handrail.transport import unix_socket
 from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.message_deadline import LOWEST_RATE, MessageDeadline
 from tests.transport.transport_kit import RawPeer, Recorder, Run, listening, raw_peer
+
+pytestmark = pytest.mark.fault
 
 QUICK = {"ping_interval": 0.02, "message_seconds": 0.2}
 SENTENCE = "a message took longer than 0.2 s and came at less than 16 KiB a second"

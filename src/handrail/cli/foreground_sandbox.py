@@ -11,7 +11,6 @@ from handrail.sandbox import temp_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal as _signal
     from collections.abc import Callable, Sequence
 
     from handrail.process.foreground.crash_guard import CrashGuard
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from handrail.sandbox.profile import Intent
     from handrail.sandbox.sandbox import Sandbox
     from handrail.sandbox.temp_dirs import TempDir
-else:
-    import _signal
 
 
 def run(
@@ -45,8 +42,7 @@ def run(
         # Never in silence: it enforces less than what people expect of bubblewrap.
         complain(f"{made.reason}; sandboxed by Landlock instead")
     while True:
-        copies = _start(foreground, made)
-        guard = _guard(foreground, made, own, copies)
+        copies, guard = _start(foreground, made, own)
         try:
             if made.running is None or made.running.stands():
                 code = foreground.attend(timeout)
@@ -62,7 +58,9 @@ def run(
         )
 
 
-def _start(foreground: Foreground, made: SandboxedCommand) -> StreamCopies | None:
+def _start(
+    foreground: Foreground, made: SandboxedCommand, own: TempDir | None
+) -> tuple[StreamCopies | None, CrashGuard]:
     """Start it, with copies of those of our streams that it must not have; raises SandboxError."""
     try:
         assert made.may_write is not None  # noqa: S101 (given with every sandbox)
@@ -70,13 +68,16 @@ def _start(foreground: Foreground, made: SandboxedCommand) -> StreamCopies | Non
     except BaseException:
         made.abandon()
         raise
+    guard = _guard(foreground, made, own, copies)
     try:
         foreground.start_sandboxed(made, copies)
     except OSError as error:
+        guard.dismiss()
         raise SandboxUnavailable(
             f"{made.mechanism} does not start ({error.strerror}); run `handrail doctor`"
         ) from error
-    return copies
+    guard.tell(foreground.pid)
+    return copies, guard
 
 
 def copies_of(numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> StreamCopies | None:
@@ -111,28 +112,21 @@ def _guard(
     own: TempDir | None,
     copies: StreamCopies | None,
 ) -> CrashGuard:
-    from handrail.process.foreground.crash_guard import (  # when the command runs already
-        CrashGuard,
-        end_family,
-    )
+    from handrail.process.foreground.crash_guard import CrashGuard, end_family
 
-    pidfd = os.pidfd_open(foreground.pid)
-
-    def clear_up() -> None:
-        if made.running is None:
-            end_family(foreground.pid)
-        else:
-            # bwrap asks to be told of our end, but perhaps it had not come to that yet.
-            try:
-                _signal.pidfd_send_signal(pidfd, _signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    def clear_up(pid: int) -> None:
+        # Also bwrap, which asks to be told of our end, but perhaps had not come to that yet.
+        end_family(pid, foreground.tag)
+        if made.running is not None:
             made.running.wait()
         if own is not None:
             own.remove()
 
-    pipes = () if copies is None else copies.descriptors
-    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, pipes)
+    def let_go() -> None:
+        made.sent()
+        for fd in () if copies is None else copies.descriptors:
+            os.close(fd)
+
+    guard = CrashGuard(clear_up, temp_dirs.sweep, foreground.terminal, let_go)
     foreground.stranger = guard.pid
-    os.close(pidfd)
     return guard

@@ -69,13 +69,14 @@ def _run_free(argv: list[str], timeout: float | None) -> int:
     from handrail.process.foreground.run import Foreground, own_terminal
 
     foreground = Foreground(own_terminal())
-    try:
-        foreground.start(argv, os.environ)
-    except OSError as error:
-        raise not_started(argv[0], error.errno or 0) from None
-    guard = CrashGuard(lambda: end_family(foreground.pid), terminal=foreground.terminal)
+    guard = CrashGuard(lambda pid: end_family(pid, foreground.tag), terminal=foreground.terminal)
     foreground.stranger = guard.pid
     try:
+        try:
+            foreground.start(argv, os.environ)
+        except OSError as error:
+            raise not_started(argv[0], error.errno or 0) from None
+        guard.tell(foreground.pid)
         return foreground.attend(timeout)
     finally:
         guard.dismiss()

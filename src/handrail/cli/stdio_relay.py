@@ -133,7 +133,7 @@ class Relay:
         self._stopped.set()
 
     def _do(self, coroutine: object) -> None:
-        task = self._loop.create_task(_quietly(coroutine))
+        task = self._loop.create_task(quietly(coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -161,7 +161,7 @@ class Relay:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()  # type: ignore[arg-type]
 
 
-async def _quietly(coroutine: object) -> None:
+async def quietly(coroutine: object) -> None:
     """Send a signal; a process that has just ended is no error."""
     try:
         await coroutine  # type: ignore[misc]

@@ -4,3 +4,7 @@ It is older than any server, knows no protocol and no policy, touches no byte of
 imports the standard library only.  ``process/keeper_client/launcher.py`` is the only thing that
 talks to it.
 """
+
+#: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
+#: descendant, whatever session, group or environment it takes, so it tells us whose they are.
+RLIMIT_LOCKS = 10

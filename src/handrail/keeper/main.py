@@ -194,7 +194,7 @@ class Keeper:
         if self.listener is not None:
             self.poll.register(self.listener.fileno(), select.POLLIN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
-        self.children.limits.raise_own()
+        self.children.limits.set_own(self.children.mark)
         hardening.become_private()
         self.children.reap()
         while self.running:

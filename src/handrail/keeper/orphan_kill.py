@@ -21,6 +21,8 @@ import signal
 import time
 from collections.abc import Callable, Container
 
+from handrail.keeper import RLIMIT_LOCKS
+
 #: Of all that bears a mark; the longest time that a keeper looks at nothing else.
 SECONDS = 0.5
 #: Looks without anything new before it is over, and the pause between them.
@@ -28,8 +30,6 @@ _QUIET = 3
 _PAUSE = 0.0003
 #: How long those that were killed may take to end: their children come to us only then.
 _END_SECONDS = 0.05
-#: A limit the kernel inherits and uses for nothing, which bears the mark (``spawn.py``).
-RLIMIT_LOCKS = 10
 _MOST_BYTES = 1 << 20
 
 

@@ -17,7 +17,7 @@ import signal
 import struct
 import termios
 
-from handrail.keeper import fork, hardening, messages, seccomp_spawn
+from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, seccomp_spawn
 from handrail.keeper.limits import of_process
 
 #: The names under which descriptors are held; also their order in SPAWNED.
@@ -26,10 +26,6 @@ STDIN_NAMES = (b"stdout", b"stderr", b"stdin")
 PTY_NAMES = (b"pty",)
 #: Behind them, of a child whose calls are announced: where to hear of them and to answer.
 LISTENER_NAME = b"listener"
-
-#: A limit the kernel has not looked at since 2.4.25.  Its soft value is inherited by every
-#: descendant, whatever session, group or environment it takes, so it tells us whose they are.
-RLIMIT_LOCKS = 10
 
 _ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 #: Descriptors that are opened on the way beside those the child gets.
@@ -57,7 +53,10 @@ class Limits:
         self.locks = resource.getrlimit(RLIMIT_LOCKS)
         self.core = hardening.core_limit()
 
-    def raise_own(self) -> None:
+    def set_own(self, mark: int) -> None:
+        """Raise our limit on open files, and bear the tag by which a server finds us too."""
+        if self._allows(mark):
+            resource.setrlimit(RLIMIT_LOCKS, (mark, self.locks[1]))
         soft, hard = self.files
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -72,10 +71,13 @@ class Limits:
             found[resource.RLIMIT_NOFILE] = self.files
         if self.core[0]:
             found[resource.RLIMIT_CORE] = self.core
-        # With a lower hard limit than our mark descendants are found by parentage alone.
-        if self.locks[1] == resource.RLIM_INFINITY or mark <= self.locks[1]:
+        if self._allows(mark):
             found[RLIMIT_LOCKS] = (mark, self.locks[1])
         return found
+
+    def _allows(self, mark: int) -> bool:
+        """With a lower hard limit than our tag descendants are found by parentage alone."""
+        return self.locks[1] == resource.RLIM_INFINITY or mark <= self.locks[1]
 
     def for_us(self) -> None:
         if self.core[0]:

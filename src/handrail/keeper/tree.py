@@ -1,7 +1,7 @@
 """Finding and ending all descendants of a child.
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
-which is a subreaper, and is recognised by the mark its whole family inherited (``spawn.py``).
+which is a subreaper, and is recognised by the mark its whole family inherited (``RLIMIT_LOCKS``).
 The families of a keeper that was killed have another parent: they are looked for *afar*, by
 their mark among all processes of the machine.
 
@@ -229,7 +229,9 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
     # its mark once the keeper reaps the leader and looks again.
     alone = leader is not None and found == {leader} and isinstance(kin, _Near)
     if leader is not None and not alone:
-        found |= _freeze(leader, kin)
+        found |= _freeze([leader], kin)
+    elif isinstance(kin, _Far):
+        found |= _freeze(list(found), kin)
     for pid in found:
         _signal_one(pid, found, kin, signal.SIGKILL)
     if leader is not None:
@@ -255,8 +257,8 @@ def _is_first_of_namespace(pid: int) -> bool:
     return False
 
 
-def _freeze(leader: int, kin: _Near | _Far) -> set[int]:
-    """Stop a leader and what hangs below it, so that it cannot grow any more.
+def _freeze(first: list[int], kin: _Near | _Far) -> set[int]:
+    """Stop a leader, or all that was found, and what hangs below, so that it cannot grow any more.
 
     Each is stopped before it is asked for its children: none can appear after that.
     """
@@ -270,7 +272,7 @@ def _freeze(leader: int, kin: _Near | _Far) -> set[int]:
                 found.add(pid)
                 todo.extend(children_of(pid))
 
-    stop([leader])
+    stop(first)
     for _ in range(_ROUNDS):
         before = len(found)
         # And those that came to a subreaper inside the family after we had asked it.

@@ -7,6 +7,7 @@ import os
 import posixpath
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
@@ -382,17 +383,18 @@ class AsyncWorkspace:
         command: Command,
         *,
         timeout: float | None,
-        wait: float | None,
-        check: bool,
         input: str | bytes | None,  # noqa: A002 (as above)
-        text: bool,
         tty: bool,
-        size: tuple[int, int],
-        cwd: AnyPath | None,
-        env: Env | None,
-        sandbox: Sandbox | None,
-        on_output: Listener | None,
-        name: str | None,
+        wait: float | None = None,
+        check: bool = False,
+        text: bool = True,
+        size: tuple[int, int] = (24, 80),
+        cwd: AnyPath | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        on_output: Listener | None = None,
+        name: str | None = None,
+        started: Callable[[AsyncProcess], object] | None = None,
     ) -> Result[Any]:
         limit, pause = seconds(timeout, "timeout"), seconds(wait, "wait")
         stdin = None if input is None else to_bytes(input)
@@ -404,6 +406,8 @@ class AsyncWorkspace:
         try:
             process._collect()
             process._watch(timeout=limit, listener=on_output, stdin=stdin)
+            if started is not None:
+                started(process)
             result = await process._result_and_all_told(pause, text)
         except BaseException:
             await to_the_end(process._end(0.0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -148,8 +150,9 @@ def test_what_a_sandbox_can_write_is_never_read(registry: PlaceholderRegistry, p
 
 def test_a_record_without_identity_fits_nothing(registry: PlaceholderRegistry, place: Path) -> None:
     (place / "empty").touch()
-    Path(registry.directory, "1-x-1.held").touch()
-    Path(registry.directory, "1-x-1.made").write_bytes(b"0 0 %b\0" % os.fsencode(place / "empty"))
+    name = f"{os.stat('/proc/self/ns/mnt').st_ino}-1-x-1"
+    Path(registry.directory, name + ".held").touch()
+    Path(registry.directory, name + ".made").write_bytes(b"0 0 %b\0" % os.fsencode(place / "empty"))
     registry.sweep()
     assert (place / "empty").exists()
     assert os.listdir(registry.directory) == ["lock"]
@@ -178,3 +181,109 @@ def test_what_is_no_file_of_ours_in_the_registry_is_passed_over(
     lease.release()
     assert list(place.iterdir()) == []
     registry.close()
+
+
+#: Reads what to do with the registry, line by line, and answers each with what is there then.
+ELSEWHERE = """
+import os, signal, sys
+from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
+place = os.fsencode(sys.argv[2])
+mask = Placeholder(os.path.join(place, b".git"), True)
+leases = []
+for line in sys.stdin:
+    if line == "acquire\\n":
+        leases.append(PlaceholderRegistry(sys.argv[1]).acquire([mask]))
+    elif line == "release\\n":
+        leases.pop(0).release()
+    elif line == "killed\\n":
+        if os.fork() == 0:
+            PlaceholderRegistry(sys.argv[1]).acquire([mask])
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.wait()
+    elif line == "sweep\\n":
+        PlaceholderRegistry(sys.argv[1]).sweep()
+    print(*os.listdir(sys.argv[2]), flush=True)
+"""
+
+
+class Elsewhere:
+    """A process that sees another directory at ``place`` than we do."""
+
+    def __init__(self, registry: PlaceholderRegistry, place: Path) -> None:
+        mount = 'mount -t tmpfs tmpfs "$2" && echo up && exec "$0" -c "$3" "$1" "$2"'
+        self.process = subprocess.Popen(
+            [
+                *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount),
+                *(sys.executable, registry.directory, str(place), ELSEWHERE),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "up\n":
+            self.close()
+            pytest.skip("no mount namespace with a file system of its own can be made here")
+
+    def then(self, what: str) -> list[str]:
+        """Have it do this; the names that it sees afterwards."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "it has ended"
+        return answer.split()
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@contextmanager
+def elsewhere(registry: PlaceholderRegistry, place: Path) -> Iterator[Elsewhere]:
+    there = Elsewhere(registry, place)
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+@pytest.mark.fault
+def test_one_path_in_two_mount_namespaces_is_two_placeholders(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    """Each is shared by the leases that see it, and stays until the last of those."""
+    with elsewhere(registry, place) as one, elsewhere(registry, place) as other:
+        for there in (one, other, one, other):  # each has two leases in the end
+            assert there.then("acquire") == [".git"]
+        assert list(place.iterdir()) == []
+        for there in (one, other):
+            assert there.then("release") == [".git"]
+        for there in (one, other):
+            assert there.then("release") == []
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+@pytest.mark.fault
+def test_what_was_left_in_another_mount_namespace_is_swept_there(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    with elsewhere(registry, place) as there:
+        assert there.then("killed") == [".git"]
+        registry.sweep()  # which cannot see it
+        registry.acquire(masks(place)).release()
+        assert there.then("sweep") == []
+    assert os.listdir(registry.directory) == ["lock"]
+
+
+@pytest.mark.fault
+def test_a_record_of_a_mount_namespace_that_is_gone_is_forgotten_in_the_end(
+    registry: PlaceholderRegistry, place: Path
+) -> None:
+    with elsewhere(registry, place) as there:
+        assert there.then("killed") == [".git"]
+    registry.sweep()
+    (held,) = Path(registry.directory).glob("*.held")
+    os.utime(held, (0, 0))
+    registry.sweep()
+    assert os.listdir(registry.directory) == ["lock"]

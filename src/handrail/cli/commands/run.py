@@ -6,7 +6,11 @@ What needs neither other options nor another machine is done by ``run_fast`` bef
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
@@ -15,8 +19,11 @@ from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
+    from handrail.workspace.asynchronous import AsyncWorkspace
+    from handrail.workspace.process import AsyncProcess
     from handrail.workspace.result import Result
 
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -69,10 +76,68 @@ def run(args: argparse.Namespace) -> int:
         if not name:
             args.parser.error("--env is NAME=VALUE")
         env[name] = value if mark else None
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until they are handled
     return options.to_end(_run(args, words, env))
 
 
 async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
+    signals = _Signals()
+    try:
+        return await _run_in_workspace(args, words, env, signals)
+    except asyncio.CancelledError:
+        if signals.held:
+            raise error_output.Interrupted(signals.held[0]) from None
+        raise
+
+
+class _Signals:
+    """Passes signals on to the command, as soon as it is known.
+
+    One that comes before the start was asked for cancels everything, and nothing was run.  Once it
+    was, the command may be running: the signal is held until the start is told, because what
+    follows it is the command's to say.  A second one gives up the start.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.start_asked = False
+        self._process: AsyncProcess | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        for number in _PASSED_ON:
+            self._loop.add_signal_handler(number, self._came, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+
+    def started(self, process: AsyncProcess) -> None:
+        """The command runs: pass on what was held."""
+        self._process = process
+        held, self.held = self.held, []
+        for number in held:
+            self._came(number)
+
+    def _came(self, number: int) -> None:
+        process = self._process
+        if process is not None:
+            if process.running:  # else its answer is about to be printed
+                self._tell(process, number)
+            return
+        self.held.append(number)
+        if (not self.start_asked or len(self.held) > 1) and self._main is not None:
+            self._main.cancel()
+
+    def _tell(self, process: AsyncProcess, number: int) -> None:
+        from handrail.cli.stdio_relay import quietly
+
+        says = process.interrupt() if number == signal.SIGINT else process.terminate()
+        task = self._loop.create_task(quietly(says))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+async def _run_in_workspace(
+    args: argparse.Namespace, words: list[str], env: dict[str, str | None], signals: _Signals
+) -> int:
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     at, root = args.at, args.cwd
@@ -92,16 +157,14 @@ async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | 
         return await _leave(args, workspace, words)
     async with workspace:
         if args.json:
-            return await _collect(args, workspace, words)
+            return await _collect(args, workspace, words, signals)
         return await _stream(args, workspace, words)
 
 
-async def _stream(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     from handrail.cli import terminal
     from handrail.cli.stdio_relay import Relay
-    from handrail.workspace.asynchronous import AsyncWorkspace
 
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101 (typed so for the import's sake)
     raw = terminal.is_there() and args.tty is not False
     tty = raw or bool(args.tty)
     takes_input = True
@@ -126,40 +189,14 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
     return options.exit_code(info)
 
 
-async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
-    import asyncio
-    import signal
-
-    from handrail.workspace.asynchronous import AsyncWorkspace
-
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
-    stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
-    loop = asyncio.get_running_loop()
-    running = loop.create_task(
-        workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
+async def _collect(
+    args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str], signals: _Signals
+) -> int:
+    stdin = None if os.isatty(0) else await _read_all()
+    signals.start_asked = True
+    result = await workspace._run(
+        words, timeout=args.timeout, input=stdin, tty=bool(args.tty), started=signals.started
     )
-    telling: set[asyncio.Task[None]] = set()
-    early: list[int] = []
-
-    def tell(number: int) -> None:
-        for process in workspace.processes:
-            # What follows Ctrl-C is the command's to say.
-            says = process.interrupt() if number == signal.SIGINT else process.terminate()
-            task = loop.create_task(says)
-            telling.add(task)
-            task.add_done_callback(telling.discard)
-        if not workspace.processes:
-            early.append(number)
-            running.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, tell, number)
-    try:
-        result = await running
-    except asyncio.CancelledError:
-        if early:
-            raise error_output.Interrupted(early[0]) from None
-        raise
     assert result.exit is not None  # noqa: S101 (it was waited for)
     code = options.exit_code(result.exit)
     try:
@@ -204,16 +241,32 @@ def _is_empty(fd: int) -> bool:
     return any(not events & select.POLLIN for _, events in poll.poll(0))
 
 
-def _read_all() -> bytes:
-    with open(0, "rb", closefd=False) as file:
-        return file.read()
+def _read_all() -> asyncio.Future[bytes]:
+    """Our whole stdin, read by a thread that no end of this program waits for."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(data: bytes, error: OSError | None) -> None:
+        if not answer.done():  # else it was cancelled
+            answer.set_exception(error) if error else answer.set_result(data)
+
+    def read() -> None:
+        data, error = bytearray(), None
+        try:
+            while piece := os.read(0, 1 << 20):
+                data += piece
+        except OSError as failed:
+            error = failed
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, bytes(data), error)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return answer
 
 
-async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     from handrail.cli import terminal
-    from handrail.workspace.asynchronous import AsyncWorkspace
 
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
     try:
         process = await workspace.start(
             words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout

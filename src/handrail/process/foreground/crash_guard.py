@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import os
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from handrail.process.foreground.pty_relay import PtyRelay
 else:
     import _signal  # the C part: ``signal`` itself would import enum
 
-#: How long one may take to stop; one that waits for a device forks nothing meanwhile.
-_STOP_SECONDS = 0.5
-
 
 class CrashGuard:
     """Calls ``clear_up`` when this process ends without having dismissed it.
 
-    ``first`` is called while there is nothing else to do, and may not come to its end.  A command's
-    own ``terminal`` is not held by it, and the user's is given back; nor are descriptors of
-    ``pipes`` that the command waits for the end of.
+    It is there before the command, and gives ``clear_up`` the pid that ``tell`` has sent, or 0.
+    ``first`` is called then, while there is nothing else to do, and may not come to its end.  A
+    command's own ``terminal`` is not held by it, and the user's is given back; nor are descriptors
+    that ``let_go`` closes, because the command or this process waits for their end.
     """
 
     def __init__(
         self,
-        clear_up: Callable[[], object],
+        clear_up: Callable[[int], object],
         first: Callable[[], object] | None = None,
         terminal: PtyRelay | None = None,
-        pipes: Sequence[int] = (),
+        let_go: Callable[[], object] | None = None,
     ) -> None:
         ours, line = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -44,19 +41,25 @@ class CrashGuard:
                     os.dup2(null, fd)
                 if terminal is not None:
                     terminal.let_go()
-                for fd in pipes:
-                    os.close(fd)
-                if first is not None:
-                    first()
-                os.read(ours, 1)  # until we end, and the line with us
+                if let_go is not None:
+                    let_go()
+                told = os.read(ours, 16)
+                if told:
+                    if first is not None:
+                        first()
+                    os.read(ours, 1)  # until we end, and the line with us
                 if terminal is not None:
                     terminal.give_back()
-                clear_up()
+                clear_up(int(told or b"0"))
             finally:
                 os._exit(0)
         os.close(ours)
         self._line = line
         self._pidfd = os.pidfd_open(self.pid)
+
+    def tell(self, pid: int) -> None:
+        """Send it the pid of the command."""
+        os.write(self._line, b"%d" % pid)
 
     def dismiss(self) -> None:
         """All is well."""
@@ -65,31 +68,11 @@ class CrashGuard:
         os.close(self._line)
 
 
-def end_family(pid: int) -> None:
-    """Kill a command whose parent was killed, and what hangs below it."""
+def end_family(pid: int, tag: int) -> None:
+    """Kill a command whose parent was killed, and everything that it has started.
+
+    ``pid`` is 0 if the parent was killed before it could tell it.
+    """
     from handrail.keeper import tree
 
-    found, todo = [], [pid]
-    while todo:
-        one = todo.pop()
-        try:
-            os.kill(one, _signal.SIGSTOP)
-        except ProcessLookupError:
-            continue
-        # Before it is asked for its children: none can appear after that.
-        deadline = time.monotonic() + _STOP_SECONDS
-        while not _stands(one) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        found.append(one)
-        todo += tree.children_of(one)
-    for one in found:
-        os.kill(one, _signal.SIGKILL)
-
-
-def _stands(pid: int) -> bool:
-    """Whether it is stopped, or dead: a signal that was sent may not have arrived."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in b"TtZX"
-    except OSError:
-        return True
+    tree.kill_afar(pid or None, {tag})

@@ -12,16 +12,19 @@ from __future__ import annotations
 import os
 import time
 
+from handrail.keeper import RLIMIT_LOCKS
 from handrail.process import TIMEOUT_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Mapping
-    from typing import Protocol, TypedDict
+    from collections.abc import Callable, Mapping
+    from typing import Protocol, TypedDict, TypeVar
 
     from handrail.process.foreground.pty_relay import PtyRelay
     from handrail.process.foreground.stream_copies import StreamCopies
+
+    T = TypeVar("T")
 
     class _Beginning(TypedDict):
         setsid: bool
@@ -93,6 +96,8 @@ class Foreground:
         self._inside: Running | None = None
         self._copies: StreamCopies | None = None
         self._listener = -1
+        #: By which the crash guard finds what the command has started; see ``RLIMIT_LOCKS``.
+        self.tag = int.from_bytes(os.urandom(4), "big") << 24
         #: A child of ours that is not of the command's family.
         self.stranger = 0
 
@@ -113,7 +118,9 @@ class Foreground:
             actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in self.terminal.streams[1:]]
         elif self._no_input:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-        self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
+        self._pid = self._tagged(
+            lambda: os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
+        )
 
     def start_sandboxed(self, command: Sandboxed, copies: StreamCopies | None = None) -> None:
         """Start a sandboxed command from the root directory; raises OSError."""
@@ -130,8 +137,10 @@ class Foreground:
             passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
-            self._pid, self._listener = start_passing(
-                command.argv, command.env, passed, no_input=no_input, terminal=terminal
+            self._pid, self._listener = self._tagged(
+                lambda: start_passing(
+                    command.argv, command.env, passed, no_input=no_input, terminal=terminal
+                )
             )
         except BaseException:
             command.abandon()
@@ -139,6 +148,20 @@ class Foreground:
         command.sent()
         if copies is not None:
             copies.sent()
+
+    def _tagged(self, start: Callable[[], T]) -> T:
+        """Start a command with our tag, which all its descendants inherit."""
+        import resource
+
+        before = resource.getrlimit(RLIMIT_LOCKS)
+        try:
+            resource.setrlimit(RLIMIT_LOCKS, (self.tag, before[1]))
+        except ValueError:
+            pass  # the hard limit is lower: then what it starts is found by parentage alone
+        try:
+            return start()
+        finally:
+            resource.setrlimit(RLIMIT_LOCKS, before)
 
     @property
     def own_streams(self) -> tuple[int, ...]:

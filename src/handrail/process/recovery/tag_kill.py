@@ -1,7 +1,7 @@
 """Families without a keeper, found by the mark they inherited and ended by us.
 
 A keeper that was killed leaves its children to a parent that does not know them; what it had
-started can still be told by its mark (``keeper/spawn.py``).
+started can still be told by its mark (``RLIMIT_LOCKS`` in ``keeper``).
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ Beside it lies an empty file that stays locked while any process of the sandbox 
 process holds a copy of the fd (bwrap's ``--sync-fd``).  So a later run can tell what a killed
 server has left behind, and removes it, by identity and only if empty.
 
+Processes that share the directory may see different file systems under one path, such as a /tmp of
+their own.  So several placeholders can have one path, and a lease is named for the mount namespace
+it was made in: a process of another one forgets it only if it finds what was made.
+
 The sandbox never holds the record, and cannot reach the empty file: the first process's directory
 in ``/proc`` is covered.
 """
@@ -16,6 +20,7 @@ import _thread
 import fcntl
 import os
 import stat
+import time
 
 from handrail import private_places
 from handrail.errors import SandboxUnavailable
@@ -36,9 +41,12 @@ if TYPE_CHECKING:
 
 
 Identity = tuple[int, int]  # device, inode
+Made = tuple[bytes, Identity]  # a path, and what was made there
 
 #: The record of what was made, and the lock that says whether it is still needed.
 _MADE, _HELD = ".made", ".held"
+#: How long a record of another mount namespace is kept: that one may be gone with its files.
+_KEPT_SECONDS = 7 * 86_400
 
 
 class Placeholder(Frozen):
@@ -95,7 +103,8 @@ class PlaceholderRegistry:
         #: The file's lock excludes other processes, this one other threads.
         self._threads = _thread.RLock()
         self._count = 0
-        self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._here = _mount_namespace()
+        self._prefix = f"{self._here}-{os.getpid()}-{os.urandom(4).hex()}"
 
     def acquire(self, masks: Sequence[Placeholder]) -> PlaceholderLease:
         """Make what is missing and hold it.  Raises Stale, or Refused."""
@@ -105,14 +114,11 @@ class PlaceholderRegistry:
             lease.users += 1
             return lease
         with self._locked():
-            others = self._living()
-            lease = self._make(key, others)
+            lease = self._make(key, self._living())
         self._active[key] = lease
         return lease
 
-    def _make(
-        self, masks: tuple[Placeholder, ...], others: dict[bytes, Identity]
-    ) -> PlaceholderLease:
+    def _make(self, masks: tuple[Placeholder, ...], others: set[Made]) -> PlaceholderLease:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -124,13 +130,13 @@ class PlaceholderRegistry:
             try:
                 with _Directories() as directories:
                     for mask in masks:
-                        made[mask] = _make(directories, mask, others.get(mask.path))
+                        made[mask] = _make(directories, mask, others)
                         # Each at once: what is not recorded stays for ever after a kill.
                         os.write(written, _record(mask, made[mask]))
             finally:
                 os.close(written)
         except BaseException:
-            _remove({mask.path: made[mask] for mask in made if mask.path not in others})
+            _remove(_pairs(made) - others)
             self._forget(name)
             os.close(held)
             raise
@@ -149,14 +155,7 @@ class PlaceholderRegistry:
         with self._locked():
             os.close(lease.fd)
             self._forget(lease.name)
-            others = self._living()
-            _remove(
-                {
-                    mask.path: identity
-                    for mask, identity in lease.made.items()
-                    if not _held(others, mask.path, identity)
-                }
-            )
+            _remove(_pairs(lease.made) - self._living())
 
     def leave(self, lease: PlaceholderLease) -> None:
         """Let go of a lease that its sandbox goes on holding."""
@@ -170,12 +169,11 @@ class PlaceholderRegistry:
 
     def is_mask(self, path: bytes, identity: Identity) -> bool:
         """Whether what is at ``path`` exists only because a sandbox covers it."""
-        for lease in list(self._active.values()):
-            for mask, made in lease.made.items():
-                if mask.path == path and made == identity:
-                    return True
+        wanted = (path, identity)
+        if any(wanted in _pairs(lease.made) for lease in list(self._active.values())):
+            return True
         with self._locked():
-            return self._living().get(path) == identity
+            return wanted in self._living()
 
     def close(self) -> None:
         """Close the directory."""
@@ -187,28 +185,35 @@ class PlaceholderRegistry:
         with self._locked():
             self._living()
 
-    def _living(self) -> dict[bytes, Identity]:
+    def _living(self) -> set[Made]:
         """The placeholders of all live leases; those of dead ones are removed."""
-        living: dict[bytes, Identity] = {}
-        dead: list[tuple[str, list[tuple[bytes, Identity]]]] = []
+        living: set[Made] = set()
+        dead: list[tuple[str, set[Made]]] = []
         # By the locks, which are made first and go last: none of the records is left out.
         for file in os.listdir(self._fd):
             name = file.removesuffix(_HELD)
             if name == file:
                 continue
             try:
-                records = list(_records(_read(self._fd, name + _MADE)))
+                records = set(_records(_read(self._fd, name + _MADE)))
                 locked = _locked_by_others(self._fd, file)
             except OSError:
                 continue  # no file of ours
             if locked:
-                living.update(records)
+                living |= records
             else:
                 dead.append((name, records))
         for name, records in dead:
-            _remove({path: made for path, made in records if not _held(living, path, made)})
-            self._forget(name)
+            if _remove(records - living) or self._made_here(name):
+                self._forget(name)
         return living
+
+    def _made_here(self, name: str) -> bool:
+        """Whether a dead lease is of our mount namespace, or too old for another one to come."""
+        if name.startswith(f"{self._here}-"):
+            return True
+        age = time.time() - os.stat(name + _HELD, dir_fd=self._fd).st_mtime
+        return age > _KEPT_SECONDS
 
     def _locked(self) -> _Locked:
         return _Locked(self._lock, self._threads)
@@ -252,9 +257,15 @@ class _Locked:
         self._threads.release()
 
 
-def _held(others: dict[bytes, Identity], path: bytes, identity: Identity) -> bool:
-    """Whether another lease holds the same inode; a root may have been replaced meanwhile."""
-    return others.get(path) == identity
+def _mount_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/mnt").st_ino
+    except OSError:
+        return 0  # no /proc: as one namespace with all others that have none
+
+
+def _pairs(made: Mapping[Placeholder, Identity]) -> set[Made]:
+    return {(mask.path, identity) for mask, identity in made.items()}
 
 
 class _Directories:
@@ -279,7 +290,7 @@ class _Directories:
         return fd, name
 
 
-def _make(directories: _Directories, mask: Placeholder, shared: Identity | None) -> Identity:
+def _make(directories: _Directories, mask: Placeholder, others: set[Made]) -> Identity:
     """Make one mount point in its open parent directory; share one of a live lease."""
     try:
         parent, name = directories.of(mask.path)
@@ -303,34 +314,36 @@ def _make(directories: _Directories, mask: Placeholder, shared: Identity | None)
         ) from None
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     identity = (status.st_dev, status.st_ino)
-    if not fresh and identity != shared:
+    if not fresh and (mask.path, identity) not in others:
         raise Stale
     return identity
 
 
-def _remove(made: Mapping[bytes, Identity]) -> None:
-    """Remove what we made, unless it was replaced or is not empty."""
+def _remove(made: Iterable[Made]) -> bool:
+    """Remove what we made, unless it was replaced or is not empty; whether all of it was found."""
+    found = True
     with _Directories() as directories:
-        for path, identity in made.items():
+        for path, identity in made:
             try:
-                _remove_one(*directories.of(path), identity, path)
+                found &= _remove_one(*directories.of(path), identity, path)
             except (Missing, Crossed, Refused):
-                pass  # unreachable
+                found = False  # unreachable
             except OSError:
-                pass  # gone, or another program uses it now: it stays
+                found = False  # gone, or another program uses it now: it stays
+    return found
 
 
-def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> None:
+def _remove_one(parent: int, name: bytes, identity: Identity, path: bytes) -> bool:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if identity != (status.st_dev, status.st_ino):
-        return
+        return False
     if stat.S_ISDIR(status.st_mode):
         ours = name in PROTECTED_NAMES or name in known_names(os.geteuid())
-        if not ours and not private_places.is_name(path):
-            return  # we never make a directory of another name
-        os.rmdir(name, dir_fd=parent)
+        if ours or private_places.is_name(path):  # we never make a directory of another name
+            os.rmdir(name, dir_fd=parent)
     elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
         os.unlink(name, dir_fd=parent)
+    return True
 
 
 def _all_there(made: dict[Placeholder, Identity]) -> bool:
@@ -348,7 +361,7 @@ def _record(mask: Placeholder, identity: Identity) -> bytes:
     return b"%d %d %b\0" % (*identity, mask.path)
 
 
-def _records(text: bytes) -> Iterable[tuple[bytes, Identity]]:
+def _records(text: bytes) -> Iterable[Made]:
     for line in text.split(b"\0"):
         device, _, rest = line.partition(b" ")
         inode, _, path = rest.partition(b" ")
