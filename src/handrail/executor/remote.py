@@ -17,7 +17,7 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
-from handrail.executor.base import Place, SpawnRequest
+from handrail.executor.base import Executor, ExecutorFeatures, Place, SpawnRequest
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
 from handrail.executor.session_client import ExecServerClient
@@ -31,11 +31,21 @@ OnLag = Literal["auto", "block", "drop"]
 REQUEST_TIMEOUT = 60.0
 #: How long ``close`` waits for the ends of what it ends.
 _CLOSE_SECONDS = 10.0
+#: What the wire calls the fields of ``Limits``.
+_LIMITS = {
+    "cpu_seconds": "cpuSeconds",
+    "memory": "memoryBytes",
+    "processes": "pids",
+    "file_size": "fileBytes",
+    "open_files": "openFiles",
+    "output": "outputBytes",
+    "address_space": "addressSpaceBytes",
+}
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
 
-class RemoteExecutor:
+class RemoteExecutor(Executor):
     """Starts processes where its client is connected to.
 
     ``request_timeout`` is in seconds.  Everything but ``close`` raises ExecutorTransportFailed when
@@ -85,14 +95,18 @@ class RemoteExecutor:
         return self.client.out_of_reach
 
     @property
-    def ends_input(self) -> bool:
-        """Whether the input of a process can end there without a terminal."""
-        return "processCloseStdin" in self.client.extensions
-
-    @property
-    def keeps_timeouts(self) -> bool:
-        """Whether the server ends a process in time also without a connection."""
-        return "timeout" in self.client.extensions
+    def features(self) -> ExecutorFeatures:
+        """What the server offers."""
+        offered = self.client.extensions
+        return ExecutorFeatures(
+            remote=True,
+            close_stdin="processCloseStdin" in offered,
+            timeouts="timeout" in offered,
+            limits=True,
+            detach="detach" in offered,
+            watch_denials="watchDenials" in offered,
+            private_tmp={"sessionTemporary", "privateTmp"} <= offered,
+        )
 
     @property
     def files(self) -> RemoteFiles:
@@ -128,7 +142,7 @@ class RemoteExecutor:
         except (TransportError, ExecutorTransportFailed) as error:
             self.client.unfollow(key, session)
             self.client.clean_up(key)  # it may have been started all the same
-            raise ExecutorSpawnFailed(getattr(error, "detail", None) or str(error)) from error
+            raise ExecutorSpawnFailed(error.detail, unsure=True) from error
         except BaseException:
             self.client.unfollow(key, session)
             self.client.clean_up(key)
@@ -180,11 +194,6 @@ class RemoteExecutor:
         except TransportError as error:
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
-
-    @property
-    def private_tmp(self) -> bool:
-        """Whether a sandbox there can have the directory of ``temporary`` as its /tmp."""
-        return {"sessionTemporary", "privateTmp"} <= self.client.extensions
 
     async def end_left(self, prefix: str) -> None:
         """End the descendants that exited processes with such ids have left; raises nothing."""
@@ -272,8 +281,14 @@ class RemoteExecutor:
         on_lag = request.on_lag or self._on_lag
         if on_lag is not None and "onLag" in extensions:
             params["onLag"] = on_lag
-        if request.timeout is not None and self.keeps_timeouts:
+        if request.timeout is not None and "timeout" in extensions:
             params["timeoutMs"] = math.ceil(request.timeout * 1000)
+        if limits := request.limits.given():
+            params["limits"] = _limits(limits, extensions)
+        if request.detach:
+            params["detach"] = True
+        if request.watch_denials:
+            params["watchDenials"] = True
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params
@@ -289,6 +304,18 @@ class RemoteExecutor:
                     " only text for arguments and variables; rename it, or put it into a file"
                 ) from None
         return {**_worded(request, _percent), "words": "percent"}
+
+
+def _limits(given: dict[str, int], offered: frozenset[str]) -> dict[str, int]:
+    """Limits as sent; raises ExecutorSpawnFailed for one that the server does not offer."""
+    for name in given:
+        field = _LIMITS[name]
+        if f"limit{field[0].upper()}{field[1:]}" not in offered:
+            raise ExecutorSpawnFailed(
+                f"the limit {name} cannot be enforced by this server; leave it out, or run the"
+                " command where it can (`handrail doctor` there says why)"
+            )
+    return {_LIMITS[name]: value for name, value in given.items()}
 
 
 def _worded(request: SpawnRequest, text: Callable[[str | bytes], str]) -> dict[str, Any]:
