@@ -95,6 +95,8 @@ def exit_code(info: ExitInfo) -> int:
     if info.code is None:
         say("handrail: the process ended and how is not known")
         return OWN_FAILURE
+    if info.limit is not None:
+        say(f"handrail: the command went beyond its limit of {info.limit}")
     return info.code
 
 

@@ -126,7 +126,9 @@ class RemoteExecutor(Executor):
         if self.client.followed(key) is not None:
             raise ExecutorSpawnFailed(f"process {key} already exists")
         reused = self._note(key)
-        session = RemoteSession(self.client, key, tty=request.tty, timeout=self._timeout)
+        session = RemoteSession(
+            self.client, key, tty=request.tty, timeout=self._timeout, detached=request.detach
+        )
         self.client.follow(key, session)
         resumed = self.client.resumed
         try:
@@ -155,13 +157,16 @@ class RemoteExecutor(Executor):
         known = self.client.followed(process_id)
         if isinstance(known, RemoteSession):
             return known
-        tty = await self._is_terminal(process_id)
-        session = RemoteSession(self.client, process_id, tty=tty, timeout=self._timeout)
+        tty, detached = await self._look_up(process_id)
+        session = RemoteSession(
+            self.client, process_id, tty=tty, timeout=self._timeout, detached=detached
+        )
         self.client.follow(process_id, session)
         await session.begin(caught_up=False)
         return session
 
-    async def _is_terminal(self, process_id: str) -> bool:
+    async def _look_up(self, process_id: str) -> tuple[bool, bool]:
+        """Whether it has a terminal, and whether it outlives its session."""
         try:
             if "processList" in self.client.extensions:
                 listed = await self.client.call(
@@ -169,7 +174,7 @@ class RemoteExecutor(Executor):
                 )
                 for process in listed["processes"]:
                     if process["processId"] == process_id:
-                        return bool(process["tty"])
+                        return bool(process["tty"]), bool(process["detached"])
                 raise ProcessUnknown(f"no process {process_id} in this session")
             params = {"processId": process_id, "maxBytes": 0}
             found = await self.client.call(
@@ -179,7 +184,7 @@ class RemoteExecutor(Executor):
             raise ProcessUnknown(error.message) from error
         except TransportError as error:
             raise ExecutorTransportFailed(str(error)) from error
-        return any(chunk["stream"] == "pty" for chunk in found["chunks"])
+        return any(chunk["stream"] == "pty" for chunk in found["chunks"]), False
 
     async def temporary(self) -> str | None:
         """A private directory of that machine that goes with the session; None: it has none."""
@@ -233,8 +238,9 @@ class RemoteExecutor(Executor):
         return self.client.session_id or "", self.client.resume_secret
 
     async def close(self) -> None:
-        """Let go; the session and its processes end."""
-        open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
+        """Let go; the session and its processes end, but for those started with ``detach``."""
+        routes = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
+        open_ = [session for session in routes if not session.detached]
         # One by one, and not only with the session: so that each session here learns of its end.
         if open_ and not self.client.out_of_reach:
             ending = [asyncio.ensure_future(session.terminate()) for session in open_]

@@ -61,12 +61,20 @@ class RemoteSession(BufferedSession):
     """One process of a server, as its caller sees it."""
 
     def __init__(
-        self, client: ExecServerClient, process_id: str, *, tty: bool, timeout: float | None
+        self,
+        client: ExecServerClient,
+        process_id: str,
+        *,
+        tty: bool,
+        timeout: float | None,
+        detached: bool = False,
     ) -> None:
         super().__init__(process_id, self._hold)
         self._client = client
         self._tty = tty
         self._timeout = timeout
+        #: It outlives the session of its client.
+        self.detached = detached
         self._order = EventOrder()
         self._denied = Denied(likely=False)
         self._asked_to_end = False

@@ -232,6 +232,18 @@ class ExitInfo:
     core_dumped: bool = False
     usage: Usage | None = None
 
+    @property
+    def limit(self) -> str | None:
+        """Which of the ``Limits`` has ended it; None: none, as far as that is known."""
+        if self.signal in _BY_SIGNAL and self.kind is ExitKind.SIGNALED:
+            return _BY_SIGNAL[self.signal]
+        return _BY_KIND.get(self.kind)
+
+
+_BY_KIND = {ExitKind.OUT_OF_MEMORY: "memory", ExitKind.EVICTED: "output"}
+#: The kernel sends these for nothing else.
+_BY_SIGNAL = {"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"}
+
 
 def exit_from_status(
     status: int,

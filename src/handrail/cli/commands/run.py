@@ -15,8 +15,11 @@ from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
+    from handrail.process.spec import Limits
+    from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.result import Result
 
+_UNITS = ("", "k", "m", "g", "t")
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -52,6 +55,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action=argparse.BooleanOptionalAction,
         help="give it a terminal (default: when there is one here)",
     )
+    add(
+        "--limit",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="end or refuse what takes more, may be given again: cpu_seconds, memory, processes,"
+        " file_size, open_files, output, address_space; sizes as 512MiB or 2G",
+    )
+    add(
+        "--watch-denials",
+        action="store_true",
+        help="with --json: tell for certain what the sandbox refused",
+    )
     add("--detach", action="store_true", help="leave it running and print its id")
     options.add_json(parser)
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
@@ -69,7 +85,31 @@ def run(args: argparse.Namespace) -> int:
         if not name:
             args.parser.error("--env is NAME=VALUE")
         env[name] = value if mark else None
+    if args.watch_denials and not args.json:
+        args.parser.error("--watch-denials needs --json, which shows them")
+    try:
+        args.limits = _limits(args.limit)
+    except UsageError as error:
+        args.parser.error(str(error))
     return options.to_end(_run(args, words, env))
+
+
+def _limits(given: list[str]) -> Limits | None:
+    """What ``--limit`` says; raises UsageError."""
+    from handrail.process.spec import Limits
+
+    found: dict[str, int] = {}
+    for pair in given:
+        name, _, text = pair.partition("=")
+        number = text.rstrip("BKMGTibkmgt")
+        unit = text[len(number) :].lower().removesuffix("b").removesuffix("i")
+        if name not in Limits.__slots__ or not number.isdecimal() or unit not in _UNITS:
+            raise UsageError(
+                f"--limit is NAME=VALUE, as in memory=2GiB or processes=50, not {pair!r}; the"
+                f" names are {', '.join(Limits.__slots__)}"
+            )
+        found[name] = int(number) * 1024 ** _UNITS.index(unit)
+    return Limits(**found) if found else None
 
 
 async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
@@ -96,16 +136,14 @@ async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | 
         return await _stream(args, workspace, words)
 
 
-async def _stream(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     from handrail.cli import terminal
     from handrail.cli.stdio_relay import Relay
-    from handrail.workspace.asynchronous import AsyncWorkspace
 
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101 (typed so for the import's sake)
     raw = terminal.is_there() and args.tty is not False
     tty = raw or bool(args.tty)
     takes_input = True
-    if not (tty or os.isatty(0) or getattr(await workspace.executor(), "ends_input", True)):
+    if not (tty or os.isatty(0) or (await workspace.executor()).features.close_stdin):
         if not _is_empty(0):
             raise UsageError(
                 f"the server at {args.at} cannot end the input of a command, which would wait for"
@@ -113,10 +151,14 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
                 " a handrail server"
             )
         takes_input = False
-    process = await workspace._start(
-        words, tty, terminal.size(), None, None, None, takes_input, None, args.timeout
+    process = await workspace.start(
+        words,
+        tty=tty,
+        size=terminal.size(),
+        stdin=takes_input,
+        timeout=args.timeout,
+        limits=args.limits,
     )
-    process._watch(timeout=args.timeout)
     try:
         info = await Relay(process, raw=raw).run()
     except OutputFailed as error:
@@ -126,17 +168,21 @@ async def _stream(args: argparse.Namespace, workspace: object, words: list[str])
     return options.exit_code(info)
 
 
-async def _collect(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+async def _collect(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     import asyncio
     import signal
 
-    from handrail.workspace.asynchronous import AsyncWorkspace
-
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
     stdin = None if os.isatty(0) else await asyncio.to_thread(_read_all)
     loop = asyncio.get_running_loop()
     running = loop.create_task(
-        workspace.run(words, timeout=args.timeout, tty=bool(args.tty), input=stdin)
+        workspace.run(
+            words,
+            timeout=args.timeout,
+            tty=bool(args.tty),
+            input=stdin,
+            limits=args.limits,
+            watch_denials=args.watch_denials,
+        )
     )
     telling: set[asyncio.Task[None]] = set()
     early: list[int] = []
@@ -209,14 +255,16 @@ def _read_all() -> bytes:
         return file.read()
 
 
-async def _leave(args: argparse.Namespace, workspace: object, words: list[str]) -> int:
+async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
     from handrail.cli import terminal
-    from handrail.workspace.asynchronous import AsyncWorkspace
 
-    assert isinstance(workspace, AsyncWorkspace)  # noqa: S101
     try:
         process = await workspace.start(
-            words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout
+            words,
+            tty=bool(args.tty),
+            size=terminal.size(),
+            timeout=args.timeout,
+            limits=args.limits,
         )
         name = process.id
         workspace_id = await workspace.detach()
