@@ -51,6 +51,41 @@ def test_streams_and_the_exit_code(sandbox: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (5, f"in\n{tmp_path}\n", "err\n")
 
 
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_limits(sandbox: str, tmp_path: Path) -> None:
+    limits = ["--limit", "open_files=50", "--limit=file_size=1MiB"]
+    script = "ulimit -n; ulimit -f; head -c 2M /dev/zero > big"
+    done = handrail("run", "--sandbox", sandbox, *limits, "--", "bash", "-c", script, cwd=tmp_path)
+    assert done.stdout.split() == ["50", "1024"]
+    assert (done.returncode, (tmp_path / "big").stat().st_size) == (153, 1 << 20)
+    done = handrail("run", *OFF, "--limit", "output=100k", "--", "yes", cwd=tmp_path)
+    assert done.returncode == 137
+    assert done.stderr == "handrail: the command went beyond its limit of output\n"
+    told = handrail("run", *OFF, "--json", "--limit", "output=100k", "--", "yes", cwd=tmp_path)
+    assert json.loads(told.stdout)["exit"]["kind"] == "evicted"
+
+
+@pytest.mark.parametrize("bad", ["memory", "memory=", "memory=2X", "colour=3", "memory=0", "=5"])
+def test_a_limit_that_is_none_is_wrong_usage(bad: str, tmp_path: Path) -> None:
+    done = handrail("run", "--limit", bad, "--", "touch", "made", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "limit" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_denials_are_told_for_certain(tmp_path: Path) -> None:
+    inside = tmp_path / "repo"
+    inside.mkdir()
+    script = "mkdir ../out 2>&-; exit 1"
+    words = ["run", "--json", "--watch-denials", "--", "sh", "-c", script]
+    told = json.loads(handrail(*words, cwd=inside).stdout)
+    outside = str(tmp_path / "out")
+    assert told["denials"] == [{"kind": "file", "op": "mkdir", "path": outside, "certain": True}]
+    done = handrail("run", "--watch-denials", "--", "true", cwd=inside)
+    assert done.returncode == 2
+    assert "--json" in done.stderr
+
+
 def test_the_sandbox_holds(tmp_path: Path) -> None:
     inside = tmp_path / "repo"
     inside.mkdir()
