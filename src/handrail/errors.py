@@ -132,12 +132,16 @@ class ExecutorError(HandrailError):
 
 
 class ExecutorSpawnFailed(ExecutorError):
-    """Nothing was started, or with ``unsure`` it may have been: the connection was lost."""
+    """Nothing was started, or with ``unsure`` it may have been: the connection was lost.
+
+    ``errno`` is the kernel's reason; 0: there is none, or it is not known.
+    """
 
     prefix = "failed to spawn process: "
 
-    def __init__(self, detail: str, *, unsure: bool = False) -> None:
+    def __init__(self, detail: str, *, errno: int = 0, unsure: bool = False) -> None:
         super().__init__(detail)
+        self.errno = errno
         self.unsure = unsure
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from handrail.sandbox.landlock import ruleset
+from handrail.sandbox.profile import AT_ROOT
 from handrail.sandbox.temp_dirs import TempDir
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
@@ -86,6 +87,19 @@ def test_denials_are_told_for_certain(tmp_path: Path) -> None:
     assert "--json" in done.stderr
 
 
+@pytest.mark.parametrize("where", [[], OFF, ["--env", "A=1"], [*OFF, "--env", "A=1"]])
+def test_a_program_that_cannot_be_run(where: list[str], tmp_path: Path) -> None:
+    """The same sentence whichever way it goes."""
+    (tmp_path / "plain").touch()
+    missing = "cannot start nope: No such file or directory (os error 2)\n"
+    refused = "cannot start ./plain: Permission denied (os error 13)\n"
+    for program, code, why in (("nope", 127, missing), ("./plain", 126, refused)):
+        done = handrail("run", *where, "--", program, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (code, f"handrail: {why}")
+        as_sandbox = handrail("sandbox", "--", program, cwd=tmp_path)
+        assert (as_sandbox.returncode, as_sandbox.stderr) == (code, f"handrail sandbox: {why}")
+
+
 def test_the_sandbox_holds(tmp_path: Path) -> None:
     inside = tmp_path / "repo"
     inside.mkdir()
@@ -106,7 +120,7 @@ def test_the_sandbox_holds(tmp_path: Path) -> None:
 def test_the_whole_machine_is_no_workspace(words: list[str], tmp_path: Path) -> None:
     done = handrail(*words, "--", "touch", str(tmp_path / "made"), cwd="/")
     assert done.returncode == 125
-    assert "holds nothing back" in done.stdout + done.stderr
+    assert AT_ROOT in done.stdout + done.stderr
     assert not (tmp_path / "made").exists()
     assert handrail("run", "--sandbox", "read-only", "--", "true", cwd="/").returncode == 0
 

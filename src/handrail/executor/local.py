@@ -287,7 +287,8 @@ class LocalExecutor(Executor):
 
 def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
     what = "failed to prepare process sandbox: " if isinstance(error, SandboxError) else ""
-    return ExecutorSpawnFailed(f"{what}{error}")
+    number = error.errno if isinstance(error, SpawnFailed) else 0
+    return ExecutorSpawnFailed(f"{what}{error}", errno=number)
 
 
 def _reap(pid: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -140,7 +141,7 @@ class RemoteExecutor(Executor):
             ours = self.client.resumed != resumed and not reused
             if not (ours and error.code == INVALID_REQUEST and "already exists" in error.message):
                 self.client.unfollow(key, session)
-                raise ExecutorSpawnFailed(error.message) from error
+                raise ExecutorSpawnFailed(error.message, errno=_errno(error)) from error
         except (TransportError, ExecutorTransportFailed) as error:
             self.client.unfollow(key, session)
             self.client.clean_up(key)  # it may have been started all the same
@@ -310,6 +311,14 @@ class RemoteExecutor(Executor):
                     " only text for arguments and variables; rename it, or put it into a file"
                 ) from None
         return {**_worded(request, _percent), "words": "percent"}
+
+
+def _errno(error: RpcError) -> int:
+    """The kernel's reason for a refused start; other servers than ours have it in their text."""
+    if isinstance(error.data, dict):
+        return int(error.data.get("errno") or 0)
+    found = re.search(r"\(os error (\d+)\)", error.message)
+    return int(found[1]) if found else 0
 
 
 def _limits(given: dict[str, int], offered: frozenset[str]) -> dict[str, int]:

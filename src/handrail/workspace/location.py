@@ -9,7 +9,7 @@ import posixpath
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.sandbox import temp_dirs
-from handrail.sandbox.profile import Intent
+from handrail.sandbox.profile import AT_ROOT, Intent
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import Environment
 from handrail.workspace.open_executor import Release, reach_local, reach_remote
@@ -189,10 +189,7 @@ class Location:
         would be writing anywhere.
         """
         if profile is not None and profile.write and self.root == "/" and "." in profile.write:
-            raise UsageError(
-                "a workspace at / with a sandbox that may write below it holds nothing back;"
-                " name a directory, or say sandbox='off' or 'read-only'"
-            )
+            raise UsageError(AT_ROOT)
         temporary = self.temporary if profile is not None and profile.temporary else None
         return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
 

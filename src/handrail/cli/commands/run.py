@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
-from handrail.cli.foreground_command import GONE
+from handrail.cli.foreground_command import NotRun, current_directory
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
@@ -281,11 +281,11 @@ async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
 def _from_here(path: str) -> str:
     """The same from everywhere; raises UsageError."""
     try:
-        return os.path.join(os.getcwd(), path)
-    except FileNotFoundError:
+        return os.path.join(current_directory(), path)
+    except NotRun as gone:
         if path.startswith(("/", "~")):
             return path
-        raise UsageError(f"nothing was run: {GONE}") from None
+        raise UsageError(f"nothing was run: {gone}") from None
 
 
 def here() -> str:
