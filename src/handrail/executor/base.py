@@ -318,10 +318,13 @@ class Executor(ABC):
         return False
 
     async def make_root(self, path: str) -> None:  # noqa: B027 (most need nothing made)
-        """Called with the root of each workspace before it is looked at."""
+        """Called with the root of each workspace before it is looked at; raises FilesError."""
 
     async def temporary(self) -> str | None:
-        """A private directory of that machine that goes with the executor; None: it has none."""
+        """A private directory of that machine that goes with the executor; None: it has none.
+
+        Raises ExecutorSpawnFailed when it cannot be made.
+        """
         return None
 
     async def end_left(self, prefix: str) -> None:  # noqa: B027 (they may end with ``close``)

@@ -47,27 +47,13 @@ class KilledBySignal(HandrailError):
         self.output = output
 
 
-class MissingVariable(HandrailError):
-    """A variable that the command needs is not set."""
-
-    def __init__(self, name: str, instructions: str | None = None) -> None:
-        text = f"Missing environment variable: `{name}`."
-        super().__init__(f"{text} {instructions}" if instructions else text)
-        self.name = name
-
-
-class ModelError(HandrailError):
-    """An error of the model; the sentence is meant for it, whole."""
-
-
 def normalise(result: ExecOutput | BaseException) -> ExecOutput:
     """The output of a run or of its error."""
     if isinstance(result, ExecOutput):
         return result
     if isinstance(result, CommandTimedOut):
         return result.output
-    text = str(result) if isinstance(result, ModelError) else readable(result)
-    data = text.encode("utf-8", "replace")
+    data = readable(result).encode("utf-8", "replace")
     return ExecOutput(UNKNOWN_EXIT_CODE, b"", data, data)
 
 
@@ -86,18 +72,6 @@ def cut_middle(text: str, limit: int) -> str:
     head = data[: room // 2].decode("utf-8", "ignore")
     tail = data[len(data) - (room - room // 2) :].decode("utf-8", "ignore")
     return head + marker + tail
-
-
-def text_for_model(output: ExecOutput, limit: float | None = None, *, lines: bool = False) -> str:
-    """The answer a model reads.  ``lines``: say how many there are."""
-    body = output.aggregated.decode("utf-8", "replace")
-    parts = [f"Exit code: {output.exit_code}", f"Wall time: {output.duration:.1f} seconds"]
-    if lines:
-        parts.append(f"Total output lines: {len(body.splitlines())}")
-    text = "\n".join([*parts, "Output:", body])
-    if output.timed_out and limit is not None:
-        return f"command timed out after {limit * 1000:.0f} milliseconds\n{text}"
-    return text
 
 
 def aggregate(stdout: bytes, stderr: bytes, cap: int) -> bytes:

@@ -56,12 +56,12 @@ class Limits:
                 raise UsageError(f"the limit {name} is a whole number from 1, not {value!r}")
 
     def given(self) -> dict[str, int]:
-        """Those that are set, by name."""
+        """Those that are set, by name; never raises."""
         named = ((name, getattr(self, name)) for name in self.__slots__)
         return {name: value for name, value in named if value is not None}
 
     def for_keeper(self) -> dict[str, int]:
-        """Those the keeper sets, by its names."""
+        """Those the keeper sets, by its names; never raises."""
         return {_KEEPERS[name]: value for name, value in self.given().items() if name in _KEEPERS}
 
 
