@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from handrail.executor.base import WaitReason
     from handrail.executor.files import FileEntry, FileMetadata
-    from handrail.process.spec import ExitInfo, ExitKind, Usage
+    from handrail.process.spec import ExitInfo, ExitKind, Limits, Usage
     from handrail.version import __version__
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
@@ -67,6 +67,7 @@ __all__ = [
     "FileMetadata",
     "FilesError",
     "HandrailError",
+    "Limits",
     "Output",
     "Process",
     "ProcessError",
@@ -93,7 +94,7 @@ _HOMES = {
     "handrail.agent.shell": ("AgentShell",),
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata"),
-    "handrail.process.spec": ("ExitInfo", "ExitKind", "Usage"),
+    "handrail.process.spec": ("ExitInfo", "ExitKind", "Limits", "Usage"),
     "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
     "handrail.workspace.files": ("AsyncFiles",),

@@ -43,6 +43,11 @@ from __future__ import annotations
 class HandrailError(Exception):
     """The base class of all errors that handrail raises."""
 
+    @property
+    def detail(self) -> str:
+        """The sentence without the prefix of its family."""
+        return str(self)
+
 
 class UsageError(HandrailError):
     """The caller asked for something that makes no sense."""
@@ -112,19 +117,32 @@ class KeeperLost(ProcessError):
 
 
 class ExecutorError(HandrailError):
-    """An executor could not do its part; ``detail`` is the sentence without the prefix."""
+    """An executor could not do its part."""
 
     prefix = ""
 
     def __init__(self, detail: str) -> None:
         super().__init__(self.prefix + detail)
-        self.detail = detail
+        self._detail = detail
+
+    @property
+    def detail(self) -> str:
+        """The sentence without the prefix of its family."""
+        return self._detail
 
 
 class ExecutorSpawnFailed(ExecutorError):
-    """Nothing was started."""
+    """Nothing was started, or with ``unsure`` it may have been: the connection was lost.
+
+    ``errno`` is the kernel's reason; 0: there is none, or it is not known.
+    """
 
     prefix = "failed to spawn process: "
+
+    def __init__(self, detail: str, *, errno: int = 0, unsure: bool = False) -> None:
+        super().__init__(detail)
+        self.errno = errno
+        self.unsure = unsure
 
 
 class WriteFailed(ExecutorError):

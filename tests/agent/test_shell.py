@@ -17,7 +17,8 @@ import pytest
 from handrail import AsyncWorkspace, Profile, Workspace
 from handrail.agent.shell import AgentShell
 from handrail.agent.target import from_profile
-from handrail.errors import ApprovalRejected, UsageError
+from handrail.errors import ApprovalRejected, ExecutorSpawnFailed, UsageError
+from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Notice
@@ -128,6 +129,52 @@ def test_run_gives_the_whole_output_under_the_same_rules(base: Path, work: Path)
 
     played(main())
     assert not (base / "out").exists()
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_silent_denial_is_noticed_when_it_is_watched(base: Path, work: Path, watch: bool) -> None:
+    """The output says nothing, so only the sandbox itself knows."""
+    scribe = Scribe(Choice.APPROVE)
+
+    async def main() -> None:
+        where = AsyncWorkspace(work)
+        shell = AgentShell(where, approver=scribe, policy="on-failure", watch_denials=watch)
+        async with shell:
+            silent = f"mkdir {base}/out 2>&- || exit 3"
+            answer = await shell.exec_command(silent)
+            assert answer.exit_code == (0 if watch else 3), answer.text
+            (base / "out").rmdir() if watch else None
+            done = await shell.run(silent)
+            assert done.exit_code == (0 if watch else 3)
+
+    played(main())
+    kinds = [question.kind for question in scribe.questions]
+    assert kinds == ([Kind.RETRY] * 2 if watch else [])
+    assert (base / "out").exists() is watch
+
+
+def test_a_machine_that_cannot_watch_runs_it_all_the_same(work: Path) -> None:
+    class Blind(LocalExecutor):
+        asked = 0
+
+        async def spawn(self, request: SpawnRequest) -> Any:
+            if request.watch_denials:
+                self.asked += 1
+                raise ExecutorSpawnFailed("calls cannot be announced here")
+            return await super().spawn(request)
+
+    async def main() -> None:
+        executor = Blind()
+        try:
+            shell = AgentShell(executor, cwd=str(work), policy="on-failure", watch_denials=True)
+            async with shell:
+                for _ in range(2):
+                    assert (await shell.exec_command("echo hi")).output == "hi\n"
+            assert executor.asked == 1
+        finally:
+            await executor.close()
+
+    played(main())
 
 
 def test_run_asks_as_a_tool_call_does(base: Path, work: Path) -> None:

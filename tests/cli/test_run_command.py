@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from handrail.sandbox.landlock import ruleset
+from handrail.sandbox.profile import AT_ROOT
 from handrail.sandbox.temp_dirs import TempDir
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
@@ -51,6 +52,54 @@ def test_streams_and_the_exit_code(sandbox: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (5, f"in\n{tmp_path}\n", "err\n")
 
 
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_limits(sandbox: str, tmp_path: Path) -> None:
+    limits = ["--limit", "open_files=50", "--limit=file_size=1MiB"]
+    script = "ulimit -n; ulimit -f; head -c 2M /dev/zero > big"
+    done = handrail("run", "--sandbox", sandbox, *limits, "--", "bash", "-c", script, cwd=tmp_path)
+    assert done.stdout.split() == ["50", "1024"]
+    assert (done.returncode, (tmp_path / "big").stat().st_size) == (153, 1 << 20)
+    done = handrail("run", *OFF, "--limit", "output=100k", "--", "yes", cwd=tmp_path)
+    assert done.returncode == 137
+    assert done.stderr == "handrail: the command went beyond its limit of output\n"
+    told = handrail("run", *OFF, "--json", "--limit", "output=100k", "--", "yes", cwd=tmp_path)
+    assert json.loads(told.stdout)["exit"]["kind"] == "evicted"
+
+
+@pytest.mark.parametrize("bad", ["memory", "memory=", "memory=2X", "colour=3", "memory=0", "=5"])
+def test_a_limit_that_is_none_is_wrong_usage(bad: str, tmp_path: Path) -> None:
+    done = handrail("run", "--limit", bad, "--", "touch", "made", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "limit" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_denials_are_told_for_certain(tmp_path: Path) -> None:
+    inside = tmp_path / "repo"
+    inside.mkdir()
+    script = "mkdir ../out 2>&-; exit 1"
+    words = ["run", "--json", "--watch-denials", "--", "sh", "-c", script]
+    told = json.loads(handrail(*words, cwd=inside).stdout)
+    outside = str(tmp_path / "out")
+    assert told["denials"] == [{"kind": "file", "op": "mkdir", "path": outside, "certain": True}]
+    done = handrail("run", "--watch-denials", "--", "true", cwd=inside)
+    assert done.returncode == 2
+    assert "--json" in done.stderr
+
+
+@pytest.mark.parametrize("where", [[], OFF, ["--env", "A=1"], [*OFF, "--env", "A=1"]])
+def test_a_program_that_cannot_be_run(where: list[str], tmp_path: Path) -> None:
+    """The same sentence whichever way it goes."""
+    (tmp_path / "plain").touch()
+    missing = "cannot start nope: No such file or directory (os error 2)\n"
+    refused = "cannot start ./plain: Permission denied (os error 13)\n"
+    for program, code, why in (("nope", 127, missing), ("./plain", 126, refused)):
+        done = handrail("run", *where, "--", program, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (code, f"handrail: {why}")
+        as_sandbox = handrail("sandbox", "--", program, cwd=tmp_path)
+        assert (as_sandbox.returncode, as_sandbox.stderr) == (code, f"handrail sandbox: {why}")
+
+
 def test_the_sandbox_holds(tmp_path: Path) -> None:
     inside = tmp_path / "repo"
     inside.mkdir()
@@ -71,7 +120,7 @@ def test_the_sandbox_holds(tmp_path: Path) -> None:
 def test_the_whole_machine_is_no_workspace(words: list[str], tmp_path: Path) -> None:
     done = handrail(*words, "--", "touch", str(tmp_path / "made"), cwd="/")
     assert done.returncode == 125
-    assert "holds nothing back" in done.stdout + done.stderr
+    assert AT_ROOT in done.stdout + done.stderr
     assert not (tmp_path / "made").exists()
     assert handrail("run", "--sandbox", "read-only", "--", "true", cwd="/").returncode == 0
 

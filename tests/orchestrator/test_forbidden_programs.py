@@ -96,12 +96,14 @@ def test_a_patch_cannot_move_it_nor_a_link_uncover_it(
     asyncio.run(asyncio.wait_for(main(), 50))
 
 
-def test_no_script_of_an_agent_runs_it(work: Path) -> None:
+@pytest.mark.parametrize("call", ["exec_command", "run"])
+def test_no_script_of_an_agent_runs_it(work: Path, call: str) -> None:
     async def main() -> None:
         async with AgentShell(str(work), approver=No(), rules=RULES) as shell:
+            called = shell.run if call == "run" else shell.exec_command
             for script in SCRIPTS:
                 with contextlib.suppress(HandrailError):  # what is asked is answered with no
-                    await shell.exec_command(script)
+                    await called(script)
                 assert not (work / "ran").exists(), script
             answer = await shell.exec_command("other; echo $?")
             assert answer.output.strip() == "0"

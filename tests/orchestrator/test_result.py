@@ -8,7 +8,6 @@ from handrail.orchestrator.result import (
     MESSAGE_LIMIT,
     CommandTimedOut,
     ExecOutput,
-    ModelError,
     aggregate,
     normalise,
 )
@@ -22,12 +21,6 @@ def test_success_is_normalised_to_the_same_object() -> None:
 
 def test_timeout_is_normalised_to_the_output_inside_the_error() -> None:
     assert normalise(CommandTimedOut(OUTPUT, 1.0)) is OUTPUT
-
-
-def test_an_error_for_the_model_is_normalised_to_its_text() -> None:
-    text = "x" * (3 * MESSAGE_LIMIT)
-    found = normalise(ModelError(text))
-    assert found == ExecOutput(-1, b"", text.encode(), text.encode(), 0.0, timed_out=False)
 
 
 def test_any_other_error_is_normalised_to_a_readable_message() -> None:

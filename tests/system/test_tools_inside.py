@@ -67,9 +67,10 @@ SCRIPTS = {
         printf 'O = f1.o f2.o f3.o f4.o m.o\\np: $(O)\\n\\tgcc -o p $(O)\\n' > Makefile
         make -s -j4; ./p; echo built
     """,
-    "perl": """
-        perl -MSocket -e 'socketpair(A, B, AF_UNIX, SOCK_DGRAM, PF_UNSPEC) or die $!;
-            syswrite A, "one"; syswrite A, "two"; sysread B, $x, 9; print "$x\\n"'
+    # Its pair of datagram sockets is refused to a sandbox by all that do not emulate it.
+    "systemd-analyze": """
+        printf '[Service]\\nExecStart=/bin/true\\nType=neither\\n' > x.service
+        systemd-analyze verify ./x.service 2>&1 | grep -o 'neither'; echo ${PIPESTATUS[0]}
     """,
 }
 EXPECTED = {
@@ -82,7 +83,7 @@ EXPECTED = {
     "node": "cluster\n",
     "npm": "42\n",
     "gcc make": "built\n",
-    "perl": "one\n",
+    "systemd-analyze": "neither\n0\n",
 }
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError
-from handrail.executor.base import ExecSession, Executor, Place, SpawnRequest
+from handrail.executor.base import Executor, WrappedExecutor
 from handrail.orchestrator.patches import Confine
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.sandboxed_files import SandboxedFiles
@@ -80,11 +80,11 @@ class DenyReadFiles:
             await self._helpers.popleft()[1].close()
 
 
-class DenyReadExecutor:
+class DenyReadExecutor(WrappedExecutor):
     """The executor with ``DenyReadFiles``."""
 
     def __init__(self, executor: Executor, orchestrator: Orchestrator, *, local: bool) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._files = DenyReadFiles(executor, orchestrator, local=local)
 
     @property
@@ -97,18 +97,6 @@ class DenyReadExecutor:
         """The function from an intent to files under it; None if the executor has none."""
         return self._files.sandboxed if self._files.can_sandbox else None
 
-    async def spawn(self, request: SpawnRequest) -> ExecSession:
-        return await self._executor.spawn(request)
-
-    async def attach(self, process_id: str) -> ExecSession:
-        return await self._executor.attach(process_id)
-
-    async def place(self) -> Place:
-        return await self._executor.place()
-
     async def close_helpers(self) -> None:
         """End the processes that read and write for patches."""
         await self._files.close_helpers()
-
-    async def close(self) -> None:
-        await self._executor.close()

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from handrail.agent.deny_read import DenyReadExecutor
 from handrail.errors import HandrailError
 from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
@@ -31,15 +30,13 @@ LATE = (
     "the sandbox seems to have refused something; to do it without the sandbox, call exec_command"
     " again with sandbox_permissions require_escalated and a justification"
 )
-#: Scripts look for these to learn that there is no network.
-_OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
 
 
 class OrchestratorGate:
     """``Gate`` on an orchestrator.
 
-    ``local``: the executor runs on this machine.  ``model_budget``: the model's own limit for one
-    answer.
+    ``confine`` gives the files under an intent, for patches; None: the executor has none.
+    ``model_budget``: the model's own limit for one answer.
     """
 
     def __init__(
@@ -47,12 +44,13 @@ class OrchestratorGate:
         orchestrator: Orchestrator,
         executor: Executor,
         *,
-        local: bool = True,
+        confine: Confine | None = None,
         model_budget: Budget = DEFAULT_MODEL_BUDGET,
     ) -> None:
         self._orchestrator = orchestrator
         self._executor = executor
-        self._local = local
+        self._local = executor.features.local
+        self._confine = confine
         self._model_budget = model_budget
         self._courses: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
         self._writer: dict[str, PatchWriter] = {}
@@ -61,17 +59,11 @@ class OrchestratorGate:
         """Decide about a call and start it, or raise what forbids it."""
         course = self._orchestrator.course(self.call_of(call))
         attempt = await course.admit()
-        session = await self._spawn(call.spawn, course, attempt)
+        session = await self._orchestrator.start(self._executor, call.spawn, course, attempt)
         self._courses[call.call_id] = (course, session)
         while len(self._courses) > _MOST_COURSES:
             self._courses.popitem(last=False)
         return Started(session, attempt.notes)
-
-    async def _spawn(self, spawn: SpawnRequest, course: CallFlow, attempt: Attempt) -> ExecSession:
-        wall = self._orchestrator.wall
-        ready = _sandboxed(spawn, attempt)
-        ready = await wall.around(ready, course.settings, self._executor, local=self._local)
-        return await self._executor.spawn(ready)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps start it again, with more permissions."""
@@ -90,7 +82,7 @@ class OrchestratorGate:
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
         try:
-            session = await self._spawn(spawn, course, attempt)
+            session = await self._orchestrator.start(self._executor, spawn, course, attempt)
         except HandrailError as error:
             text = f"exec_command failed: it was to be run again, and {error}"
             raise ToolFailed(text, output=ended.output) from error
@@ -119,7 +111,7 @@ class OrchestratorGate:
             cwd=request.cwd,
             changes=request.changes,
             local=self._local,
-            confine=self._confine(),
+            confine=self._confine,
         )
         self._writer[request.call_id] = writer
         return writer
@@ -129,13 +121,6 @@ class OrchestratorGate:
         writer = self._writer.pop(call_id, None)
         if writer is not None:
             await writer.close()
-
-    def _confine(self) -> Confine | None:
-        """Files under an intent: those that the patch was checked with, if there are any."""
-        if isinstance(self._executor, DenyReadExecutor):
-            return self._executor.confine
-        confined = getattr(self._executor.files, "confined", None)
-        return None if confined is None else lambda intent: PatchFiles(confined(intent))
 
     def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
         """The environment of the command; of another machine only what is set from here is known.
@@ -170,11 +155,6 @@ class OrchestratorGate:
             environment_id=args.environment_id or "local",
             env=self._environment(spawn),
         )
-
-
-def _sandboxed(spawn: SpawnRequest, attempt: Attempt) -> SpawnRequest:
-    env = {**spawn.env, **attempt.env, **({} if attempt.network else _OFFLINE)}
-    return replace(spawn, sandbox=attempt.sandbox, env=env)
 
 
 def _again(attempt: Attempt) -> str:

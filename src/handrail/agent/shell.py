@@ -43,6 +43,7 @@ from handrail.unified_exec.patch_command import intercepted
 from handrail.unified_exec.spawn_request import spawn_request
 from handrail.unified_exec.tools import (
     ExecAnswer,
+    ExecCommandArgs,
     OutputRange,
     ToolFailed,
     WriteStdinArgs,
@@ -60,7 +61,9 @@ class AgentShell:
     asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is a
     whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
     workspace's own.  ``rules`` are those in force, ``rules_file`` is where «yes, always» goes.
-    ``login``: whether shells may read login profiles.
+    ``login``: whether shells may read login profiles.  ``watch_denials``: whether a run that may be
+    offered again outside of its sandbox records for certain what that refuses, where the executor
+    can; otherwise that is guessed from its output.  Each change to a file takes longer then.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class AgentShell:
         on_event: Listener | None = None,
         on_audit: AuditListener = nobody,
         login: bool = False,
+        watch_denials: bool = False,
         exec_settings: unified.Settings | None = None,
     ) -> None:
         self._where = where
@@ -92,6 +96,7 @@ class AgentShell:
         self._on_event = on_event
         self._on_audit = on_audit
         self._login = login
+        self._watch_denials = watch_denials
         self._exec_settings = exec_settings
         self._open: _Open | None = None
 
@@ -115,7 +120,7 @@ class AgentShell:
             gate = OrchestratorGate(
                 orchestrator,
                 executor,
-                local=hands.local,
+                confine=executor.confine,
                 model_budget=exec_settings.model_budget,
             )
             manager = UnifiedExec(
@@ -149,7 +154,9 @@ class AgentShell:
 
         Raises ToolFailed with a sentence for the model, TurnAborted, UsageError.
         """
-        args = exec_command_args({"cmd": cmd, **more})
+        return await self._executed(exec_command_args({"cmd": cmd, **more}), call_id)
+
+    async def _executed(self, args: ExecCommandArgs, call_id: str | None) -> ExecAnswer:
         call_id = call_id or _new_id()
         with self._aborting():
             try:
@@ -255,9 +262,7 @@ class AgentShell:
             check_arguments(arguments)
             match name:
                 case "exec_command":
-                    args = exec_command_args(arguments)
-                    given = {n: getattr(args, n) for n in args.__struct_fields__ if n != "cmd"}
-                    answer = await self.exec_command(args.cmd, call_id=call_id, **given)
+                    answer = await self._executed(exec_command_args(arguments), call_id)
                 case "write_stdin":
                     answer = await self._written(write_stdin_args(arguments))
                 case "apply_patch":
@@ -337,6 +342,7 @@ class AgentShell:
             self._rules,
             self._rules_file,
             shell=shell,
+            watch_denials=self._watch_denials,
         )
 
     def _tell(self, event: Event) -> None:

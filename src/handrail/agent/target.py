@@ -42,7 +42,7 @@ async def take(where: Where, cwd: str | None) -> Target:
         return Target(
             executor,
             root,
-            _is_local(executor),
+            executor.features.local,
             where.close,
             from_profile(where.profile),
             where.private_tmp,
@@ -52,7 +52,8 @@ async def take(where: Where, cwd: str | None) -> Target:
         raise UsageError("an executor has no directory of its own: give cwd, an absolute path")
     # The executor is the caller's; what we make for its commands is ours.
     ground = AsyncWorkspace(cwd, executor=where)
-    return Target(where, cwd, _is_local(where), ground.close, private_tmp=ground.private_tmp)
+    local = where.features.local
+    return Target(where, cwd, local, ground.close, private_tmp=ground.private_tmp)
 
 
 def from_profile(profile: Profile | None) -> SandboxMode:
@@ -75,12 +76,6 @@ def from_profile(profile: Profile | None) -> SandboxMode:
         exclude_slash_tmp=not profile.temporary,
         deny_read=profile.deny,
     )
-
-
-def _is_local(executor: Executor) -> bool:
-    from handrail.executor.local import LocalExecutor
-
-    return isinstance(executor, LocalExecutor)
 
 
 def exists_on(executor: Executor) -> Callable[[str], Awaitable[bool]]:

@@ -12,7 +12,12 @@ import sys
 from typing import NoReturn
 
 from handrail.cli.stdio import OutputFailed, say
-from handrail.errors import ExecutorTransportFailed, UsageError
+from handrail.errors import (
+    ExecutorSpawnFailed,
+    ExecutorTransportFailed,
+    HandrailError,
+    UsageError,
+)
 
 #: The exit code of argparse.
 WRONG_USAGE = 2
@@ -51,6 +56,8 @@ def sentence(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, ExecutorTransportFailed):
         return f"{error}{_advice(error.detail)}"
+    if isinstance(error, ExecutorSpawnFailed):
+        return error.detail  # "failed to spawn" says no more
     return str(error)
 
 
@@ -68,6 +75,8 @@ def as_json(error: BaseException, code: int) -> str:
     import json  # a starting server does not need it
 
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    if isinstance(error, HandrailError) and error.detail != str(error):
+        fields = {"detail": error.detail, **fields}
     if isinstance(error, OSError):
         fields = {"errno": error.errno, "path": error.filename, **fields}
     told = {

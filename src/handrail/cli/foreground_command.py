@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from handrail.errors import SpawnFailed
     from handrail.sandbox.profile import Intent
 
 #: Our own failures, apart from the command's: as timeout, env and their like have it.
@@ -70,12 +71,30 @@ def current_directory() -> str:
         raise NotRun(GONE) from None
 
 
-def not_started(program: str, number: int) -> NotRun:
-    """The refusal for a program that exec would refuse with this error number."""
-    from errno import ENOENT
+def exit_code(number: int) -> int:
+    """What we exit with when the kernel does not start a program, by its error number."""
+    return {0: FAILED, 2: NOT_FOUND}.get(number, NOT_EXECUTABLE)  # ENOENT
 
-    code = NOT_FOUND if number == ENOENT else NOT_EXECUTABLE
-    return NotRun(f"cannot run {program}: {os.strerror(number)}", code)
+
+def not_started(program: str, why: OSError | SpawnFailed) -> NotRun:
+    """The refusal for a program that exec refuses."""
+    from handrail.process.find_program import spawn_failed
+
+    number = why.errno or 0
+    return NotRun(str(spawn_failed(os.fsencode(program), number)), exit_code(number))
+
+
+def named_intent(mode: str, roots: tuple[str, ...], *, network: bool = False) -> Intent | None:
+    """A sandbox by its name; None for another name."""
+    from handrail.sandbox import profile
+
+    if mode == "read-only":
+        return profile.read_only(network=network)
+    if mode in ("off", profile.PEERS_OFF):
+        return profile.off()
+    if mode != "workspace-write":
+        return None
+    return profile.workspace_write(tuple(map(os.fsencode, roots)), network=network)
 
 
 def run_sandboxed(
@@ -98,7 +117,7 @@ def run_sandboxed(
     try:
         find_program.check(argv[0], env, where)
     except SpawnFailed as error:
-        raise not_started(words[0], error.errno) from None
+        raise not_started(words[0], error) from None
     own: TempDir | None = None
     sandbox = Sandbox()
     try:
@@ -120,10 +139,9 @@ def run_sandboxed(
             own.remove()
 
 
-def check_root(cwd: str, advice: str) -> None:
+def check_root(mode: str, cwd: str) -> None:
     """Raises NotRun where a workspace that may be written would be the whole machine."""
-    if os.path.realpath(cwd) == "/":
-        raise NotRun(
-            "a workspace at / that may be written holds nothing back; change to a directory, or"
-            f" {advice}"
-        )
+    if mode == "workspace-write" and os.path.realpath(cwd) == "/":
+        from handrail.sandbox.profile import AT_ROOT
+
+        raise NotRun(AT_ROOT)

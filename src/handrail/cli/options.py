@@ -9,18 +9,16 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail.cli import error_output
-from handrail.cli.stdio import say
-from handrail.errors import ExecutorSpawnFailed, HandrailError, SpawnFailed
+from handrail.cli import error_output, foreground_command
+from handrail.cli.stdio import OWN_FAILURE, say
+from handrail.errors import ExecutorSpawnFailed, HandrailError
 from handrail.process.spec import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
     from handrail.cli.output_thread import Writer
     from handrail.workspace.result import Output
 
-#: The exit code of our own failures, as opposed to the command's.
-OWN_FAILURE = 125
-TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
+TIMED_OUT = 124
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -71,21 +69,10 @@ def to_end(main: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(main)
     except HandrailError as error:
-        return error_output.tell(error, spawn_code(error))
+        number = error.errno if isinstance(error, ExecutorSpawnFailed) else 0
+        return error_output.tell(error, foreground_command.exit_code(number))
     except error_output.Interrupted as error:
         return error_output.tell(error, 128 + error.signal)
-
-
-def spawn_code(error: HandrailError) -> int:
-    """A shell's exit code when the command does not exist, else the one of our own failures."""
-    if isinstance(error, ExecutorSpawnFailed):
-        cause = error.__cause__
-        number = cause.errno if isinstance(cause, SpawnFailed) else 0
-        if number == 2 or "No such file or directory" in error.detail:
-            return NOT_FOUND
-        if number == 13 or "Permission denied" in error.detail:
-            return NOT_EXECUTABLE
-    return OWN_FAILURE
 
 
 def exit_code(info: ExitInfo) -> int:
@@ -95,6 +82,8 @@ def exit_code(info: ExitInfo) -> int:
     if info.code is None:
         say("handrail: the process ended and how is not known")
         return OWN_FAILURE
+    if info.limit is not None:
+        say(f"handrail: the command went beyond its limit of {info.limit}")
     return info.code
 
 

@@ -15,6 +15,7 @@ from handrail.cli.foreground_command import (
     check_root,
     complain,
     current_directory,
+    named_intent,
     not_started,
     read_options,
     run_sandboxed,
@@ -50,14 +51,11 @@ def run(words: Sequence[str]) -> int | None:
 
 def _run_sandboxed(argv: list[str], mode: str, timeout: float | None) -> int:
     from handrail.errors import HandrailError
-    from handrail.sandbox import profile
 
     cwd = current_directory()
-    if mode == "read-only":
-        intent = profile.read_only()
-    else:
-        check_root(cwd, "give --sandbox off or read-only")
-        intent = profile.workspace_write((os.fsencode(cwd),))
+    check_root(mode, cwd)
+    intent = named_intent(mode, (cwd,))
+    assert intent is not None  # noqa: S101 (its name was checked)
     try:
         return run_sandboxed(intent, argv, cwd, timeout)
     except (HandrailError, OSError) as error:
@@ -75,7 +73,7 @@ def _run_free(argv: list[str], timeout: float | None) -> int:
         try:
             foreground.start(argv, os.environ)
         except OSError as error:
-            raise not_started(argv[0], error.errno or 0) from None
+            raise not_started(argv[0], error) from None
         guard.tell(foreground.pid)
         return foreground.attend(timeout)
     finally:

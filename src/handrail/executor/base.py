@@ -1,26 +1,30 @@
 """The contract: an executor starts processes, a session is one of them, near and far alike.
 
-Everything above (the front door, unified exec, the orchestrator) speaks to these faces and to
-nothing below them.  ``local``, ``remote`` and ``fake`` are their bodies.
+Workspaces, unified exec and the orchestrator use these classes and nothing below them.  ``local``,
+``remote`` and ``fake`` implement them; docs/executors.md tells how to write another.
 """
 
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from handrail.errors import UsageError
 from handrail.executor.files import Files
 from handrail.process.env_policy import EnvPolicy
-from handrail.process.spec import ExitInfo
+from handrail.process.spec import NO_LIMITS, ExitInfo, Limits
 from handrail.sandbox.profile import Intent
 
 __all__ = [
     "Denied",
     "ExecSession",
     "Executor",
+    "ExecutorFeatures",
     "Files",
+    "Limits",
     "OutputEvent",
     "OutputKind",
     "Place",
@@ -28,6 +32,7 @@ __all__ = [
     "Subscription",
     "WaitOutcome",
     "WaitReason",
+    "WrappedExecutor",
 ]
 
 
@@ -68,9 +73,15 @@ class SpawnRequest:
     #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
     #: is told; None: as the executor does.
     on_lag: Literal["block", "drop"] | None = None
-    #: Seconds after which the keeper ends the whole tree, whatever becomes of the caller, if the
-    #: executor offers that (``keeps_timeouts`` of the executor says so).
+    #: Seconds after which the executor ends the whole tree, whatever becomes of the caller, if it
+    #: has ``features.timeouts``.
     timeout: float | None = None
+    #: What it may take; a limit that cannot be enforced is refused, never left out.
+    limits: Limits = NO_LIMITS
+    #: It is not ended with the executor's session; ``attach`` of a later one finds it.
+    detach: bool = False
+    #: Record for certain what the sandbox refuses; tens of microseconds for each change to files.
+    watch_denials: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +152,39 @@ class Subscription(Protocol):
         """Have nothing wait for this reader any more."""
 
 
-class ExecSession(Protocol):
+@dataclass(frozen=True, slots=True)
+class ExecutorFeatures:
+    """What an executor offers beyond the methods that every one has.
+
+    The defaults are those of an executor that promises nothing: what is not offered is not asked
+    of it, or refused to the caller before the start.
+    """
+
+    #: It runs processes on this machine, for this user, so this program sees the same files.
+    local: bool = False
+    #: It is reached over a connection, which may fall silent: callers bound their waits.
+    remote: bool = False
+    #: ``close_stdin`` works without a terminal.
+    close_stdin: bool = True
+    #: It enforces ``timeout`` of a request, also while its caller is gone.
+    timeouts: bool = False
+    #: It enforces or refuses ``limits`` of a request.
+    limits: bool = False
+    #: It honours ``detach`` of a request.
+    detach: bool = False
+    #: It honours ``watch_denials`` of a request with a sandbox, or refuses the start.
+    watch_denials: bool = False
+    #: A sandbox can have a directory of the caller's, or that of ``temporary``, as its /tmp.
+    private_tmp: bool = False
+
+
+class ExecSession(ABC):
     """One process.  Dropping the object does not end it; ``terminate`` does."""
 
-    @property
-    def process_id(self) -> str:
-        """As in its request."""
+    #: As in its request.
+    process_id: str
 
+    @abstractmethod
     def subscribe_output(self, *, paced: bool = False) -> Subscription:
         """Output from the first retained byte on, in order, until the streams have ended.
 
@@ -159,6 +196,7 @@ class ExecSession(Protocol):
         ExecutorTransportFailed when there may be more that will never come.
         """
 
+    @abstractmethod
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         """Send to stdin, exactly once; raises WriteFailed.
 
@@ -166,6 +204,7 @@ class ExecSession(Protocol):
         taken by then never arrives.
         """
 
+    @abstractmethod
     async def close_stdin(self) -> None:
         """End of file for the child; raises WriteFailed where that is not possible.
 
@@ -173,37 +212,44 @@ class ExecSession(Protocol):
         that has put its terminal into raw mode reads a character then, and no end.
         """
 
+    @abstractmethod
     async def resize(self, rows: int, cols: int) -> None:
         """Set the terminal's size, in characters; raises ResizeFailed, and UsageError for a size
         that no terminal has."""
 
+    @abstractmethod
     async def signal(self, name: str) -> None:
         """``interrupt``, or a lower-case name such as ``term``, to the foreground or group.
 
         Raises UsageError for a name that is none, ExecutorTransportFailed.
         """
 
+    @abstractmethod
     async def terminate(self, grace: float = 0.0) -> None:
         """End the whole tree; with a grace (seconds) HUP or TERM first.
 
         Raises TerminateFailed, and UsageError for a grace that is none.
         """
 
+    @abstractmethod
     async def wait(self) -> ExitInfo:
         """How it ended.  The streams may still be open then, if a grandchild holds them.
 
         Raises ExecutorTransportFailed when that will never be known.
         """
 
+    @abstractmethod
     def try_exit_status(self) -> ExitInfo | None:
         """How it ended, if that is known here; never blocks, and raises nothing."""
 
+    @abstractmethod
     async def wait_closed(self) -> None:
         """Until it has exited and every stream has ended: nothing more will come.
 
         Raises ExecutorTransportFailed when that will never be known.
         """
 
+    @abstractmethod
     async def wait_for(
         self,
         *patterns: str | bytes,
@@ -218,28 +264,118 @@ class ExecSession(Protocol):
         Raises UsageError for one that does not compile, and what ``wait`` raises.
         """
 
+    @abstractmethod
     async def denied(self) -> Denied:
         """Whether its end looks like the sandbox's doing; to be asked after the exit.
 
         Raises what ``wait`` raises.
         """
 
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether ``terminate`` would have to wait for a working connection."""
+        return False
 
-class Executor(Protocol):
-    """Starts processes on one machine."""
+    def end_later(self) -> None:  # noqa: B027 (called only while it is out of reach)
+        """End it as soon as that is possible, and return at once; raises nothing."""
 
+
+class Executor(ABC):
+    """Starts processes on one machine.
+
+    What is not abstract has a default that fits an executor without that ability.
+    """
+
+    @property
+    def features(self) -> ExecutorFeatures:
+        """What it offers; asked for each process, for a resumed connection may offer more."""
+        return ExecutorFeatures()
+
+    @abstractmethod
     async def spawn(self, request: SpawnRequest) -> ExecSession:
         """Start one.  Raises ExecutorSpawnFailed, also for what cannot be honoured here."""
 
+    @abstractmethod
     async def attach(self, process_id: str) -> ExecSession:
         """A process that was started here before; raises ProcessUnknown."""
 
+    @abstractmethod
     async def place(self) -> Place:
         """Which machine this is; raises ExecutorTransportFailed."""
 
     @property
+    @abstractmethod
     def files(self) -> Files:
         """The files of that machine."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Let go; can be repeated, and raises nothing.  Its processes end with it."""
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether there is no connection now on which an answer can be expected."""
+        return False
+
+    async def make_root(self, path: str) -> None:  # noqa: B027 (most need nothing made)
+        """Called with the root of each workspace before it is looked at; raises FilesError."""
+
+    async def temporary(self) -> str | None:
+        """A private directory of that machine that goes with the executor; None: it has none.
+
+        Raises ExecutorSpawnFailed when it cannot be made.
+        """
+        return None
+
+    async def end_left(self, prefix: str) -> None:  # noqa: B027 (they may end with ``close``)
+        """End the descendants that exited processes with such ids have left; raises nothing."""
+
+    async def detach(self) -> tuple[str, str | None]:
+        """Let go and leave everything running: the id of the session, the secret to resume it.
+
+        Raises UsageError where that is not possible.
+        """
+        raise UsageError("this executor cannot leave its processes running; let them end")
+
+
+class WrappedExecutor(Executor):
+    """Forwards everything to another executor; for those that change a part of it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def features(self) -> ExecutorFeatures:
+        return self._executor.features
+
+    @property
+    def files(self) -> Files:
+        return self._executor.files
+
+    @property
+    def out_of_reach(self) -> bool:
+        return self._executor.out_of_reach
+
+    async def spawn(self, request: SpawnRequest) -> ExecSession:
+        return await self._executor.spawn(request)
+
+    async def attach(self, process_id: str) -> ExecSession:
+        return await self._executor.attach(process_id)
+
+    async def place(self) -> Place:
+        return await self._executor.place()
+
+    async def make_root(self, path: str) -> None:
+        await self._executor.make_root(path)
+
+    async def temporary(self) -> str | None:
+        return await self._executor.temporary()
+
+    async def end_left(self, prefix: str) -> None:
+        await self._executor.end_left(prefix)
+
+    async def detach(self) -> tuple[str, str | None]:
+        return await self._executor.detach()
+
+    async def close(self) -> None:
+        await self._executor.close()

@@ -20,16 +20,16 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import wait_for as waiting
 from handrail.executor.base import (
     Denied,
+    Executor,
+    ExecutorFeatures,
     OutputKind,
     Place,
     SpawnRequest,
-    WaitOutcome,
 )
+from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
-from handrail.executor.output_buffer import Follower, OutputBuffer
 from handrail.executor.validate import check_grace, check_sandbox, check_size, fits_terminal
 from handrail.process.spec import ExitInfo, ExitKind, signal_number
 
@@ -61,6 +61,7 @@ class Exit:
     code: int = 0
 
 
+_FEATURES = ExecutorFeatures(limits=True, watch_denials=True)
 Step = Say | Expect | Pause | Exit
 #: The argv of a command, its shell script or joined argv, or a test of the whole request.
 Fits = str | Sequence[str] | Callable[[SpawnRequest], bool]
@@ -74,8 +75,8 @@ class _Script:
     denied: bool = False
 
 
-@dataclass
-class FakeSession:
+@dataclass(eq=False)
+class FakeSession(BufferedSession):
     """One scripted process; what was done to it is in its public lists.
 
     It raises what the contract says, like a process that has exited or has no terminal.
@@ -89,9 +90,7 @@ class FakeSession:
     stdin_closed: bool = False
 
     def __post_init__(self) -> None:
-        self.process_id = self.request.process_id
-        self._history = OutputBuffer()
-        self._exit: ExitInfo | None = None
+        super().__init__(self.request.process_id)
         self._resumed = asyncio.Semaphore(0)
         self._seq = 0
         self._loop = asyncio.get_running_loop()
@@ -151,9 +150,6 @@ class FakeSession:
 
     # --- ExecSession -------------------------------------------------------------------------
 
-    def subscribe_output(self, *, paced: bool = False) -> Follower:
-        return self._history.follow(paced=paced)
-
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         if self._exit is not None:
             raise WriteFailed(f"process {self.process_id} has exited; nothing was written")
@@ -198,43 +194,19 @@ class FakeSession:
         self._task.cancel()
         self._end(info)
 
-    async def wait(self) -> ExitInfo:
-        while self._exit is None:
-            await self._history.changed()
-        return self._exit
-
-    def try_exit_status(self) -> ExitInfo | None:
-        return self._exit
-
-    async def wait_closed(self) -> None:
-        await self.wait()
-
-    async def wait_for(
-        self,
-        *patterns: str | bytes,
-        idle: float | None = None,
-        exit: bool = True,  # noqa: A002 (what is waited for)
-        timeout: float | None = None,
-        start: int = 0,
-    ) -> WaitOutcome:
-        return await waiting.wait_for(
-            self._history,
-            lambda: self._exit is not None,
-            patterns,
-            idle=idle,
-            exit=exit,
-            timeout=timeout,
-            start=start,
-        )
-
     async def denied(self) -> Denied:
         return Denied(likely=self.script.denied)
 
 
-class FakeExecutor:
-    """An ``Executor`` of scripted processes; only ``spawn`` and ``attach`` raise."""
+class FakeExecutor(Executor):
+    """An ``Executor`` of scripted processes; only ``spawn`` and ``attach`` raise.
 
-    def __init__(self, *, honours_sandboxes: bool = True) -> None:
+    ``features`` is what it claims to offer: limits and the like are recorded in ``requests``.
+    """
+
+    def __init__(
+        self, *, honours_sandboxes: bool = True, features: ExecutorFeatures = _FEATURES
+    ) -> None:
         self._scripts: list[_Script] = []
         self._honours_sandboxes = honours_sandboxes
         self._closed = False
@@ -242,7 +214,18 @@ class FakeExecutor:
         self.requests: list[SpawnRequest] = []
         #: The processes that were started, by id.
         self.sessions: dict[str, FakeSession] = {}
-        self.files = FakeFiles()
+        self._features = features
+        self._files = FakeFiles()
+
+    @property
+    def features(self) -> ExecutorFeatures:
+        """As given."""
+        return self._features
+
+    @property
+    def files(self) -> FakeFiles:
+        """Files in memory, by path in ``content``."""
+        return self._files
 
     def on(self, fits: Fits, *steps: Step, denied: bool = False) -> None:
         """Answer commands that fit with these steps; earlier scripts win over later ones.

@@ -25,7 +25,7 @@ from handrail.errors import (
     SpawnFailed,
     UsageError,
 )
-from handrail.executor.base import Place, SpawnRequest
+from handrail.executor.base import Executor, ExecutorFeatures, Place, SpawnRequest
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
 from handrail.executor.validate import check_sandbox
@@ -46,11 +46,14 @@ T = TypeVar("T")
 #: How long a closed process keeps its id; its output is kept by its session.
 RETENTION_SECONDS = 0.5
 _START_ERRORS = (SpawnFailed, ProcessExists, KeeperLost, StartCancelled, SandboxError)
+_FEATURES = ExecutorFeatures(
+    local=True, timeouts=True, limits=True, watch_denials=True, private_tmp=True
+)
 #: How long ``close`` waits for what it has killed.
 _END_SECONDS = 5.0
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Starts processes on this machine; one event loop, any number of tasks.
 
     Nothing raises but ``spawn`` and ``attach``.
@@ -72,14 +75,9 @@ class LocalExecutor:
         self._files = LocalFiles()
 
     @property
-    def private_tmp(self) -> bool:
-        """Whether a sandbox can have a directory of the caller's as its /tmp."""
-        return True
-
-    @property
-    def keeps_timeouts(self) -> bool:
-        """Whether a process is ended in time without the caller: the keeper does it."""
-        return True
+    def features(self) -> ExecutorFeatures:
+        """What this machine offers; the keeper ends what is out of time."""
+        return _FEATURES
 
     @property
     def files(self) -> LocalFiles:
@@ -94,6 +92,7 @@ class LocalExecutor:
             if table is None or self._loop is not asyncio.get_running_loop():
                 # In a task: a cancelled request must not end the keeper of the others.
                 table = await asyncio.shield(self._task(self._begin()))
+            self._check_limits(spec)
             session = LocalSession(request.process_id)
             # In one step: the descriptors of a sandbox are its plan's, which may become another.
             spec = self._sandboxed(request, spec)
@@ -241,7 +240,17 @@ class LocalExecutor:
             from handrail.executor.local_sandbox import LocalSandbox
 
             self._sandbox = LocalSandbox()
-        return self._sandbox.sandboxed(spec, request.sandbox)
+        return self._sandbox.sandboxed(spec, request.sandbox, watch=request.watch_denials)
+
+    def _check_limits(self, spec: ProcessSpec) -> None:
+        """Raises ExecutorSpawnFailed for a limit that the keeper cannot set."""
+        wanted = spec.limits.for_keeper().keys()
+        if wanted and self._launcher is not None and wanted - self._launcher.abilities.limits:
+            raise ExecutorSpawnFailed(
+                "the limits memory and processes need a control group that this program may write"
+                " to; run it where one is delegated to it (systemd-run --user --scope -p"
+                " Delegate=yes), or leave them out"
+            )
 
     def _keeper_lost(self) -> None:
         """It was killed: its children are ended, and the next spawn starts another."""
@@ -278,7 +287,8 @@ class LocalExecutor:
 
 def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
     what = "failed to prepare process sandbox: " if isinstance(error, SandboxError) else ""
-    return ExecutorSpawnFailed(f"{what}{error}")
+    number = error.errno if isinstance(error, SpawnFailed) else 0
+    return ExecutorSpawnFailed(f"{what}{error}", errno=number)
 
 
 def _reap(pid: int) -> None:
@@ -300,6 +310,8 @@ async def _ended(child: Child) -> None:
 def _spec(request: SpawnRequest) -> ProcessSpec:
     """Check a request before anything is started."""
     check_sandbox(request.sandbox)
+    if request.detach:
+        raise ExecutorSpawnFailed("a process of this program ends with it; detach needs a server")
     if not request.argv:
         raise ExecutorSpawnFailed("argv must not be empty")
     if not request.argv[0]:
@@ -323,6 +335,7 @@ def _spec(request: SpawnRequest) -> ProcessSpec:
         name=request.name,
         passed=request.inherited_fds,
         timeout=request.timeout,
+        limits=request.limits,
         waits_for_streams=True,
     )
 

@@ -31,12 +31,15 @@ class LocalSandbox:
         _forks.take_in(self._sandbox.upkeep)
         self._told = False
 
-    def sandboxed(self, spec: ProcessSpec, intent: Intent) -> ProcessSpec:
-        """The spec to start instead; raises SandboxError or SpawnFailed: nothing was run then."""
+    def sandboxed(self, spec: ProcessSpec, intent: Intent, *, watch: bool = False) -> ProcessSpec:
+        """The spec to start instead; raises SandboxError or SpawnFailed: nothing was run then.
+
+        ``watch``: what the command tries in vain is recorded.
+        """
         profile = self._sandbox.resolve(intent, spec.cwd)
         if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
             _check(spec)  # what is there on the host
-        made = self._sandbox.sandboxed(spec, profile)
+        made = self._sandbox.sandboxed(spec, profile, watch=watch)
         if made.reason and not self._told:
             self._told = True
             # Never in silence: Landlock enforces less than what people expect of bubblewrap.

@@ -13,9 +13,8 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.executor import wait_for as waiting
-from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.base import Denied, OutputKind
+from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.pty_eof import UnfinishedLine
 from handrail.executor.validate import check_grace, check_size
 from handrail.process.child import Child
@@ -27,16 +26,14 @@ from handrail.process.spec import ExitInfo, ExitKind, signal_number
 _KILL_SECONDS = 5.0
 
 
-class LocalSession:
+class LocalSession(BufferedSession):
     """A child, its output buffer and its end."""
 
     def __init__(self, process_id: str) -> None:
-        self.process_id = process_id
-        self._history = OutputBuffer(gate=self._hold)
+        super().__init__(process_id, self._hold)
         #: As a sink: whether output is wanted.  False only while a paced reader lags.
         self.ready = True
         self._waits = False
-        self._exit: ExitInfo | None = None
         self._child: Child | None = None
         self._line = UnfinishedLine()
 
@@ -74,9 +71,6 @@ class LocalSession:
         self._history.end()
 
     # --- called by the caller ------------------------------------------------------------------
-
-    def subscribe_output(self, *, paced: bool = False) -> Follower:
-        return self._history.follow(paced=paced)
 
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         child = self._running_child()
@@ -136,45 +130,11 @@ class LocalSession:
             await child.end(grace)
         except KeeperLost:
             return  # its children were killed with it
-        deadline = time.monotonic() + _KILL_SECONDS
-        while self._exit is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TerminateFailed(
-                    f"process {self.process_id} was killed and still runs; it may be waiting for"
-                    " a device"
-                )
-            await self._history.changed(left)
-
-    async def wait(self) -> ExitInfo:
-        while self._exit is None:
-            await self._history.changed()
-        return self._exit
-
-    def try_exit_status(self) -> ExitInfo | None:
-        return self._exit
-
-    async def wait_closed(self) -> None:
-        while not self._history.ended:
-            await self._history.changed()
-
-    async def wait_for(
-        self,
-        *patterns: str | bytes,
-        idle: float | None = None,
-        exit: bool = True,  # noqa: A002 (what is waited for)
-        timeout: float | None = None,
-        start: int = 0,
-    ) -> WaitOutcome:
-        return await waiting.wait_for(
-            self._history,
-            lambda: self._exit is not None,
-            patterns,
-            idle=idle,
-            exit=exit,
-            timeout=timeout,
-            start=start,
-        )
+        if not await self._exited_by(time.monotonic() + _KILL_SECONDS):
+            raise TerminateFailed(
+                f"process {self.process_id} was killed and still runs; it may be waiting for a"
+                " device"
+            )
 
     async def denied(self) -> Denied:
         verdict = None if self._child is None else self._child.verdict

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from handrail.errors import HandrailError
 from handrail.executor.base import OutputEvent, OutputKind
 from handrail.process.output.output_log import RETENTION_BYTES, RETENTION_CHUNKS
 
@@ -56,7 +57,7 @@ class OutputBuffer:
         self.dropped = 0
         self.last_output = 0.0  # monotonic clock
         self.ended = False
-        self.failure: BaseException | None = None
+        self.failure: HandrailError | None = None
 
     def add(self, kind: OutputKind, data: bytes, seq: int, omitted: int = 0) -> None:
         """Add the next piece; ``omitted`` bytes before it never arrived here."""
@@ -91,7 +92,7 @@ class OutputBuffer:
         self.ended = True
         self.wake()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: HandrailError) -> None:
         """Nothing more will come, and output may be missing."""
         if not self.ended:
             self.failure = error

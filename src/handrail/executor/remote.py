@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from handrail.errors import (
     TransportError,
     UsageError,
 )
-from handrail.executor.base import Place, SpawnRequest
+from handrail.executor.base import Executor, ExecutorFeatures, Place, SpawnRequest
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
 from handrail.executor.session_client import ExecServerClient
@@ -31,11 +32,21 @@ OnLag = Literal["auto", "block", "drop"]
 REQUEST_TIMEOUT = 60.0
 #: How long ``close`` waits for the ends of what it ends.
 _CLOSE_SECONDS = 10.0
+#: What the wire calls the fields of ``Limits``.
+_LIMITS = {
+    "cpu_seconds": "cpuSeconds",
+    "memory": "memoryBytes",
+    "processes": "pids",
+    "file_size": "fileBytes",
+    "open_files": "openFiles",
+    "output": "outputBytes",
+    "address_space": "addressSpaceBytes",
+}
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
 
-class RemoteExecutor:
+class RemoteExecutor(Executor):
     """Starts processes where its client is connected to.
 
     ``request_timeout`` is in seconds.  Everything but ``close`` raises ExecutorTransportFailed when
@@ -85,14 +96,18 @@ class RemoteExecutor:
         return self.client.out_of_reach
 
     @property
-    def ends_input(self) -> bool:
-        """Whether the input of a process can end there without a terminal."""
-        return "processCloseStdin" in self.client.extensions
-
-    @property
-    def keeps_timeouts(self) -> bool:
-        """Whether the server ends a process in time also without a connection."""
-        return "timeout" in self.client.extensions
+    def features(self) -> ExecutorFeatures:
+        """What the server offers."""
+        offered = self.client.extensions
+        return ExecutorFeatures(
+            remote=True,
+            close_stdin="processCloseStdin" in offered,
+            timeouts="timeout" in offered,
+            limits=True,
+            detach="detach" in offered,
+            watch_denials="watchDenials" in offered,
+            private_tmp={"sessionTemporary", "privateTmp"} <= offered,
+        )
 
     @property
     def files(self) -> RemoteFiles:
@@ -112,7 +127,9 @@ class RemoteExecutor:
         if self.client.followed(key) is not None:
             raise ExecutorSpawnFailed(f"process {key} already exists")
         reused = self._note(key)
-        session = RemoteSession(self.client, key, tty=request.tty, timeout=self._timeout)
+        session = RemoteSession(
+            self.client, key, tty=request.tty, timeout=self._timeout, detached=request.detach
+        )
         self.client.follow(key, session)
         resumed = self.client.resumed
         try:
@@ -124,11 +141,11 @@ class RemoteExecutor:
             ours = self.client.resumed != resumed and not reused
             if not (ours and error.code == INVALID_REQUEST and "already exists" in error.message):
                 self.client.unfollow(key, session)
-                raise ExecutorSpawnFailed(error.message) from error
+                raise ExecutorSpawnFailed(error.message, errno=_errno(error)) from error
         except (TransportError, ExecutorTransportFailed) as error:
             self.client.unfollow(key, session)
             self.client.clean_up(key)  # it may have been started all the same
-            raise ExecutorSpawnFailed(getattr(error, "detail", None) or str(error)) from error
+            raise ExecutorSpawnFailed(error.detail, unsure=True) from error
         except BaseException:
             self.client.unfollow(key, session)
             self.client.clean_up(key)
@@ -141,13 +158,16 @@ class RemoteExecutor:
         known = self.client.followed(process_id)
         if isinstance(known, RemoteSession):
             return known
-        tty = await self._is_terminal(process_id)
-        session = RemoteSession(self.client, process_id, tty=tty, timeout=self._timeout)
+        tty, detached = await self._look_up(process_id)
+        session = RemoteSession(
+            self.client, process_id, tty=tty, timeout=self._timeout, detached=detached
+        )
         self.client.follow(process_id, session)
         await session.begin(caught_up=False)
         return session
 
-    async def _is_terminal(self, process_id: str) -> bool:
+    async def _look_up(self, process_id: str) -> tuple[bool, bool]:
+        """Whether it has a terminal, and whether it outlives its session."""
         try:
             if "processList" in self.client.extensions:
                 listed = await self.client.call(
@@ -155,7 +175,7 @@ class RemoteExecutor:
                 )
                 for process in listed["processes"]:
                     if process["processId"] == process_id:
-                        return bool(process["tty"])
+                        return bool(process["tty"]), bool(process["detached"])
                 raise ProcessUnknown(f"no process {process_id} in this session")
             params = {"processId": process_id, "maxBytes": 0}
             found = await self.client.call(
@@ -165,7 +185,7 @@ class RemoteExecutor:
             raise ProcessUnknown(error.message) from error
         except TransportError as error:
             raise ExecutorTransportFailed(str(error)) from error
-        return any(chunk["stream"] == "pty" for chunk in found["chunks"])
+        return any(chunk["stream"] == "pty" for chunk in found["chunks"]), False
 
     async def temporary(self) -> str | None:
         """A private directory of that machine that goes with the session; None: it has none."""
@@ -180,11 +200,6 @@ class RemoteExecutor:
         except TransportError as error:
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
-
-    @property
-    def private_tmp(self) -> bool:
-        """Whether a sandbox there can have the directory of ``temporary`` as its /tmp."""
-        return {"sessionTemporary", "privateTmp"} <= self.client.extensions
 
     async def end_left(self, prefix: str) -> None:
         """End the descendants that exited processes with such ids have left; raises nothing."""
@@ -224,8 +239,9 @@ class RemoteExecutor:
         return self.client.session_id or "", self.client.resume_secret
 
     async def close(self) -> None:
-        """Let go; the session and its processes end."""
-        open_ = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
+        """Let go; the session and its processes end, but for those started with ``detach``."""
+        routes = [route for route in self.client.routes() if isinstance(route, RemoteSession)]
+        open_ = [session for session in routes if not session.detached]
         # One by one, and not only with the session: so that each session here learns of its end.
         if open_ and not self.client.out_of_reach:
             ending = [asyncio.ensure_future(session.terminate()) for session in open_]
@@ -272,8 +288,14 @@ class RemoteExecutor:
         on_lag = request.on_lag or self._on_lag
         if on_lag is not None and "onLag" in extensions:
             params["onLag"] = on_lag
-        if request.timeout is not None and self.keeps_timeouts:
+        if request.timeout is not None and "timeout" in extensions:
             params["timeoutMs"] = math.ceil(request.timeout * 1000)
+        if limits := request.limits.given():
+            params["limits"] = _limits(limits, extensions)
+        if request.detach:
+            params["detach"] = True
+        if request.watch_denials:
+            params["watchDenials"] = True
         if request.tty and "processSize" in extensions:
             params["size"] = {"rows": rows, "cols": cols}
         return params
@@ -289,6 +311,26 @@ class RemoteExecutor:
                     " only text for arguments and variables; rename it, or put it into a file"
                 ) from None
         return {**_worded(request, _percent), "words": "percent"}
+
+
+def _errno(error: RpcError) -> int:
+    """The kernel's reason for a refused start; other servers than ours have it in their text."""
+    if isinstance(error.data, dict):
+        return int(error.data.get("errno") or 0)
+    found = re.search(r"\(os error (\d+)\)", error.message)
+    return int(found[1]) if found else 0
+
+
+def _limits(given: dict[str, int], offered: frozenset[str]) -> dict[str, int]:
+    """Limits as sent; raises ExecutorSpawnFailed for one that the server does not offer."""
+    for name in given:
+        field = _LIMITS[name]
+        if f"limit{field[0].upper()}{field[1:]}" not in offered:
+            raise ExecutorSpawnFailed(
+                f"the limit {name} cannot be enforced by this server; leave it out, or run the"
+                " command where it can (`handrail doctor` there says why)"
+            )
+    return {_LIMITS[name]: value for name, value in given.items()}
 
 
 def _worded(request: SpawnRequest, text: Callable[[str | bytes], str]) -> dict[str, Any]:

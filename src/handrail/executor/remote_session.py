@@ -25,7 +25,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.pty_eof import UnfinishedLine
 from handrail.executor.remote_wait import wait_far
 from handrail.executor.reorder import Closed, Event, EventOrder, Exited, Output
@@ -57,21 +57,26 @@ _FULL_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
 
 
-class RemoteSession:
+class RemoteSession(BufferedSession):
     """One process of a server, as its caller sees it."""
 
     def __init__(
-        self, client: ExecServerClient, process_id: str, *, tty: bool, timeout: float | None
+        self,
+        client: ExecServerClient,
+        process_id: str,
+        *,
+        tty: bool,
+        timeout: float | None,
+        detached: bool = False,
     ) -> None:
-        self.process_id = process_id
+        super().__init__(process_id, self._hold)
         self._client = client
         self._tty = tty
         self._timeout = timeout
+        #: It outlives the session of its client.
+        self.detached = detached
         self._order = EventOrder()
-        self._history = OutputBuffer(gate=self._hold)
-        self._exit: ExitInfo | None = None
         self._denied = Denied(likely=False)
-        self._failure: HandrailError | None = None
         self._asked_to_end = False
         self._writes = 0
         self._line = UnfinishedLine()
@@ -119,7 +124,7 @@ class RemoteSession:
     def _take(self, seq: int, event: Event) -> None:
         for number, ready in self._order.offer(seq, event):
             self._publish(number, ready)
-        if not self._order.gap or self._failure is not None:
+        if not self._order.gap or self._history.failure is not None:
             return
         if self._order.overflows:
             self._fill()
@@ -225,15 +230,9 @@ class RemoteSession:
         return ExitInfo(kind, event.code, usage=usage)
 
     def failed(self, error: HandrailError) -> None:
-        if self._history.ended:
-            return
-        self._failure = error
         self._history.fail(error)
 
     # --- called by the caller ------------------------------------------------------------------
-
-    def subscribe_output(self, *, paced: bool = False) -> Follower:
-        return self._history.follow(paced=paced)
 
     def _hold(self, back: bool) -> None:
         if back:
@@ -289,7 +288,7 @@ class RemoteSession:
             except CallTimedOut as error:
                 raise WriteFailed(f"{error}; whether it was written is not known") from error
             except (RpcError, TransportError, ExecutorTransportFailed) as error:
-                raise WriteFailed(_said(error)) from error
+                raise WriteFailed(error.detail) from error
             status = result.get("status") if isinstance(result, dict) else None
             if status == "accepted":
                 return
@@ -311,7 +310,7 @@ class RemoteSession:
                         # The end-of-file key must not be typed more often than intended.
                         await self._call("process/closeStdin", params, repeat=not self._tty)
                 except (RpcError, TransportError) as error:
-                    raise WriteFailed(_said(error)) from error
+                    raise WriteFailed(error.detail) from error
         elif self._tty:
             await self.write(b"\x04" * self._line.ends())
         else:
@@ -329,7 +328,7 @@ class RemoteSession:
         try:
             await self._call("process/resize", params, repeat=True)
         except (RpcError, TransportError) as error:
-            raise ResizeFailed(_said(error)) from error
+            raise ResizeFailed(error.detail) from error
 
     async def signal(self, name: str) -> None:
         if signal_number(name) is None:
@@ -364,9 +363,9 @@ class RemoteSession:
             await self._call("process/terminate", params, repeat=True, reserved=True)
         except CallTimedOut as error:
             self.end_later()  # it may be lost with its connection
-            raise TerminateFailed(_said(error)) from error
+            raise TerminateFailed(error.detail) from error
         except (RpcError, TransportError, ExecutorTransportFailed) as error:
-            raise TerminateFailed(_said(error)) from error
+            raise TerminateFailed(error.detail) from error
         if not await self._exited_by(deadline):
             raise TerminateFailed(
                 f"process {self.process_id} was killed and nothing was heard of its end"
@@ -382,42 +381,7 @@ class RemoteSession:
         self._history.release()
         self._client.clean_up(self.process_id)
 
-    async def _exited_by(self, deadline: float) -> bool:
-        while self._exit is None and self._failure is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            await self._history.changed(left)
-        return self._exit is not None
-
-    async def wait(self) -> ExitInfo:
-        while self._exit is None:
-            if self._failure is not None:
-                raise ExecutorTransportFailed(f"failed to wait for process: {_said(self._failure)}")
-            await self._history.changed()
-        return self._exit
-
-    def try_exit_status(self) -> ExitInfo | None:
-        return self._exit
-
-    async def wait_closed(self) -> None:
-        while not self._history.ended:
-            await self._history.changed()
-        if self._failure is not None:
-            raise ExecutorTransportFailed(_said(self._failure))
-
-    async def wait_for(
-        self,
-        *patterns: str | bytes,
-        idle: float | None = None,
-        exit: bool = True,  # noqa: A002 (what is waited for)
-        timeout: float | None = None,
-        start: int = 0,
-    ) -> WaitOutcome:
-        looking = Looking(
-            self._history, lambda: self._exit is not None, patterns, exit=exit, start=start
-        )
-        patience = Patience(idle, timeout)
+    async def _follow(self, looking: Looking, patience: Patience) -> WaitOutcome:
         return await wait_far(self._client, self.process_id, looking, patience)
 
     async def denied(self) -> Denied:
@@ -436,8 +400,3 @@ _REFUSED = {
     "stdinClosed": "stdin of this process is closed; nothing was written",
     "unknownProcess": "the server does not know this process any more",
 }
-
-
-def _said(error: BaseException) -> str:
-    """An error text without the prefix of its family."""
-    return getattr(error, "detail", None) or str(error)

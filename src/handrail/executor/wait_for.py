@@ -141,18 +141,3 @@ async def follow(looking: Looking, patience: Patience) -> WaitOutcome:
         if reason is not None:
             return WaitOutcome(reason, history.total)
         await history.changed(left)
-
-
-async def wait_for(
-    history: OutputBuffer,
-    exited: Callable[[], bool],
-    patterns: Sequence[str | bytes],
-    *,
-    idle: float | None,
-    exit: bool,  # noqa: A002 (what is waited for)
-    timeout: float | None,
-    start: int,
-) -> WaitOutcome:
-    """Implements ``ExecSession.wait_for``; retained output is scanned first."""
-    looking = Looking(history, exited, patterns, exit=exit, start=start)
-    return await follow(looking, Patience(idle, timeout))

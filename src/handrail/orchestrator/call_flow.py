@@ -65,6 +65,8 @@ class Attempt:
     notes: tuple[str, ...] = ()
     #: Variables for this run instead of those that were given.
     env: Mapping[str, str] = field(default_factory=dict)
+    #: What the sandbox refuses decides about another run, so it is recorded for certain.
+    watch: bool = False
 
     @property
     def sandboxed(self) -> bool:
@@ -247,7 +249,9 @@ class CallFlow:
         mode = self.settings.sandbox
         online = intent is None or not mode.restricted or mode.network_access
         online = online or grants.network or self.settings.grants.network
-        self._attempt = Attempt(number, intent, online)
+        watch = intent is not None and number == 1 and self._requirement.retry
+        watch = watch and self.settings.watch_denials
+        self._attempt = Attempt(number, intent, online, watch=watch)
         self._started.append(self._house.clock())
         return self._attempt
 

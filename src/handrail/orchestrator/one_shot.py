@@ -19,7 +19,6 @@ from handrail.executor.base import (
     OutputKind,
     SpawnRequest,
 )
-from handrail.executor.local import LocalExecutor
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow
@@ -122,14 +121,11 @@ async def capture(
         f"{call.call_id}-{attempt.number}",
         call.argv,
         call.cwd,
-        {**command.env, **attempt.env},
-        sandbox=attempt.sandbox,
+        command.env,
         env_policy=command.env_policy,
         pipe_stdin=command.stdin is not None,
     )
-    local = isinstance(executor, LocalExecutor)
-    request = await orchestrator.wall.around(request, course.settings, executor, local=local)
-    session = await executor.spawn(request)
+    session = await orchestrator.start(executor, request, course, attempt)
     kept = _Kept()
     reader = asyncio.create_task(_read(session, kept, command.on_output))
     feeder = asyncio.create_task(_feed(session, command.stdin))

@@ -47,18 +47,13 @@ class KilledBySignal(HandrailError):
         self.output = output
 
 
-class ModelError(HandrailError):
-    """An error of the model; the sentence is meant for it, whole."""
-
-
 def normalise(result: ExecOutput | BaseException) -> ExecOutput:
     """The output of a run or of its error."""
     if isinstance(result, ExecOutput):
         return result
     if isinstance(result, CommandTimedOut):
         return result.output
-    text = str(result) if isinstance(result, ModelError) else readable(result)
-    data = text.encode("utf-8", "replace")
+    data = readable(result).encode("utf-8", "replace")
     return ExecOutput(UNKNOWN_EXIT_CODE, b"", data, data)
 
 

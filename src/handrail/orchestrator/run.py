@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from handrail.executor.base import Denied
+from handrail.errors import ExecutorSpawnFailed
+from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
 from handrail.orchestrator.audit import Listener, nobody
@@ -29,6 +30,8 @@ from handrail.orchestrator.settings import Grants, Settings, Table
 from handrail.policy.rules import Policy, Sandbox
 
 T = TypeVar("T")
+#: Scripts look for these to learn that there is no network.
+_OFFLINE = {"HANDRAIL_SANDBOX_NETWORK_DISABLED": "1", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class Orchestrator:
         self.wall = ForbiddenPrograms()
         #: Commands run on this machine: where a name leads to can be looked up.
         self._local = local
+        #: Until an executor that offers it could not do it.
+        self._can_watch = True
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
     def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
@@ -101,6 +106,26 @@ class Orchestrator:
             ran = await runner(attempt)
             attempt = await course.after(ran.denied, ran.output)
         return ran.result
+
+    async def start(
+        self, executor: Executor, request: SpawnRequest, course: CallFlow, attempt: Attempt
+    ) -> ExecSession:
+        """Start one run of a call as its attempt says; raises ExecutorSpawnFailed."""
+        features = executor.features
+        env = {**request.env, **attempt.env, **({} if attempt.network else _OFFLINE)}
+        request = replace(request, sandbox=attempt.sandbox, env=env)
+        request = await self.wall.around(request, course.settings, executor, local=features.local)
+        if not (attempt.watch and features.watch_denials and self._can_watch):
+            return await executor.spawn(request)
+        try:
+            return await executor.spawn(replace(request, watch_denials=True))
+        except ExecutorSpawnFailed as error:
+            if error.unsure:
+                raise
+        # A machine without seccomp notifications refuses that; what it says then is a guess.
+        session = await executor.spawn(request)
+        self._can_watch = False
+        return session
 
     async def nearest(self, path: str) -> str | None:
         """The path itself or the nearest above it that exists; None: only the root does."""

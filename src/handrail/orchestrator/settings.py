@@ -122,6 +122,9 @@ class Settings:
     approval_timeout: float | None = 300.0
     #: A directory of the machine that commands have as their /tmp; None: they have the machine's.
     private_tmp: str | None = None
+    #: Whether a run that may be offered again outside of its sandbox records for certain what that
+    #: refuses, where the executor can; each change to a file then takes tens of microseconds more.
+    watch_denials: bool = False
 
     def __post_init__(self) -> None:
         if not self.cwd.startswith("/"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from handrail.errors import UsageError
 from handrail.keeper import seccomp_spawn
 from handrail.keeper.cgroups import OUT_OF_MEMORY
 from handrail.keeper.deadlines import TIMED_OUT
@@ -31,31 +32,50 @@ class OnLag(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """What a process may take; None is no limit of ours."""
+class Limits:
+    """What a command may take; None: no limit.  Sizes are bytes, and all are whole numbers from 1.
 
-    memory_bytes: int | None = None  # of the whole tree
-    pids: int | None = None  # of the whole tree
-    cpu_seconds: int | None = None  # of each process
-    address_space_bytes: int | None = None  # of each process
-    open_files: int | None = None  # of each process
-    file_bytes: int | None = None  # of each file
-    output_bytes: int | None = None  # in all
+    ``memory`` and ``processes`` (threads count too) are for the command and its descendants
+    together and need a control group; beyond the first the kernel kills one of them, and the exit
+    is ``OUT_OF_MEMORY``.  ``output`` counts all that is written to the streams; beyond it the
+    command is ended, and the exit is ``EVICTED``.  The others are for each process: ``cpu_seconds``
+    of CPU time (then SIGXCPU), ``file_size`` of each file (SIGXFSZ), ``open_files`` and
+    ``address_space`` (refused to it as an error).
+    """
+
+    cpu_seconds: int | None = None
+    memory: int | None = None
+    processes: int | None = None
+    file_size: int | None = None
+    open_files: int | None = None
+    output: int | None = None
+    address_space: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.given().items():
+            if type(value) is not int or not 1 <= value <= 2**62:
+                raise UsageError(f"the limit {name} is a whole number from 1, not {value!r}")
+
+    def given(self) -> dict[str, int]:
+        """Those that are set, by name; never raises."""
+        named = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: value for name, value in named if value is not None}
 
     def for_keeper(self) -> dict[str, int]:
-        """Those the keeper sets, by its names."""
-        named = {
-            "memory": self.memory_bytes,
-            "pids": self.pids,
-            "cpu": self.cpu_seconds,
-            "space": self.address_space_bytes,
-            "files": self.open_files,
-            "filesize": self.file_bytes,
-        }
-        return {name: value for name, value in named.items() if value is not None}
+        """Those the keeper sets, by its names; never raises."""
+        return {_KEEPERS[name]: value for name, value in self.given().items() if name in _KEEPERS}
 
 
-NO_LIMITS = ProcessLimits()
+#: The keeper's name of each limit that it sets.
+_KEEPERS = {
+    "memory": "memory",
+    "processes": "pids",
+    "cpu_seconds": "cpu",
+    "address_space": "space",
+    "open_files": "files",
+    "file_size": "filesize",
+}
+NO_LIMITS = Limits()
 
 
 class Containment(Protocol):
@@ -128,7 +148,7 @@ class ProcessSpec:
     on_lag: OnLag | None = None
     #: Seconds until the whole tree is ended.
     timeout: float | None = None
-    limits: ProcessLimits = NO_LIMITS
+    limits: Limits = NO_LIMITS
     #: It is not ended with its session.
     detach: bool = False
     #: Closed by the end of its streams alone, however long a descendant holds them.
@@ -214,6 +234,18 @@ class ExitInfo:
     signal: str | None = None
     core_dumped: bool = False
     usage: Usage | None = None
+
+    @property
+    def limit(self) -> str | None:
+        """Which of the ``Limits`` has ended it; None: none, as far as that is known."""
+        if self.signal in _BY_SIGNAL and self.kind is ExitKind.SIGNALED:
+            return _BY_SIGNAL[self.signal]
+        return _BY_KIND.get(self.kind)
+
+
+_BY_KIND = {ExitKind.OUT_OF_MEMORY: "memory", ExitKind.EVICTED: "output"}
+#: The kernel sends these for nothing else.
+_BY_SIGNAL = {"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"}
 
 
 def exit_from_status(

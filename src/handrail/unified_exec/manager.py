@@ -327,5 +327,4 @@ def _ignore(event: Event) -> None:
 
 def _sentence(error: HandrailError) -> str:
     # The prefix of the executor's error families repeats "process".
-    detail = getattr(error, "detail", "")
-    return str(detail or error)
+    return error.detail

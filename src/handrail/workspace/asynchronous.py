@@ -7,11 +7,11 @@ import os
 import posixpath
 import secrets
 import time
-from collections.abc import Callable
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
-from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.base import Executor, ExecutorFeatures, SpawnRequest
+from handrail.process.spec import NO_LIMITS, Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import (
@@ -28,10 +28,16 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
-from handrail.workspace.process import AsyncProcess, Listener
+from handrail.workspace.process import AsyncProcess
+from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.uncancellable import to_the_end
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from handrail.workspace.options import RunOptions, StartOptions
 
 
 class AsyncWorkspace:
@@ -85,7 +91,7 @@ class AsyncWorkspace:
             executor=executor,
         )
         self._claim: Claim | None = None
-        self._processes: set[AsyncProcess] = set()
+        self._processes: dict[ProcessFollower, AsyncProcess] = {}
         self._count = 0
 
     def __repr__(self) -> str:
@@ -94,7 +100,7 @@ class AsyncWorkspace:
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        await self._ground.open()
+        await self.executor()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,12 +119,17 @@ class AsyncWorkspace:
             await to_the_end(self._ground.abandon() if elsewhere else self._close())
 
     async def _close(self) -> None:
-        await asyncio.gather(*(process._end() for process in self._processes))
-        self._processes.clear()
+        await asyncio.gather(*(one.end() for one in self._processes if not one.detached))
+        self._let_go()
         await self._ground.close()
         if self._claim is not None:
             self._claim.remove()
             self._claim.release()
+
+    def _let_go(self) -> None:
+        for follower in self._processes:
+            follower.let_go()
+        self._processes.clear()
 
     async def detach(self) -> str:
         """Leave with everything still running; returns the id with which ``attach`` finds it again.
@@ -128,15 +139,13 @@ class AsyncWorkspace:
         started (``stdio:``), because its processes end with the program; and for a process with
         a ``timeout`` when the server would not keep it.
         """
-        for process in self._processes:
-            if process._timed_here and process.running:
+        for follower, process in self._processes.items():
+            if follower.timed_here and process.running:
                 raise UsageError(
                     f"{process!r} has a timeout that its server cannot keep without us; let it"
                     " end first, or start it without one"
                 )
         session, secret = await self._ground.detach()
-        for process in self._processes:
-            process._let_go()
         record = DetachedRecord(
             id=self._tag,
             at=self._ground.at or "",
@@ -151,8 +160,8 @@ class AsyncWorkspace:
             },
             processes={
                 process.id: [_text(word) for word in process.argv]
-                for process in self._processes
-                if process._worth_finding
+                for follower, process in self._processes.items()
+                if follower.worth_finding
             },
             count=self._count,
         )
@@ -161,7 +170,7 @@ class AsyncWorkspace:
             self._claim.release()
         else:
             detached_store.create(record)
-        self._processes.clear()
+        self._let_go()
         return self._tag
 
     @classmethod
@@ -206,14 +215,15 @@ class AsyncWorkspace:
                 session = await executor.attach(process_id)
             except ProcessUnknown:
                 continue  # it has ended, longer ago than its server remembers
-            process = AsyncProcess(
-                session,
-                tuple(argv),
-                sandboxed=record.profile is not None,
-                started=time.monotonic(),
-                returned_to=True,
+            workspace._follow(
+                ProcessFollower(
+                    session,
+                    tuple(argv),
+                    executor.features,
+                    sandboxed=record.profile is not None,
+                    returned_to=True,
+                )
             )
-            workspace._processes.add(process)
         return workspace
 
     @property
@@ -228,8 +238,24 @@ class AsyncWorkspace:
         One that has exited is not among them, even if it has left descendants.  After ``attach``
         everything that was left is, also what has ended since; ``exit`` tells.
         """
-        shown = (process for process in self._processes if process._shown)
-        return sorted(shown, key=lambda process: int(process.id.rpartition("-")[2]))
+        return [process for follower, process in self._processes.items() if follower.shown]
+
+    async def process(self, id: str) -> AsyncProcess:  # noqa: A002 (the name it has everywhere)
+        """A process that an earlier workspace at the same server has started with ``detach``.
+
+        It still outlives this workspace.  Raises ProcessUnknown.
+        """
+        executor = await self.executor()
+        session = await executor.attach(id)
+        sandboxed = self._profile is not None
+        follower = ProcessFollower(
+            session, (), executor.features, sandboxed=sandboxed, detached=True
+        )
+        return self._follow(follower)
+
+    def _follow(self, follower: ProcessFollower) -> AsyncProcess:
+        process = self._processes[follower] = AsyncProcess(follower)
+        return process
 
     async def executor(self) -> Executor:
         """The executor of this workspace; it ends with the workspace.
@@ -269,84 +295,41 @@ class AsyncWorkspace:
 
     # --- commands ------------------------------------------------------------------------
 
-    async def start(
-        self,
-        command: Command,
-        *,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        timeout: float | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
-    ) -> AsyncProcess:
+    async def start(self, command: Command, **options: Unpack[StartOptions]) -> AsyncProcess:
         """Start a command and return while it runs.
 
-        ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the
-        root.  ``timeout``: after so many seconds it is ended with its descendants.
+        ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the root,
+        ``env`` is laid over the workspace's, ``sandbox`` replaces the workspace's, ``name`` is
+        shown in listings.  ``timeout``: after so many seconds it is ended with its descendants.
         ``on_output`` is called with every ``Output``, and awaited if it is a coroutine function;
-        what it raises, ``result`` of the process raises.  Raises ExecutorSpawnFailed when it does
-        not start, and UsageError.
+        what it raises, ``result`` of the process raises.  ``stdin=False``: without a terminal its
+        input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
+        take (``Limits``).  ``watch_denials`` records for certain what the sandbox refuses; each
+        change to a file then takes tens of microseconds more.  ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
+        ``process`` of a later workspace there finds it by its id.
+
+        Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced
+        on its machine, and UsageError, also for what its executor does not offer.
         """
-        limit = seconds(timeout, "timeout")
-        process = await self._start(command, tty, size, cwd, env, sandbox, True, name, limit)
-        process._watch(timeout=limit, listener=on_output)
-        return process
+        return self._processes[await self._start(command, **options)]
 
     @overload
     async def run(
-        self,
-        command: Command,
-        *,
-        timeout: float | None = None,
-        wait: float | None = None,
-        check: bool = False,
-        input: str | bytes | None = None,
-        text: Literal[True] = True,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
+        self, command: Command, *, text: Literal[True] = True, **options: Unpack[RunOptions]
     ) -> Result[str]: ...
     @overload
     async def run(
-        self,
-        command: Command,
-        *,
-        text: Literal[False],
-        timeout: float | None = None,
-        wait: float | None = None,
-        check: bool = False,
-        input: str | bytes | None = None,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
+        self, command: Command, *, text: Literal[False], **options: Unpack[RunOptions]
     ) -> Result[bytes]: ...
     async def run(
         self,
         command: Command,
         *,
-        timeout: float | None = None,
+        text: bool = True,
         wait: float | None = None,
         check: bool = False,
         input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
-        text: bool = True,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
+        **options: Any,
     ) -> Result[Any]:
         """Run a command to its end: a string by ``/bin/sh -c``, an argument list as it is.
 
@@ -356,73 +339,31 @@ class AsyncWorkspace:
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
         otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) after it, which
         means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
-        ``size``, ``cwd``, ``env``, ``sandbox`` and ``on_output`` are those of ``start``.
+        ``size``, ``cwd``, ``env``, ``sandbox``, ``on_output``, ``name``, ``limits`` and
+        ``watch_denials`` are those of ``start``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the
         connection to its machine is lost for good, UsageError (also for ``input`` without a
         terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
-        return await self._run(
-            command,
-            timeout=timeout,
-            wait=wait,
-            check=check,
-            input=input,
-            text=text,
-            tty=tty,
-            size=size,
-            cwd=cwd,
-            env=env,
-            sandbox=sandbox,
-            on_output=on_output,
-            name=name,
-        )
-
-    async def _run(
-        self,
-        command: Command,
-        *,
-        timeout: float | None,
-        input: str | bytes | None,  # noqa: A002 (as above)
-        tty: bool,
-        wait: float | None = None,
-        check: bool = False,
-        text: bool = True,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
-        started: Callable[[AsyncProcess], object] | None = None,
-    ) -> Result[Any]:
-        limit, pause = seconds(timeout, "timeout"), seconds(wait, "wait")
-        stdin = None if input is None else to_bytes(input)
-        if stdin is not None and not tty:
-            stdin = await self._ending_input(stdin)
-        process = await self._start(
-            command, tty, size, cwd, env, sandbox, stdin is not None, name, limit
-        )
+        pause = seconds(wait, "wait")
+        follower = await self._start(command, stdin=False, input=input, **options)
         try:
-            process._collect()
-            process._watch(timeout=limit, listener=on_output, stdin=stdin)
-            if started is not None:
-                started(process)
-            result = await process._result_and_all_told(pause, text)
+            result: Result[Any] = await self._processes[follower].result(wait=pause, text=text)  # type: ignore[call-overload]
         except BaseException:
-            await to_the_end(process._end(0.0))
-            self._processes.discard(process)
+            await to_the_end(follower.end(0.0))
+            self._processes.pop(follower, None)
             raise
         if result.exit is not None:
             if result.held_open:
-                process._let_go()  # no reader is left for what may still come
+                follower.let_go()  # no reader is left for what may still come
             else:
-                self._processes.discard(process)
+                self._processes.pop(follower, None)
         return result.check() if check else result
 
     async def _ending_input(self, stdin: bytes) -> bytes | None:
         """Input that has an end; raises UsageError where it cannot be given one."""
-        if getattr(await self._ground.open(), "ends_input", True):
+        if (await self.executor()).features.close_stdin:
             return stdin
         if not stdin:
             return None  # no stdin is as empty
@@ -434,20 +375,34 @@ class AsyncWorkspace:
     async def _start(
         self,
         command: Command,
-        tty: bool,
-        size: tuple[int, int],
-        cwd: AnyPath | None,
-        env: Env | None,
-        sandbox: Sandbox | None,
-        pipe_stdin: bool,
-        name: str | None,
+        *,
+        stdin: bool = True,
+        input: str | bytes | None = None,  # noqa: A002 (as in ``run``)
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        cwd: AnyPath | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
         timeout: float | None = None,
-    ) -> AsyncProcess:
+        on_output: Listener | None = None,
+        name: str | None = None,
+        limits: Limits | None = None,
+        detach: bool = False,
+        watch_denials: bool = False,
+    ) -> ProcessFollower:
         argv = to_argv(command)
-        size = to_size(size)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
+        limit = seconds(timeout, "timeout")
+        size = to_size(size)
+        feed = None if input is None else to_bytes(input)
+        if feed is not None and not tty:
+            feed = await self._ending_input(feed)
+        if watch_denials and profile is None:
+            raise UsageError("watch_denials is for a command in a sandbox, and this one has none")
         ground = self._ground
         executor = await ground.open()
+        features = executor.features
+        _check_offered(features, limits, detach, watch_denials)
         temporary = await ground.make_temporary(profile)
         if temporary is not None and ground.has_private_tmp:
             temporary = "/tmp"  # noqa: S108 (the one of the sandbox)
@@ -463,22 +418,47 @@ class AsyncWorkspace:
             tty=tty,
             size=size,
             sandbox=ground.intent(profile),
-            pipe_stdin=pipe_stdin,
+            pipe_stdin=feed is not None if input is not None else stdin,
             name=name,
-            timeout=timeout,
+            timeout=limit,
+            limits=limits or NO_LIMITS,
+            detach=detach,
+            watch_denials=watch_denials,
         )
         started = time.monotonic()
         session = await executor.spawn(request)
-        process = AsyncProcess(session, argv, sandboxed=profile is not None, started=started)
-        kept = getattr(executor, "keeps_timeouts", False)
-        process._timed_here = timeout is not None and not kept
+        follower = ProcessFollower(
+            session,
+            argv,
+            features,
+            sandboxed=profile is not None,
+            started=started,
+            detached=detach,
+        )
         # A process that has ended belongs to its holder alone, and its output with it.
-        self._processes = {one for one in self._processes if one._shown or one._held_open}
-        self._processes.add(process)
+        for one in [one for one in self._processes if not (one.shown or one.held_open)]:
+            del self._processes[one]
+        self._follow(follower)
         if ground.closed:  # by another task, meanwhile
-            await to_the_end(process._end(0.0))
+            await to_the_end(follower.end(0.0))
             raise UsageError("the workspace was closed while the command was being started")
-        return process
+        follower.watch(timeout=limit, listener=on_output, stdin=feed)
+        return follower
+
+
+def _check_offered(
+    features: ExecutorFeatures, limits: Limits | None, detach: bool, watch_denials: bool
+) -> None:
+    """Raises UsageError for what the executor would silently leave out."""
+    if limits is not None and not features.limits:
+        raise UsageError("this executor enforces no limits; leave them out, or use another")
+    if detach and not features.detach:
+        raise UsageError(
+            "only a process at a server that goes on without us can outlive its workspace; open"
+            " it with at=, for example at='ssh://localhost'"
+        )
+    if watch_denials and not features.watch_denials:
+        raise UsageError("this executor cannot watch for denials; leave watch_denials out")
 
 
 def _below(root: str, path: str) -> str:

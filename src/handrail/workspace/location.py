@@ -9,7 +9,7 @@ import posixpath
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.sandbox import temp_dirs
-from handrail.sandbox.profile import Intent
+from handrail.sandbox.profile import AT_ROOT, Intent
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import Environment
 from handrail.workspace.open_executor import Release, reach_local, reach_remote
@@ -106,7 +106,7 @@ class Location:
         elif (
             self.temporary is not None
             and self._executor is not None
-            and not getattr(self._executor, "out_of_reach", False)
+            and not self._executor.out_of_reach
         ):
             try:
                 await self._executor.files.remove(self.temporary, recursive=True, force=True)
@@ -116,8 +116,8 @@ class Location:
         if self._release is not None:
             release, self._release = self._release, None
             await release()
-        elif (end_left := getattr(self._executor, "end_left", None)) is not None:
-            await end_left(f"{self._tag}-")  # an executor of the caller's own goes on
+        elif self._executor is not None:
+            await self._executor.end_left(f"{self._tag}-")  # the caller's own goes on
 
     async def abandon(self) -> None:
         """Let go in another event loop, where nothing can be awaited of what it stands on."""
@@ -127,16 +127,15 @@ class Location:
 
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running; the session's id and its secret."""
-        leave = getattr(await self.open(), "detach", None)
-        if leave is None or self.at is None or self.at.startswith("stdio:"):
+        executor = await self.open()
+        if self.at is None or self.at.startswith("stdio:"):
             raise UsageError(
                 "only a workspace at a server that goes on without us can be left running; open it"
                 " with at=, for example at='ssh://localhost'"
             )
         self.closed = True
         self._release = None
-        left: tuple[str, str | None] = await to_the_end(leave())
-        return left
+        return await to_the_end(executor.detach())
 
     async def _reach(self) -> tuple[Executor, Release]:
         if self.at is None:
@@ -163,8 +162,7 @@ class Location:
         start = place.cwd
         if self.at is not None and self.at.startswith("ssh://"):
             start = place.home or start  # as scp and its like have it
-        if (make_root := getattr(executor, "make_root", None)) is not None:
-            await make_root(posixpath.normpath(posixpath.join(start, given)))  # a scripted one
+        await executor.make_root(posixpath.normpath(posixpath.join(start, given)))
         try:
             full = await executor.files.canonical(posixpath.join(start, given))
         except FilesError as error:
@@ -191,17 +189,14 @@ class Location:
         would be writing anywhere.
         """
         if profile is not None and profile.write and self.root == "/" and "." in profile.write:
-            raise UsageError(
-                "a workspace at / with a sandbox that may write below it holds nothing back;"
-                " name a directory, or say sandbox='off' or 'read-only'"
-            )
+            raise UsageError(AT_ROOT)
         temporary = self.temporary if profile is not None and profile.temporary else None
         return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
 
     @property
     def has_private_tmp(self) -> bool:
         """Whether commands can have the temporary directory as their /tmp; old servers cannot."""
-        return bool(getattr(self._executor, "private_tmp", False))
+        return self._executor is not None and self._executor.features.private_tmp
 
     async def private_tmp(self) -> str | None:
         """The directory that sandboxes here can have as their /tmp; None: they cannot."""
@@ -225,8 +220,7 @@ class Location:
             await asyncio.to_thread(temp_dirs.sweep)
             self._own = temp_dirs.TempDir(self._tag)
             return os.fsdecode(self._own.path)
-        goes_with_session = getattr(executor, "temporary", None)
-        if goes_with_session is not None and (made := await goes_with_session()) is not None:
+        if (made := await executor.temporary()) is not None:
             return await executor.files.canonical(made)
         place = await executor.place()
         path = posixpath.join(place.temp_dir, f"{_FAR_PREFIX}{self._tag}")

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import codecs
 import re
 import shlex
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, overload
 
-from handrail.errors import ExecutorError, StdinClosed, UsageError
-from handrail.executor.base import ExecSession, OutputKind, WaitReason
-from handrail.process import TIMEOUT_GRACE
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.errors import UsageError
+from handrail.executor.base import WaitReason
+from handrail.process.spec import ExitInfo
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
-from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.output_collector import OutputCollector
-from handrail.workspace.result import Denial, Event, Exited, Output, Result, Waited
-
-#: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
-GRACE_SECONDS = 0.5
-#: How long after the last KILL a server may take to say that a command was out of time.
-_NEWS_SECONDS = 1.0
-
-#: Called with each piece of output; may be a coroutine function.
-Listener = Callable[[Output], object]
+from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
+from handrail.workspace.result import Event, Exited, Result, Waited
 
 
 class AsyncProcess:
@@ -36,28 +23,11 @@ class AsyncProcess:
     iteration has a reader of its own.  As an async context manager it ends the process.
     """
 
-    def __init__(
-        self,
-        session: ExecSession,
-        argv: tuple[str | bytes, ...],
-        *,
-        sandboxed: bool,
-        started: float,
-        returned_to: bool = False,
-    ) -> None:
-        self._session = session
-        self._sandboxed = sandboxed
-        self._started = started  # time.monotonic, before the start was requested
-        self._ended: float | None = None  # when its end was seen
-        self._returned_to = returned_to
+    def __init__(self, follower: ProcessFollower) -> None:
+        self._follower = follower
+        self._session = follower.session
         self._position = 0
-        self._timed_out = False
-        self._timed_here = False  # its executor does not enforce the timeout, so this does
-        self._held_open = False  # seen after its end
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ender: asyncio.Task[None] | None = None
-        self._collected: OutputCollector | None = None
-        self.argv = argv
+        self.argv = follower.argv
 
     def __repr__(self) -> str:
         state = "running" if (info := self.exit) is None else f"{info.kind.value} {info.code}"
@@ -73,34 +43,12 @@ class AsyncProcess:
     @property
     def exit(self) -> ExitInfo | None:
         """How it ended; None while it runs."""
-        info = self._session.try_exit_status()
-        return None if info is None else self._seen(info)
+        return self._follower.exit
 
     @property
     def running(self) -> bool:
         """Whether its end is not known yet."""
-        return self._session.try_exit_status() is None
-
-    @property
-    def _shown(self) -> bool:
-        """Whether it is among the processes of its workspace.
-
-        After ``attach`` every process is: it may have ended while the workspace was detached, and
-        its exit and output are still to be fetched.
-        """
-        return self.running or self._returned_to
-
-    @property
-    def _worth_finding(self) -> bool:
-        """Whether a later ``attach`` may want it."""
-        return self._shown or self._ended is None
-
-    def _seen(self, info: ExitInfo) -> ExitInfo:
-        if self._ended is None:
-            self._ended = time.monotonic()
-        if self._timed_out and info.kind in (ExitKind.TERMINATED, ExitKind.SIGNALED):
-            return replace(info, kind=ExitKind.TIMED_OUT)
-        return info
+        return self._follower.running
 
     # --- input ---------------------------------------------------------------------------
 
@@ -152,12 +100,7 @@ class AsyncProcess:
 
         Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        limit = seconds(wait, "wait")
-        try:
-            async with asyncio.timeout(limit):
-                return self._seen(await self._session.wait())
-        except TimeoutError:
-            return self.exit
+        return await self._follower.wait(wait)
 
     async def wait_for(
         self,
@@ -192,9 +135,9 @@ class AsyncProcess:
     # --- output --------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        async for output in self._outputs():
+        async for output in self._follower.outputs():
             yield output
-        yield Exited(self._seen(await self._session.wait()))
+        yield Exited(await self._follower.exited())
 
     async def follow(self) -> AsyncGenerator[Event]:
         """Yield the same events without loss: while this reader lags the process waits.
@@ -204,23 +147,13 @@ class AsyncProcess:
         one that lags then gets what is retained (``omitted`` has the rest).  Raises
         ExecutorTransportFailed when the connection is lost for good.
         """
-        outputs = self._outputs(paced=True)
+        outputs = self._follower.outputs(paced=True)
         try:
             async for output in outputs:
                 yield output
         finally:
             await outputs.aclose()
-        yield Exited(self._seen(await self._session.wait()))
-
-    async def _outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
-        decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
-        events = self._session.subscribe_output(paced=paced)
-        try:
-            async for event in events:
-                text = decoders[event.kind].decode(event.data)
-                yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
-        finally:
-            events.close()
+        yield Exited(await self._follower.exited())
 
     @overload
     async def result(
@@ -238,165 +171,8 @@ class AsyncProcess:
         writes or not; ``held_open`` tells.  Raises ExecutorTransportFailed when the connection is
         lost for good, and what ``on_output`` raised.
         """
-        return await self._result_and_all_told(wait, text)
-
-    async def _result_and_all_told(self, wait: float | None, text: bool) -> Result[Any]:
-        result = await self._outcome(wait, text)
-        if result.exit is not None:
-            await self._settle()
-        return result
-
-    async def _outcome(self, wait: float | None, text: bool) -> Result[Any]:
-        collected = self._collect()
-        info = await self._waited(wait)
-        held = False
-        if info is not None:
-            # A process that timed out is ended with its tree, which may take its grace.
-            more = TIMEOUT_GRACE if info.kind is ExitKind.TIMED_OUT else 0.0
-            held = self._held_open = not await collected.drained(more)
-        return self._result(collected, info, held, await self._denials(info), text)
-
-    async def _waited(self, wait: float | None) -> ExitInfo | None:
-        """Like ``wait``; raises what kept its timeout from ending it."""
-        ender = self._ender
-        if ender is None:
-            return await self.wait(wait)
-        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
-        try:
-            await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done() and not ender.cancelled():
-                ender.result()
-            return await waiting
-        finally:
-            waiting.cancel()
-
-    def _result(
-        self,
-        collected: OutputCollector,
-        info: ExitInfo | None,
-        held: bool,
-        denials: tuple[Denial, ...],
-        text: bool,
-    ) -> Result[Any]:
-        until = self._ended if info is not None and self._ended else time.monotonic()
-        out, err = bytes(collected.stdout), bytes(collected.stderr)
-        return Result(
-            self.argv,
-            cast("Any", out.decode("utf-8", "replace") if text else out),
-            cast("Any", err.decode("utf-8", "replace") if text else err),
-            info,
-            until - self._started,
-            denials,
-            collected.omitted,
-            held,
-            self if info is None else None,
-        )
-
-    async def _denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:
-        if info is None or not self._sandboxed:
-            return ()
-        found = await self._session.denied()
-        if found.evidence:
-            return tuple(map(Denial.from_evidence, found.evidence))
-        return (Denial("unknown", source="output"),) if found.likely else ()
-
-    # --- for the workspace ---------------------------------------------------------------
-
-    def _collect(self) -> OutputCollector:
-        """Start to collect all output, from the first retained byte on; once."""
-        if self._collected is None:
-            self._collected = OutputCollector(self._session)
-        return self._collected
-
-    def _watch(
-        self,
-        *,
-        timeout: float | None = None,
-        listener: Listener | None = None,
-        stdin: bytes | None = None,
-    ) -> None:
-        """Start the tasks for its input, listener and timeout."""
-        if timeout is not None and not self._timed_here:
-            # Its executor ends it.  A server may fall silent, and then this call must not wait.
-            if hasattr(self._session, "out_of_reach"):
-                self._ender = self._spawn(self._end_after(timeout + TIMEOUT_GRACE + _NEWS_SECONDS))
-        elif timeout is not None:
-            self._ender = self._spawn(self._end_after(timeout))
-        if listener is not None:
-            self._spawn(self._tell(listener))
-        if stdin is not None:
-            self._spawn(self._feed(stdin))
-
-    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        task.add_done_callback(_noticed)
-        self._tasks.add(task)
-        return task
-
-    async def _end_after(self, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._session.wait()
-        except TimeoutError:
-            self._timed_out = self.running
-            await self._session.terminate(TIMEOUT_GRACE)
-
-    async def _tell(self, listener: Listener) -> None:
-        try:
-            async for output in self._outputs():
-                said = listener(output)
-                if isinstance(said, Awaitable):
-                    await said
-        finally:
-            if isinstance(listener, CallbackThread):
-                listener.end()  # or its thread would wait for ever
-
-    async def _feed(self, data: bytes) -> None:
-        try:
-            await self._session.write(data)
-            await self._session.close_stdin()
-        except (ExecutorError, StdinClosed):
-            pass  # it did not read all, as `head` does not; its exit says whether that is bad
-
-    async def _settle(self) -> None:
-        """After the end: wait for the listener; raises what it raised."""
-        for task in list(self._tasks):
-            if self._collected is not None and not self._collected.done:
-                task.cancel()  # a descendant holds the streams open; the listener has all output
-            try:
-                await task
-            except asyncio.CancelledError:
-                if not task.cancelled():
-                    raise
-            finally:
-                self._tasks.discard(task)
-
-    def _let_go(self) -> None:
-        """Stop following it here."""
-        for task in self._tasks:
-            task.cancel()
-        if self._collected is not None:
-            self._collected.stop()
-
-    async def _end(self, grace: float = GRACE_SECONDS) -> None:
-        """End it and its tasks; never raises.
-
-        A task that waits for its result still gets all of it.
-        """
-        end_later = getattr(self._session, "end_later", None)
-        try:
-            if end_later is not None and getattr(self._session, "out_of_reach", False):
-                end_later()
-            else:
-                await self._session.terminate(grace)
-                await self._session.wait()
-                if self._collected is not None:
-                    await self._collected.drained()
-        except ExecutorError:
-            pass  # the connection is lost, and its server ends it
-        self._let_go()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        found: Result[Any] = await self._follower.result(wait, text)
+        return found if found.exit is not None else replace(found, process=self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -404,13 +180,7 @@ class AsyncProcess:
     async def __aexit__(self, *_: object) -> None:
         from handrail.workspace.uncancellable import to_the_end
 
-        await to_the_end(self._end())
-
-
-def _noticed(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception; ``result`` raises it, if it is called."""
-    if not task.cancelled():
-        task.exception()
+        await to_the_end(self._follower.end())
 
 
 def _words(argv: tuple[str | bytes, ...]) -> str:

@@ -102,6 +102,8 @@ def _ending(result: Result[Any]) -> str:
         return f"was ended after its timeout ({result.duration:.1f} s)"
     if end.kind is ExitKind.LOST:
         return "ended, and how is not known"
+    if end.limit is not None:
+        return f"went beyond its limit of {end.limit}"
     if end.signal is not None:
         return f"was ended by {end.signal}"
     return f"exited with {end.code}"

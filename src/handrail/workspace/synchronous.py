@@ -6,9 +6,9 @@ Every call runs its asynchronous counterpart on the background loop.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
@@ -17,8 +17,13 @@ from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.profile import Sandbox
-from handrail.workspace.result import Output, Result
+from handrail.workspace.result import Result
 from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from handrail.workspace.options import RunOptions, StartOptions
 
 T = TypeVar("T")
 
@@ -68,7 +73,7 @@ class Workspace:
         return repr(self._twin).replace("AsyncWorkspace", "Workspace", 1)
 
     def __enter__(self) -> Self:
-        self._call(self._twin._ground.open())
+        self._call(self._twin.executor())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,9 +113,8 @@ class Workspace:
         twin = loop_thread.call(
             AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout)
         )
-        workspace = cls.__new__(cls)
+        workspace = cls()
         workspace._twin = twin
-        workspace._pid = os.getpid()
         return workspace
 
     @property
@@ -127,47 +131,31 @@ class Workspace:
     @property
     def root(self) -> str:
         """The directory on the workspace's machine: absolute, without links."""
-        self._call(self._twin._ground.open())
+        self._call(self._twin.executor())
         return self._twin.root
 
     @property
     def files(self) -> WorkspaceFiles:
         """The files of the workspace."""
-        self._call(self._twin._ground.open())
+        self._call(self._twin.executor())
         return WorkspaceFiles(self._twin.files, self._call)
 
-    def start(
-        self,
-        command: Command,
-        *,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        timeout: float | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Callable[[Output], object] | None = None,
-        name: str | None = None,
-    ) -> Process:
+    def process(self, id: str) -> Process:  # noqa: A002 (the name it has everywhere)
+        """A process that an earlier workspace at the same server has started with ``detach``.
+
+        It still outlives this workspace.  Raises ProcessUnknown.
+        """
+        return Process(self._call(self._twin.process(id)), self._call)
+
+    def start(self, command: Command, **options: Unpack[StartOptions]) -> Process:
         """Start a command and return while it runs; see ``AsyncWorkspace.start``.
 
         ``on_output`` is called in a thread of its own; what it raises, ``result`` of the process
         raises.
         """
-        listening = None if on_output is None else CallbackThread(on_output)
-        starting = self._twin.start(
-            command,
-            tty=tty,
-            size=size,
-            cwd=cwd,
-            env=env,
-            timeout=timeout,
-            sandbox=sandbox,
-            on_output=listening,
-            name=name,
-        )
+        listening = _listening(options)
         try:
-            return Process(self._call(starting), self._call, listening)
+            return Process(self._call(self._twin.start(command, **options)), self._call, listening)
         except BaseException:
             if listening is not None:
                 listening.end()
@@ -175,56 +163,14 @@ class Workspace:
 
     @overload
     def run(
-        self,
-        command: Command,
-        *,
-        timeout: float | None = None,
-        wait: float | None = None,
-        check: bool = False,
-        input: str | bytes | None = None,
-        text: Literal[True] = True,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Callable[[Output], object] | None = None,
-        name: str | None = None,
+        self, command: Command, *, text: Literal[True] = True, **options: Unpack[RunOptions]
     ) -> Result[str]: ...
     @overload
     def run(
-        self,
-        command: Command,
-        *,
-        text: Literal[False],
-        timeout: float | None = None,
-        wait: float | None = None,
-        check: bool = False,
-        input: str | bytes | None = None,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Callable[[Output], object] | None = None,
-        name: str | None = None,
+        self, command: Command, *, text: Literal[False], **options: Unpack[RunOptions]
     ) -> Result[bytes]: ...
     def run(
-        self,
-        command: Command,
-        *,
-        timeout: float | None = None,
-        wait: float | None = None,
-        check: bool = False,
-        input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
-        text: bool = True,
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        on_output: Callable[[Output], object] | None = None,
-        name: str | None = None,
+        self, command: Command, *, check: bool = False, text: bool = True, **options: Any
     ) -> Result[Any]:
         """Run a command to its end; see ``AsyncWorkspace.run``.
 
@@ -233,24 +179,11 @@ class Workspace:
         everything when this returns.  Raises CommandFailed with ``check``, ExecutorSpawnFailed,
         ExecutorTransportFailed, UsageError, and what ``on_output`` raised.
         """
-        listening = None if on_output is None else CallbackThread(on_output)
-        running = self._twin._run(
-            command,
-            timeout=timeout,
-            wait=wait,
-            check=False,
-            input=input,
-            text=text,
-            tty=tty,
-            size=size,
-            cwd=cwd,
-            env=env,
-            sandbox=sandbox,
-            on_output=listening,
-            name=name,
-        )
+        listening = _listening(options)
         try:
-            result: Result[Any] = self._call(running)
+            result: Result[Any] = self._call(
+                self._twin.run(command, text=text, **options)  # type: ignore[call-overload]
+            )
         except BaseException:
             if listening is not None:
                 listening.end()
@@ -260,3 +193,11 @@ class Workspace:
         elif listening is not None:
             listening.finish()
         return result.check() if check else result
+
+
+def _listening(options: Any) -> CallbackThread | None:
+    """Have ``on_output`` called in a thread of its own; raises UsageError for a coroutine."""
+    if options.get("on_output") is None:
+        return None
+    options["on_output"] = listening = CallbackThread(options["on_output"])
+    return listening

@@ -15,7 +15,8 @@ from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.files import AsyncFiles
-from handrail.workspace.process import GRACE_SECONDS, AsyncProcess
+from handrail.workspace.process import AsyncProcess
+from handrail.workspace.process_follower import GRACE_SECONDS
 from handrail.workspace.result import Event, Result, Waited
 
 
@@ -116,7 +117,9 @@ class Process:
         self, *, wait: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
         """All its retained output and how it ended; see ``AsyncProcess.result``."""
-        found: Result[Any] = self._call(self._twin._result_and_all_told(wait, text))
+        found: Result[Any] = self._call(
+            self._twin.result(wait=wait, text=text)  # type: ignore[call-overload]
+        )
         if found.process is not None:
             return replace(found, process=self)
         if self._listening is not None:

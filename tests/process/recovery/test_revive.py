@@ -8,7 +8,7 @@ import pytest
 
 from handrail.process.output.spool import RING, Spool, Staging
 from handrail.process.recovery import start_note
-from handrail.process.spec import OnLag, ProcessLimits, ProcessSpec
+from handrail.process.spec import Limits, OnLag, ProcessSpec
 
 
 def filled(size: int) -> tuple[Spool, int]:
@@ -86,7 +86,7 @@ def test_a_note_says_what_was_started_and_no_secret() -> None:
         name="n\0me",
         on_lag=OnLag.BLOCK,
         timeout=3.5,
-        limits=ProcessLimits(output_bytes=7),
+        limits=Limits(output=7),
         detach=True,
     )
     data = start_note.encode("session", "key\0", spec, (1.0, 2.0))

@@ -14,16 +14,18 @@ import threading
 from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
-from handrail.cli.foreground_command import GONE
+from handrail.cli.foreground_command import NotRun, current_directory
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
+    from handrail.process.spec import Limits
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.result import Result
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNITS = ("", "k", "m", "g", "t")
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -59,6 +61,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action=argparse.BooleanOptionalAction,
         help="give it a terminal (default: when there is one here)",
     )
+    add(
+        "--limit",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="end or refuse what takes more, may be given again: cpu_seconds, memory, processes,"
+        " file_size, open_files, output, address_space; sizes as 512MiB or 2G",
+    )
+    add(
+        "--watch-denials",
+        action="store_true",
+        help="with --json: tell for certain what the sandbox refused",
+    )
     add("--detach", action="store_true", help="leave it running and print its id")
     options.add_json(parser)
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
@@ -76,8 +91,32 @@ def run(args: argparse.Namespace) -> int:
         if not name:
             args.parser.error("--env is NAME=VALUE")
         env[name] = value if mark else None
+    if args.watch_denials and not args.json:
+        args.parser.error("--watch-denials needs --json, which shows them")
+    try:
+        args.limits = _limits(args.limit)
+    except UsageError as error:
+        args.parser.error(str(error))
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until they are handled
     return options.to_end(_run(args, words, env))
+
+
+def _limits(given: list[str]) -> Limits | None:
+    """What ``--limit`` says; raises UsageError."""
+    from handrail.process.spec import Limits
+
+    found: dict[str, int] = {}
+    for pair in given:
+        name, _, text = pair.partition("=")
+        number = text.rstrip("BKMGTibkmgt")
+        unit = text[len(number) :].lower().removesuffix("b").removesuffix("i")
+        if name not in Limits.__slots__ or not number.isdecimal() or unit not in _UNITS:
+            raise UsageError(
+                f"--limit is NAME=VALUE, as in memory=2GiB or processes=50, not {pair!r}; the"
+                f" names are {', '.join(Limits.__slots__)}"
+            )
+        found[name] = int(number) * 1024 ** _UNITS.index(unit)
+    return Limits(**found) if found else None
 
 
 async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
@@ -168,7 +207,7 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
     raw = terminal.is_there() and args.tty is not False
     tty = raw or bool(args.tty)
     takes_input = True
-    if not (tty or os.isatty(0) or getattr(await workspace.executor(), "ends_input", True)):
+    if not (tty or os.isatty(0) or (await workspace.executor()).features.close_stdin):
         if not _is_empty(0):
             raise UsageError(
                 f"the server at {args.at} cannot end the input of a command, which would wait for"
@@ -176,10 +215,14 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
                 " a handrail server"
             )
         takes_input = False
-    process = await workspace._start(
-        words, tty, terminal.size(), None, None, None, takes_input, None, args.timeout
+    process = await workspace.start(
+        words,
+        tty=tty,
+        size=terminal.size(),
+        stdin=takes_input,
+        timeout=args.timeout,
+        limits=args.limits,
     )
-    process._watch(timeout=args.timeout)
     try:
         info = await Relay(process, raw=raw).run()
     except OutputFailed as error:
@@ -194,9 +237,17 @@ async def _collect(
 ) -> int:
     stdin = None if os.isatty(0) else await _read_all()
     signals.start_asked = True
-    result = await workspace._run(
-        words, timeout=args.timeout, input=stdin, tty=bool(args.tty), started=signals.started
+    process = await workspace.start(
+        words,
+        timeout=args.timeout,
+        tty=bool(args.tty),
+        stdin=False,
+        input=stdin,
+        limits=args.limits,
+        watch_denials=args.watch_denials,
     )
+    signals.started(process)
+    result = await process.result()
     assert result.exit is not None  # noqa: S101 (it was waited for)
     code = options.exit_code(result.exit)
     try:
@@ -269,7 +320,11 @@ async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
 
     try:
         process = await workspace.start(
-            words, tty=bool(args.tty), size=terminal.size(), timeout=args.timeout
+            words,
+            tty=bool(args.tty),
+            size=terminal.size(),
+            timeout=args.timeout,
+            limits=args.limits,
         )
         name = process.id
         workspace_id = await workspace.detach()
@@ -286,11 +341,11 @@ async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: lis
 def _from_here(path: str) -> str:
     """The same from everywhere; raises UsageError."""
     try:
-        return os.path.join(os.getcwd(), path)
-    except FileNotFoundError:
+        return os.path.join(current_directory(), path)
+    except NotRun as gone:
         if path.startswith(("/", "~")):
             return path
-        raise UsageError(f"nothing was run: {GONE}") from None
+        raise UsageError(f"nothing was run: {gone}") from None
 
 
 def here() -> str:

@@ -11,6 +11,7 @@ from handrail.cli.foreground_command import (
     check_root,
     complain,
     current_directory,
+    named_intent,
     not_started,
     read_options,
     run_sandboxed,
@@ -123,31 +124,28 @@ def _become(command: list[str], cwd: str) -> NoReturn:
         os.chdir(cwd)
         os.execvpe(command[0], command, os.environ)
     except OSError as error:
-        raise not_started(command[0], error.errno or 0) from None
+        raise not_started(command[0], error) from None
 
 
 def _intent(options: Options, cwd: str) -> Intent:
     from handrail.sandbox import profile
 
-    if options.profile == "workspace-write" and not options.roots:
-        check_root(cwd, "say --root / if that is meant")
-    roots = tuple(os.fsencode(root) for root in options.roots or [cwd])
+    if not options.roots:  # --root / says that it is meant
+        check_root(options.profile, cwd)
+    roots = tuple(options.roots or [cwd])
     extra = tuple(
         profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
     )
-    if options.profile == "workspace-write":
-        intent = profile.workspace_write(roots, network=options.network)
-    elif options.profile == "read-only":
-        intent = profile.read_only(network=options.network)
-    elif options.profile in ("off", profile.PEERS_OFF):
-        intent = profile.off()
-    else:
+    intent = named_intent(options.profile, roots, network=options.network)
+    if intent is None:
         from handrail.cli.profile_option import read_permissions
 
         intent = read_permissions(options.profile)
         if options.network:
             intent = intent._replace(network=True)
-    return intent._replace(entries=intent.entries + extra, workspace_roots=roots)
+    return intent._replace(
+        entries=intent.entries + extra, workspace_roots=tuple(map(os.fsencode, roots))
+    )
 
 
 def add_parser(commands: Any) -> None:

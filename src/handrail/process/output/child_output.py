@@ -175,7 +175,7 @@ class ChildOutput:
         ):
             sink.output(child, chunk)
         child.wake()
-        most = child.spec.limits.output_bytes
+        most = child.spec.limits.output
         if most is not None and self.log.bytes_total > most:
             child.ending.evict()
 

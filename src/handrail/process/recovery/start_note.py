@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from handrail.process.spec import OnLag, ProcessLimits, ProcessSpec
+from handrail.process.spec import Limits, OnLag, ProcessSpec
 
 #: Longer argument lists are only shown, so only their beginning is kept.
 _LONGEST_ARGV = 16_384
@@ -43,7 +43,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             name=self.name,
             on_lag=self.on_lag,
             timeout=self.timeout,
-            limits=ProcessLimits(output_bytes=self.output_bytes),
+            limits=Limits(output=self.output_bytes),
             detach=self.detach,
             contained=self.contained,
         )
@@ -70,7 +70,7 @@ def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> 
         *at,
         spec.on_lag,
         spec.timeout,
-        spec.limits.output_bytes,
+        spec.limits.output,
         spec.detach,
         spec.contained,
     )

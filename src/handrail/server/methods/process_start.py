@@ -14,8 +14,8 @@ from handrail.process.spec import (
     DEFAULT_COLS,
     DEFAULT_ROWS,
     NO_LIMITS,
+    Limits,
     OnLag,
-    ProcessLimits,
     ProcessSpec,
 )
 from handrail.process.table import StartCancelled
@@ -215,17 +215,17 @@ def _decoded(params: StartParams) -> StartParams:
     )
 
 
-def _limits(conn: Connection, given: LimitsParams | None) -> ProcessLimits:
+def _limits(conn: Connection, given: LimitsParams | None) -> Limits:
     if given is None:
         return NO_LIMITS
-    limits = ProcessLimits(
-        memory_bytes=given.memory_bytes,
-        pids=given.pids,
+    limits = Limits(
+        memory=given.memory_bytes,
+        processes=given.pids,
         cpu_seconds=given.cpu_seconds,
-        address_space_bytes=given.address_space_bytes,
+        address_space=given.address_space_bytes,
         open_files=given.open_files,
-        file_bytes=given.file_bytes,
-        output_bytes=given.output_bytes,
+        file_size=given.file_bytes,
+        output=given.output_bytes,
     )
     missing = limits.for_keeper().keys() - conn.server.launcher.abilities.limits
     if missing:

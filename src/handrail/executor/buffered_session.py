@@ -1,0 +1,69 @@
+"""A session whose output is in an ``OutputBuffer``: what local, remote and scripted ones share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from handrail.errors import ExecutorTransportFailed
+from handrail.executor.base import ExecSession, WaitOutcome
+from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.wait_for import Looking, Patience, follow
+from handrail.process.spec import ExitInfo
+
+
+class BufferedSession(ExecSession):
+    """Subscriptions, the exit, and waits for either.
+
+    An implementation adds output to ``_history``, sets ``_exit`` and wakes ``_history``, and ends
+    it, or fails it when the rest will never be known.
+    """
+
+    def __init__(self, process_id: str, gate: Callable[[bool], None] | None = None) -> None:
+        """``gate`` is that of ``OutputBuffer``."""
+        self.process_id = process_id
+        self._history = OutputBuffer(gate=gate)
+        self._exit: ExitInfo | None = None
+
+    def subscribe_output(self, *, paced: bool = False) -> Follower:
+        return self._history.follow(paced=paced)
+
+    def try_exit_status(self) -> ExitInfo | None:
+        return self._exit
+
+    async def wait(self) -> ExitInfo:
+        while self._exit is None:
+            if (failure := self._history.failure) is not None:
+                raise ExecutorTransportFailed(f"failed to wait for process: {failure.detail}")
+            await self._history.changed()
+        return self._exit
+
+    async def wait_closed(self) -> None:
+        while not self._history.ended:
+            await self._history.changed()
+        if self._history.failure is not None:
+            raise ExecutorTransportFailed(self._history.failure.detail)
+
+    async def _exited_by(self, deadline: float) -> bool:
+        """Wait for the exit until then, by the monotonic clock; whether it is known."""
+        while self._exit is None and self._history.failure is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            await self._history.changed(left)
+        return self._exit is not None
+
+    async def wait_for(
+        self,
+        *patterns: str | bytes,
+        idle: float | None = None,
+        exit: bool = True,  # noqa: A002 (what is waited for)
+        timeout: float | None = None,
+        start: int = 0,
+    ) -> WaitOutcome:
+        exited = lambda: self._exit is not None  # noqa: E731
+        looking = Looking(self._history, exited, patterns, exit=exit, start=start)
+        return await self._follow(looking, Patience(idle, timeout))
+
+    async def _follow(self, looking: Looking, patience: Patience) -> WaitOutcome:
+        return await follow(looking, patience)

@@ -1,0 +1,53 @@
+"""The keyword arguments of a command, for ``start``, ``run`` and ``handrail.run`` alike.
+
+Read by type checkers; the defaults are those of ``AsyncWorkspace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from handrail.process.spec import Limits
+from handrail.workspace.arguments import AnyPath, Env
+from handrail.workspace.profile import Sandbox
+from handrail.workspace.result import Output
+
+
+class CommandOptions(TypedDict, total=False):
+    """What every command can be given."""
+
+    timeout: float | None
+    input: str | bytes | None
+    tty: bool
+    size: tuple[int, int]
+    on_output: Callable[[Output], object] | None
+    name: str | None
+    limits: Limits | None
+    watch_denials: bool
+    cwd: AnyPath | None
+    env: Env | None
+    sandbox: Sandbox | None
+
+
+class StartOptions(CommandOptions, total=False):
+    """Of ``start``."""
+
+    stdin: bool
+    detach: bool
+
+
+class RunOptions(CommandOptions, total=False):
+    """Of ``run`` of a workspace."""
+
+    wait: float | None
+    check: bool
+
+
+class OneShotOptions(CommandOptions, total=False):
+    """Of ``handrail.run``."""
+
+    check: bool
+    at: str | None
+    token: str | None
+    request_timeout: float | None

@@ -1,0 +1,275 @@
+"""Follows one process for its workspace: input, listener, timeout, collected output, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from handrail.errors import ExecutorError, StdinClosed
+from handrail.executor.base import ExecSession, ExecutorFeatures, OutputKind
+from handrail.process import TIMEOUT_GRACE
+from handrail.process.spec import ExitInfo, ExitKind
+from handrail.workspace.arguments import seconds
+from handrail.workspace.callback_thread import CallbackThread
+from handrail.workspace.output_collector import OutputCollector
+from handrail.workspace.result import Denial, Output, Result
+
+#: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
+GRACE_SECONDS = 0.5
+#: How long after the last KILL a server may take to say that a command was out of time.
+_NEWS_SECONDS = 1.0
+
+#: Called with each piece of output; may be a coroutine function.
+Listener = Callable[[Output], object]
+
+
+class ProcessFollower:
+    """One process, its tasks and what is known of it here."""
+
+    def __init__(
+        self,
+        session: ExecSession,
+        argv: tuple[str | bytes, ...],
+        features: ExecutorFeatures,
+        *,
+        sandboxed: bool,
+        started: float | None = None,
+        returned_to: bool = False,
+        detached: bool = False,
+    ) -> None:
+        """``started``: by the monotonic clock, before the start was requested; None: now."""
+        self.session = session
+        self.argv = argv
+        self._features = features
+        self._sandboxed = sandboxed
+        self._started = time.monotonic() if started is None else started
+        self._ended: float | None = None  # when its end was seen
+        self._returned_to = returned_to
+        #: It outlives its workspace.
+        self.detached = detached
+        self._timed_out = False
+        #: Its executor does not enforce the timeout, so this does.
+        self.timed_here = False
+        #: A descendant had its streams open when its end was seen.
+        self.held_open = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ender: asyncio.Task[None] | None = None
+        self._collected: OutputCollector | None = None
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """How it ended; None while it runs."""
+        info = self.session.try_exit_status()
+        return None if info is None else self._seen(info)
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+        return self.session.try_exit_status() is None
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is among the processes of its workspace.
+
+        After ``attach`` every process is: it may have ended while the workspace was detached, and
+        its exit and output are still to be fetched.
+        """
+        return self.running or self._returned_to
+
+    @property
+    def worth_finding(self) -> bool:
+        """Whether a later ``attach`` may want it."""
+        return self.shown or self._ended is None
+
+    def _seen(self, info: ExitInfo) -> ExitInfo:
+        if self._ended is None:
+            self._ended = time.monotonic()
+        if self._timed_out and info.kind in (ExitKind.TERMINATED, ExitKind.SIGNALED):
+            return replace(info, kind=ExitKind.TIMED_OUT)
+        return info
+
+    async def wait(self, wait: float | None = None) -> ExitInfo | None:
+        """Wait for its exit; None if it still runs after ``wait`` seconds."""
+        limit = seconds(wait, "wait")
+        try:
+            async with asyncio.timeout(limit):
+                return self._seen(await self.session.wait())
+        except TimeoutError:
+            return self.exit
+
+    async def exited(self) -> ExitInfo:
+        """Wait for its exit."""
+        return self._seen(await self.session.wait())
+
+    async def outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
+        """All output from the first retained byte on, decoded."""
+        decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
+        events = self.session.subscribe_output(paced=paced)
+        try:
+            async for event in events:
+                text = decoders[event.kind].decode(event.data)
+                yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+        finally:
+            events.close()
+
+    async def result(self, wait: float | None, text: bool) -> Result[Any]:
+        """Implements ``AsyncProcess.result``, without ``process``."""
+        collected = self.collect()
+        info = await self._waited(wait)
+        held = False
+        if info is not None:
+            # A process that timed out is ended with its tree, which may take its grace.
+            more = TIMEOUT_GRACE if info.kind is ExitKind.TIMED_OUT else 0.0
+            held = self.held_open = not await collected.drained(more)
+        result = self._result(collected, info, held, await self._denials(info), text)
+        if info is not None:
+            await self._settle()
+        return result
+
+    async def _waited(self, wait: float | None) -> ExitInfo | None:
+        """Like ``wait``; raises what kept its timeout from ending it."""
+        ender = self._ender
+        if ender is None:
+            return await self.wait(wait)
+        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
+        try:
+            await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and not ender.cancelled():
+                ender.result()
+            return await waiting
+        finally:
+            waiting.cancel()
+
+    def _result(
+        self,
+        collected: OutputCollector,
+        info: ExitInfo | None,
+        held: bool,
+        denials: tuple[Denial, ...],
+        text: bool,
+    ) -> Result[Any]:
+        until = self._ended if info is not None and self._ended else time.monotonic()
+        out, err = bytes(collected.stdout), bytes(collected.stderr)
+        return Result(
+            self.argv,
+            cast("Any", out.decode("utf-8", "replace") if text else out),
+            cast("Any", err.decode("utf-8", "replace") if text else err),
+            info,
+            until - self._started,
+            denials,
+            collected.omitted,
+            held,
+        )
+
+    async def _denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:
+        if info is None or not self._sandboxed:
+            return ()
+        found = await self.session.denied()
+        if found.evidence:
+            return tuple(map(Denial.from_evidence, found.evidence))
+        return (Denial("unknown", source="output"),) if found.likely else ()
+
+    def collect(self) -> OutputCollector:
+        """Start to collect all output, from the first retained byte on; once."""
+        if self._collected is None:
+            self._collected = OutputCollector(self.session)
+        return self._collected
+
+    def watch(
+        self,
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        stdin: bytes | None = None,
+    ) -> None:
+        """Start the tasks for its input, listener and timeout."""
+        self.timed_here = timeout is not None and not self._features.timeouts
+        if timeout is not None and self.timed_here:
+            self._ender = self._spawn(self._end_after(timeout))
+        elif timeout is not None and self._features.remote:
+            # Its executor ends it.  A server may fall silent, and then this call must not wait.
+            self._ender = self._spawn(self._end_after(timeout + TIMEOUT_GRACE + _NEWS_SECONDS))
+        if listener is not None:
+            self._spawn(self._tell(listener))
+        if stdin is not None:
+            self._spawn(self._feed(stdin))
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        task.add_done_callback(_noticed)
+        self._tasks.add(task)
+        return task
+
+    async def _end_after(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.session.wait()
+        except TimeoutError:
+            self._timed_out = self.running
+            await self.session.terminate(TIMEOUT_GRACE)
+
+    async def _tell(self, listener: Listener) -> None:
+        try:
+            async for output in self.outputs():
+                said = listener(output)
+                if isinstance(said, Awaitable):
+                    await said
+        finally:
+            if isinstance(listener, CallbackThread):
+                listener.end()  # or its thread would wait for ever
+
+    async def _feed(self, data: bytes) -> None:
+        try:
+            await self.session.write(data)
+            await self.session.close_stdin()
+        except (ExecutorError, StdinClosed):
+            pass  # it did not read all, as `head` does not; its exit says whether that is bad
+
+    async def _settle(self) -> None:
+        """After the end: wait for the listener; raises what it raised."""
+        for task in list(self._tasks):
+            if self._collected is not None and not self._collected.done:
+                task.cancel()  # a descendant holds the streams open; the listener has all output
+            try:
+                await task
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise
+            finally:
+                self._tasks.discard(task)
+
+    def let_go(self) -> None:
+        """Stop following it here."""
+        for task in self._tasks:
+            task.cancel()
+        if self._collected is not None:
+            self._collected.stop()
+
+    async def end(self, grace: float = GRACE_SECONDS) -> None:
+        """End it and its tasks; never raises.
+
+        A task that waits for its result still gets all of it.
+        """
+        try:
+            if self.session.out_of_reach:
+                self.session.end_later()
+            else:
+                await self.session.terminate(grace)
+                await self.session.wait()
+                if self._collected is not None:
+                    await self._collected.drained()
+        except ExecutorError:
+            pass  # the connection is lost, and its server ends it
+        self.let_go()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception; ``result`` raises it, if it is called."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,177 @@
+"""Limits, processes that outlive their workspace, and certain denials: near and far."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail import (
+    CommandFailed,
+    ExecutorSpawnFailed,
+    ExitKind,
+    Limits,
+    ProcessUnknown,
+    Result,
+    UsageError,
+    Workspace,
+    run,
+)
+from handrail.executor.base import ExecutorFeatures
+from handrail.testing import FakeExecutor
+from tests.keeper.watching import alive, eventually
+from tests.server.server_kit import server_process
+
+#: Takes memory until it is refused.
+GREEDY = "held = []\nwhile True: held.append(bytearray(4 << 20))"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["near", "far"])
+def at(request: pytest.FixtureRequest) -> str | None:
+    return None if request.param == "near" else request.getfixturevalue("url")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "repo"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_limits_of_each_process(at: str | None, root: Path, sandbox: str) -> None:
+    with Workspace(root, at=at, sandbox=sandbox) as ws:  # type: ignore[arg-type]
+        limits = Limits(open_files=33, file_size=1 << 20, cpu_seconds=5, address_space=1 << 33)
+        assert ws.run("ulimit -n; ulimit -v", limits=limits).stdout.split() == ["33", "8388608"]
+        big = ws.run("head -c 2M /dev/zero > big", limits=Limits(file_size=1 << 20))
+        assert not big.ok
+        assert (root / "big").stat().st_size == 1 << 20
+        busy = ws.run([sys.executable, "-c", "while True: pass"], limits=Limits(cpu_seconds=1))
+        assert busy.exit is not None
+        assert (busy.exit.signal, busy.exit.limit) == ("SIGXCPU", "cpu_seconds")
+        with pytest.raises(CommandFailed, match="beyond its limit of cpu_seconds"):
+            busy.check()
+
+
+def test_too_much_output_ends_it(at: str | None, root: Path) -> None:
+    with Workspace(root, at=at, sandbox="off") as ws:
+        result = ws.run("yes", limits=Limits(output=1 << 20))
+        assert result.exit is not None
+        assert (result.exit.kind, result.exit.limit) == (ExitKind.EVICTED, "output")
+        process = ws.start("yes", limits=Limits(output=1 << 20))
+        info = process.wait()
+        assert info is not None
+        assert info.kind is ExitKind.EVICTED
+
+
+def test_a_limit_of_the_tree_is_kept_or_refused(at: str | None, root: Path) -> None:
+    """Where no control group can be had, a limit that needs one must not be left out."""
+    with Workspace(root, at=at, sandbox="off") as ws:
+        greedy = _ran_or_refused(ws, [sys.executable, "-c", GREEDY], Limits(memory=64 << 20))
+        if isinstance(greedy, str):
+            assert "memory" in greedy
+        else:
+            assert greedy.exit is not None
+            assert (greedy.exit.kind, greedy.exit.limit) == (ExitKind.OUT_OF_MEMORY, "memory")
+        forks = ["sh", "-c", "for i in $(seq 50); do sleep 60 & done; wait"]
+        many = _ran_or_refused(ws, forks, Limits(processes=20))
+        if isinstance(many, str):
+            assert "processes" in many
+        else:
+            assert "fork" in many.stderr.lower()
+
+
+def _ran_or_refused(ws: Workspace, words: list[str], limits: Limits) -> Result[str] | str:
+    try:
+        return ws.run(words, limits=limits, timeout=20)
+    except ExecutorSpawnFailed as error:
+        return error.detail
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2G", 2**63])
+def test_what_is_no_limit(bad: object) -> None:
+    with pytest.raises(UsageError, match="memory is a whole number"):
+        Limits(memory=bad)  # type: ignore[arg-type]
+
+
+def test_one_command_has_them_too(root: Path) -> None:
+    assert run("ulimit -n", cwd=root, sandbox="off", limits=Limits(open_files=40)).stdout == "40\n"
+    with pytest.raises(TypeError, match="wait"):
+        run("true", wait=1)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="tiemout"):
+        run("true", tiemout=1)  # type: ignore[call-overload]
+
+
+def test_denials_are_certain_when_they_are_watched(at: str | None, root: Path) -> None:
+    outside = root.parent / "outside"
+    with Workspace(root, at=at) as ws:
+        silent = f"mkdir {outside} 2>&-; exit 3"
+        guessed = ws.run(silent)
+        assert not any(denial.certain and denial.path for denial in guessed.denials)
+        watched = ws.run(silent, watch_denials=True)
+        assert [(d.op, d.path, d.certain) for d in watched.denials] == [
+            ("mkdir", str(outside), True)
+        ]
+        assert ws.run("echo x > in", watch_denials=True).denials == ()
+        with pytest.raises(UsageError, match="sandbox"):
+            ws.run("true", watch_denials=True, sandbox="off")
+
+
+def test_a_detached_process_outlives_its_workspace(url: str, root: Path) -> None:
+    gate = root / "gate"
+    os.mkfifo(gate)
+    with Workspace(root, at=url, sandbox="off") as ws:
+        process = ws.start(f"echo $$; read x < {gate}; echo got $x; exit 5", detach=True)
+        pid = int(process.wait_for(r"^\d+$", timeout=20).match)
+        other = ws.start("sleep 600")
+        assert [one.id for one in ws.processes] == [process.id, other.id]
+    assert other.exit is not None
+    assert alive(pid)
+    for _ in range(2):  # looking does not end it either
+        with Workspace(root, at=url, sandbox="off") as later:
+            again = later.process(process.id)
+            assert again.running
+            assert later.processes[0].id == process.id
+    with Workspace(root, at=url, sandbox="off") as last:
+        again = last.process(process.id)
+        gate.write_text("word\n")
+        result = again.result()
+        assert (result.stdout.split(), result.exit_code) == ([str(pid), "got", "word"], 5)
+        with pytest.raises(ProcessUnknown):
+            last.process("nothing-9")
+    eventually(lambda: not alive(pid))
+
+
+def test_a_detached_process_can_be_ended(url: str, root: Path) -> None:
+    with Workspace(root, at=url, sandbox="off") as ws:
+        process = ws.start("echo $$; sleep 600", detach=True)
+        pid = int(process.wait_for(r"^\d+$", timeout=20).match)
+    with Workspace(root, at=url, sandbox="off") as later:
+        later.process(process.id).terminate()
+    eventually(lambda: not alive(pid))
+
+
+def test_what_an_executor_does_not_offer_is_refused(root: Path) -> None:
+    with Workspace(root, sandbox="off") as ws, pytest.raises(UsageError, match="server"):
+        ws.start("true", detach=True)
+    bare = FakeExecutor(features=ExecutorFeatures())
+    bare.replies("true")
+    with Workspace("/w", executor=bare) as ws:
+        with pytest.raises(UsageError, match="limits"):
+            ws.run("true", limits=Limits(open_files=9))
+        with pytest.raises(UsageError, match="watch"):
+            ws.run("true", watch_denials=True)
+        with pytest.raises(UsageError, match="server"):
+            ws.start("true", detach=True)
+    assert bare.requests == []
