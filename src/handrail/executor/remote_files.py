@@ -53,11 +53,11 @@ class RemoteFiles:
         self._sandbox = sandbox
         self._handles = itertools.count(1)
 
-    def confined(self, sandbox: Intent) -> RemoteFiles:
+    def sandboxed(self, intent: Intent) -> RemoteFiles:
         """The same files as a process in that sandbox sees them."""
-        confined = RemoteFiles(self._client, self._timeout, to_wire(sandbox))
-        confined._handles = self._handles
-        return confined
+        sandboxed = RemoteFiles(self._client, self._timeout, to_wire(intent))
+        sandboxed._handles = self._handles
+        return sandboxed
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         size = (await self.metadata(path)).size

@@ -149,7 +149,7 @@ class Profile(Frozen):
     rules: tuple[Rule, ...] = ()
     globs: tuple[Glob, ...] = ()
     network: bool = False
-    confined: bool = True  # False: nothing is asked for, so there is no sandbox
+    sandboxed: bool = True  # False: nothing is asked for, so there is no sandbox
     glob_depth: int | None = None
     protected: tuple[bytes, ...] = PROTECTED_NAMES
     #: Shared directories, in which no name is ever made up to protect it.
@@ -179,7 +179,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     """
     cwd = intent.cwd or cwd
     if intent.is_off:
-        return Profile(network=True, confined=False)
+        return Profile(network=True, sandboxed=False)
     if intent.files is not Files.RESTRICTED:
         everything = (Rule(b"/", Access.WRITE),)
         return Profile(everything, network=False, protected=(), private=_normal(machine.private))

@@ -1,4 +1,4 @@
-"""From the ``sandbox`` of a file call to the plan its helper runs in.
+"""From the profile of a file call to the plan its helper runs in.
 
 The plan is the one that a command with the same profile would get, with these differences: there
 is never a network, and no socket can be made; what the helper itself is made of (interpreter,
@@ -14,19 +14,17 @@ import sys
 import time
 from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import handrail
-from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.protocol.envelope import INVALID_PARAMS
 
 if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
     from handrail.sandbox.plan.plan import Plan
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandbox import Sandbox
-    from handrail.server.connection import Connection
 
 #: A plan for calls that change nothing is made again after this many times the cost of making it:
 #: patterns in large trees take a while.  Calls that change something always make it again.
@@ -51,8 +49,8 @@ class FileSandbox:
         return self._sandbox.sandboxed(spec, self._profile).spec(spec)
 
 
-class Confinements:
-    """The plans of a server's file calls, made again when they are due."""
+class FileSandboxes:
+    """The plans of one machine's file calls, made again when they are due."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -60,30 +58,33 @@ class Confinements:
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
-        """Make the plan for ``get`` in a thread, if it may take a while."""
-        from handrail.server.methods.process_sandbox import planned
+    async def find(self, pool: FilePool, profile: Profile, *, writes: bool) -> FileSandbox | None:
+        """The sandbox for a profile and a kind of call; None when the profile restricts no file.
 
+        Raises SandboxError, and FilesError when no thread is to be had.
+        """
+        if not profile.sandboxed or _all_files(profile):
+            return None
         profile = _of_calls(profile, writes)
+        await self._prepare(pool, profile)
+        try:
+            return self._planned(profile, patience=0 if writes else PATIENCE)
+        except SandboxUnavailable:
+            hidden = [path for path in _runtime() if not _readable(profile, path)]
+            return FileSandbox(self._sandbox, _with_readable(profile, hidden), None)
+
+    async def _prepare(self, pool: FilePool, profile: Profile) -> None:
+        """Make the plan in a thread, if it may take a while."""
         until, known = self._known.get(profile, (0.0, None))
         if known is not None and time.monotonic() < until:
             return
         try:
             preparation = self._sandbox.prepare(profile)
         except SandboxError:
-            return  # ``get`` reports the error
+            return  # ``_planned`` reports the error
         if preparation is not None:
-            await planned(pool, preparation, "file")
+            await preparation.in_thread(pool)
             self._cost = preparation.seconds
-
-    def get(self, profile: Profile, *, writes: bool) -> FileSandbox:
-        """The sandbox for a profile and a kind of call; raises SandboxError."""
-        profile = _of_calls(profile, writes)
-        try:
-            return self._planned(profile, patience=0 if writes else PATIENCE)
-        except SandboxUnavailable:
-            hidden = [path for path in _runtime() if not _readable(profile, path)]
-            return FileSandbox(self._sandbox, _with_readable(profile, hidden), None)
 
     def _planned(self, profile: Profile, *, patience: int) -> FileSandbox:
         now = time.monotonic()
@@ -107,26 +108,6 @@ class Confinements:
             return profile, plan
         profile = _with_readable(profile, hidden)
         return profile, self._sandbox.plan(profile)
-
-
-async def confinement_of(
-    conn: Connection, given: dict[str, Any], *, writes: bool
-) -> FileSandbox | None:
-    """The plan; None when the profile confines no file.  Raises the wire's errors."""
-    from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
-
-    server = conn.server
-    session = conn.session
-    assert session is not None  # noqa: S101 (checked with the handshake)
-    check_private_tmp(session, given)
-    profile = profile_of(server.sandbox, given, b"/")
-    if not profile.confined or _all_files(profile):
-        return None
-    try:
-        await server.confinements.prepare(server.pool, profile, writes=writes)
-        return server.confinements.get(profile, writes=writes)
-    except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
 
 
 def _all_files(profile: Profile) -> bool:

@@ -1,8 +1,10 @@
-"""The sandboxed file helpers of one connection: one warm process for each plan in use.
+"""The sandboxed file helpers of one owner: one warm process for each plan in use.
+
+The owner is a connection of a server, or a local executor.
 
 How it works.  A helper is a child of the keeper like any other, started in the sandbox that a
-command with the same profile would get, and called over a socket that only the server holds:
-when the connection ends, or the server dies, the helper reads end-of-file and exits.  A plan that
+command with the same profile would get, and called over a socket that only its owner holds:
+when the connection ends, or the owner dies, the helper reads end-of-file and exits.  A plan that
 changed (a new repository, a root that was swapped) is another plan and gets another helper.
 
 Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
@@ -25,10 +27,10 @@ from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
 from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
+from handrail.sandboxed_files.plan import FileSandbox, interpreter
 from handrail.sandboxed_files.program import THREADS
-from handrail.server.sandboxed_files_plan import FileSandbox, interpreter
 
-#: Helpers that a connection keeps warm; the least recently used one is closed.
+#: Helpers that an owner keeps warm; the least recently used one is closed.
 MOST_HELPERS = 8
 #: Seconds for one call, the first one included.
 DEADLINE = 60.0
@@ -39,7 +41,7 @@ _PROGRAM = os.path.realpath(
 )
 #: Seconds that a helper with placeholders on the host stays after its last use.
 LINGER = 0.5
-#: Seconds for a helper to exit by itself after the server hung up.
+#: Seconds for a helper to exit by itself after its owner hung up.
 GRACE = 1.0
 
 
@@ -81,6 +83,7 @@ class FileHelper:
         self._stderr = -1
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
+        self._told: set[asyncio.Task[None]] = set()
 
     async def start(self, spec: ProcessSpec) -> bool:
         """Start it and wait until it answers; False when its sandbox was not set up.
@@ -153,6 +156,18 @@ class FileHelper:
         finally:
             self.touch()
 
+    def tell(self, op: str, *arguments: Any) -> None:
+        """Start an operation that nothing waits for, and that may fail."""
+        task = self._loop.create_task(self._try(op, *arguments))
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
+
+    async def _try(self, op: str, *arguments: Any) -> None:
+        try:
+            await self.call(op, *arguments)
+        except FilesError:
+            pass  # the helper is gone, and what it had open with it
+
     def touch(self) -> None:
         """Note a use: a helper that must not stay exits some time after the last one."""
         if self._idle is not None:
@@ -213,12 +228,12 @@ class FileHelper:
 
 
 class FileHelpers:
-    """The helpers of one connection, by plan."""
+    """The helpers of one owner, by plan."""
 
     def __init__(
         self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
     ) -> None:
-        """``ending`` has those that are shutting down, for the server's stop."""
+        """``ending`` has those that are shutting down, for the owner's end."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -234,17 +249,17 @@ class FileHelpers:
         """Which helper has which of the client's handles."""
         return self._handles
 
-    async def get(self, confinement: FileSandbox) -> FileHelper:
+    async def get(self, sandbox: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
-        key = confinement.key
+        key = sandbox.key
         task = self._helpers.get(key)
         if task is None or (task.done() and not _usable(task)):
             if self._closed:
-                raise FilesError("the connection is closed")
+                raise FilesError("the connection or executor is closed; open another")
             if task is not None:
                 self._drop(key)
             self._make_room()
-            task = self._loop.create_task(self._start(confinement))
+            task = self._loop.create_task(self._start(sandbox))
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
@@ -252,12 +267,10 @@ class FileHelpers:
             task.result().touch()
         return await asyncio.shield(task)
 
-    async def _start(self, confinement: FileSandbox) -> FileHelper:
-        spec = confinement.sandboxed(helper_command())
+    async def _start(self, sandbox: FileSandbox) -> FileHelper:
+        spec = sandbox.sandboxed(helper_command())
         while True:
-            helper = FileHelper(
-                self._launcher, self._loop, self._ending, passing=confinement.passing
-            )
+            helper = FileHelper(self._launcher, self._loop, self._ending, passing=sandbox.passing)
             try:
                 stands = await helper.start(spec)
             except BaseException:
@@ -271,7 +284,7 @@ class FileHelpers:
         return helper
 
     def close(self) -> None:
-        """Close all helpers; the connection has ended."""
+        """Close all helpers; the owner has ended."""
         self._closed = True
         for key in list(self._helpers):
             self._drop(key)
