@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.filesystem import own_processes
+from handrail.filesystem import names, own_processes
 from handrail.filesystem.directories import make_all
 from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
@@ -39,7 +39,7 @@ def copy(source: NativePath, destination: NativePath, *, recursive: bool = False
         elif stat.S_ISLNK(status.st_mode):
             parent, name = open_parent(origin, follow=True)
             try:
-                os.symlink(os.readlink(name, dir_fd=parent), target)
+                names.symlink(os.readlink(name, dir_fd=parent), target)
             finally:
                 os.close(parent)
         elif stat.S_ISREG(status.st_mode):
@@ -92,7 +92,7 @@ def _copy_directory(
             for entry in entries:
                 name = os.fsencode(entry.name)
                 if entry.is_symlink():
-                    os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+                    names.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
                 elif entry.is_dir(follow_symlinks=False):
                     _make_directory(name, target)
                     pending.append(relative + b"/" + name)
@@ -106,7 +106,7 @@ def _copy_directory(
 
 def _make_directory(name: bytes, target: int) -> None:
     try:
-        os.mkdir(name, dir_fd=target)
+        names.mkdir(name, dir_fd=target)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=target).st_mode):
             raise

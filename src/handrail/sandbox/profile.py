@@ -159,6 +159,8 @@ class Profile(Frozen):
     #: Whether Unix sockets may be made; a supervisor has to answer their connects then.
     sockets: bool = True
     private_tmp: bytes | None = None
+    #: Whether missing names are covered on the host; else the process is told to refuse them.
+    placeholders: bool = True
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""

@@ -2,9 +2,9 @@
 
 The plan is the one that a command with the same profile would get, with these differences: there
 is never a network, and no socket can be made; what the helper itself is made of (interpreter,
-standard library, this package) is readable also where the profile hides it; and a call that changes
-nothing gets a plan in which nothing can be changed.  Such a plan has no placeholders for missing
-names, which would exist on the host meanwhile, so its helper can stay for as long as it likes.
+standard library, this package) is readable also where the profile hides it; a call that changes
+nothing gets a plan in which nothing can be changed; and protected names that are missing have no
+placeholders on the host: the helper is told to refuse them, so it can stay as long as it likes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class FileSandbox:
         self._profile = profile
         self.plan = plan
         self.key: Hashable = ("landlock", profile) if plan is None else _key(profile, plan)
-        #: Whether the host has to hold something for as long as a helper lives.
-        self.passing = plan is not None and bool(plan.masks)
+        #: The names that a helper is told to refuse.
+        self.refused = () if plan is None else plan.refused
 
     def sandboxed(self, spec: ProcessSpec) -> ProcessSpec:
         """The spec to start instead; raises SandboxError."""
@@ -119,7 +119,7 @@ def _all_files(profile: Profile) -> bool:
 
 
 def _of_calls(profile: Profile, writes: bool) -> Profile:
-    profile = profile._replace(network=False, sockets=False)
+    profile = profile._replace(network=False, sockets=False, placeholders=False)
     return profile if writes else _reading(profile)
 
 
@@ -136,7 +136,7 @@ def _reading(profile: Profile) -> Profile:
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
     """Equal for plans that show the same files."""
-    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.refused
 
 
 # --- what a helper is made of -------------------------------------------------------------------

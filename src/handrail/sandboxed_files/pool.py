@@ -6,9 +6,6 @@ How it works.  A helper is a child of the keeper like any other, started in the 
 command with the same profile would get, and called over a socket that only its owner holds:
 when the connection ends, or the owner dies, the helper reads end-of-file and exits.  A plan that
 changed (a new repository, a root that was swapped) is another plan and gets another helper.
-
-Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
-while it is used: the placeholders of its plan exist on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
 from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
+from handrail.sandboxed_files.frames import path_text
 from handrail.sandboxed_files.plan import FileSandbox, interpreter
 from handrail.sandboxed_files.program import THREADS
 
@@ -39,8 +37,6 @@ SOCKET_FD = 300
 _PROGRAM = os.path.realpath(
     os.path.join(os.path.dirname(handrail.sandboxed_files.__file__), "program.py")
 )
-#: Seconds that a helper with placeholders on the host stays after its last use.
-LINGER = 0.5
 #: Seconds for a helper to exit by itself after its owner hung up.
 GRACE = 1.0
 
@@ -61,14 +57,8 @@ class FileHelper:
     """One helper, from its start to its end."""
 
     def __init__(
-        self,
-        launcher: Launcher,
-        loop: asyncio.AbstractEventLoop,
-        ending: set[FileHelper],
-        *,
-        passing: bool,
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
     ) -> None:
-        """``passing``: it must not stay longer than it is used."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -78,17 +68,16 @@ class FileHelper:
         #: Handles the client has open in this helper.
         self.handles: set[str] = set()
         self.words = ""
-        self._passing = passing
-        self._idle: asyncio.TimerHandle | None = None
         self._stderr = -1
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._told: set[asyncio.Task[None]] = set()
 
-    async def start(self, spec: ProcessSpec) -> bool:
+    async def start(self, spec: ProcessSpec, refused: tuple[bytes, ...]) -> bool:
         """Start it and wait until it answers; False when its sandbox was not set up.
 
-        Then nothing of it is left, and ``words`` says why.  Raises FilesError.
+        Then nothing of it is left, and ``words`` says why.  It never makes a name of ``refused``.
+        Raises FilesError.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -108,7 +97,8 @@ class FileHelper:
             await self._end()
             return False
         try:
-            await self.link.call("canonicalize", ["/"], deadline=DEADLINE)
+            names = [path_text(path) for path in refused]
+            (await self.link.call("refuse", names, deadline=DEADLINE)).result()
         except FilesError:
             await self._end()
             raise FilesError(
@@ -151,10 +141,7 @@ class FileHelper:
         """Run one operation in the helper."""
         if self.link is None:
             raise FilesError("the sandboxed file helper has not been started")
-        try:
-            return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
-        finally:
-            self.touch()
+        return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
 
     def tell(self, op: str, *arguments: Any) -> None:
         """Start an operation that nothing waits for, and that may fail."""
@@ -168,29 +155,11 @@ class FileHelper:
         except FilesError:
             pass  # the helper is gone, and what it had open with it
 
-    def touch(self) -> None:
-        """Note a use: a helper that must not stay exits some time after the last one."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        if self._passing and self.usable:
-            self._idle = self._loop.call_later(LINGER, self._unused)
-
-    def _unused(self) -> None:
-        self._idle = None
-        if self.busy:
-            self.touch()
-        else:
-            self.close()
-
     def close(self) -> None:
         """Hang up, and end it if it does not exit by itself."""
         if self.link is not None:
             self.link.close()
         self._close_stderr()
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
         self._hung_up()
 
     def _hung_up(self) -> None:
@@ -263,16 +232,14 @@ class FileHelpers:
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
-        if task.done():
-            task.result().touch()
         return await asyncio.shield(task)
 
     async def _start(self, sandbox: FileSandbox) -> FileHelper:
         spec = sandbox.sandboxed(helper_command())
         while True:
-            helper = FileHelper(self._launcher, self._loop, self._ending, passing=sandbox.passing)
+            helper = FileHelper(self._launcher, self._loop, self._ending)
             try:
-                stands = await helper.start(spec)
+                stands = await helper.start(spec, sandbox.refused)
             except BaseException:
                 helper.close()
                 raise
