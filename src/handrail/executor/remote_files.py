@@ -20,7 +20,7 @@ from handrail.errors import (
     RpcError,
     TransportError,
 )
-from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.executor.session_client import ExecServerClient
 from handrail.filesystem.errors import kind_of
 from handrail.protocol import codec, filesystem, path_uri
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"\(os error (\d+)\)$")
 _LASTING = ("fs/copy", "fs/remove")
 
 
-class RemoteFiles:
+class RemoteFiles(Files):
     """``Files`` of a server."""
 
     def __init__(

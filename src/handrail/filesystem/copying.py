@@ -26,10 +26,18 @@ _ONLY_PLAIN = "fs/copy only supports regular files, directories, and symlinks"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def copy(source: NativePath, destination: NativePath, *, recursive: bool = False) -> None:
-    """Copy ``source`` to the name ``destination``; missing parents are made for a directory."""
+def copy(
+    source: NativePath, destination: NativePath, *, recursive: bool = False, follow: bool = True
+) -> None:
+    """Copy ``source`` to the name ``destination``; missing parents are made for a directory.
+
+    Without ``follow`` a link in either path is an error, and only a file can be copied.
+    """
     origin, target = native(source), native(destination)
-    with os_errors(origin):
+    with os_errors(origin, follow=follow):
+        if not follow:
+            _copy_file(origin, target, follow=False)
+            return
         status = os.lstat(origin)
         if stat.S_ISDIR(status.st_mode):
             if not recursive:
@@ -113,12 +121,18 @@ def _make_directory(name: bytes, target: int) -> None:
 
 
 def _copy_file(
-    origin: bytes, target: bytes, source_dir: int | None = None, target_dir: int | None = None
+    origin: bytes,
+    target: bytes,
+    source_dir: int | None = None,
+    target_dir: int | None = None,
+    *,
+    follow: bool = True,
 ) -> None:
     # In a tree the name alone is opened, so «no link anywhere» holds for what was listed.
-    fd, status = open_regular(origin, follow=source_dir is None, dir_fd=source_dir)
+    fd, status = open_regular(origin, follow=follow and source_dir is None, dir_fd=source_dir)
     try:
-        replacement = Replacement(target, mode=stat.S_IMODE(status.st_mode), dir_fd=target_dir)
+        mode = stat.S_IMODE(status.st_mode)
+        replacement = Replacement(target, mode=mode, dir_fd=target_dir, follow=follow)
         try:
             if replacement.old is not None and os.path.samestat(replacement.old, status):
                 return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PATIENCE = 20
 #: How many profiles have their last plan cached.
 _MOST_KNOWN = 64
+_UNKNOWN = (0.0, None, None)
 
 
 class FileSandbox:
@@ -54,17 +55,16 @@ class FileSandboxes:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._known: dict[Profile, tuple[float, FileSandbox]] = {}
+        #: By profile: when it is made again, the plan of the profile itself, and its sandbox.
+        self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    async def find(self, pool: FilePool, profile: Profile, *, writes: bool) -> FileSandbox | None:
-        """The sandbox for a profile and a kind of call; None when the profile restricts no file.
+    async def find(self, pool: FilePool, profile: Profile, *, writes: bool) -> FileSandbox:
+        """The sandbox for a profile and a kind of call.
 
         Raises SandboxError, and FilesError when no thread is to be had.
         """
-        if not profile.sandboxed or _all_files(profile):
-            return None
         profile = _of_calls(profile, writes)
         await self._prepare(pool, profile)
         try:
@@ -75,7 +75,7 @@ class FileSandboxes:
 
     async def _prepare(self, pool: FilePool, profile: Profile) -> None:
         """Make the plan in a thread, if it may take a while."""
-        until, known = self._known.get(profile, (0.0, None))
+        until, _, known = self._known.get(profile, _UNKNOWN)
         if known is not None and time.monotonic() < until:
             return
         try:
@@ -88,34 +88,34 @@ class FileSandboxes:
 
     def _planned(self, profile: Profile, *, patience: int) -> FileSandbox:
         now = time.monotonic()
-        until, known = self._known.get(profile, (0.0, None))
+        until, before, known = self._known.get(profile, _UNKNOWN)
         if known is not None and now < until:
             return known
-        fitting, plan = self._plan(profile)
-        if known is None or known.plan is not plan:
-            known = FileSandbox(self._sandbox, fitting, plan)
+        plan = self._sandbox.plan(profile)
+        if known is None or before is not plan:
+            known = self._file_sandbox(profile, plan)
         after = time.monotonic() + self._cost
         self._cost = 0.0
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + patience * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), plan, known)
         return known
 
-    def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
-        plan = self._sandbox.plan(profile)
+    def _file_sandbox(self, profile: Profile, plan: Plan) -> FileSandbox:
         hidden = _hidden(plan)
-        if not hidden:
-            return profile, plan
-        profile = _with_readable(profile, hidden)
-        return profile, self._sandbox.plan(profile)
+        if hidden:
+            profile = _with_readable(profile, hidden)
+            plan = self._sandbox.plan(profile)
+        return FileSandbox(self._sandbox, profile, plan)
 
 
-def _all_files(profile: Profile) -> bool:
-    """Whether files are unrestricted, or the caller's business: only the network is restricted."""
+def restricts_files(profile: Profile) -> bool:
+    """Whether files are restricted, by us: not only the network, and not by the caller."""
     from handrail.sandbox.profile import Access, Rule
 
-    everything = (Rule(b"/", Access.WRITE),)
-    return profile.rules == everything and not profile.protected and not profile.globs
+    everything = profile.rules == (Rule(b"/", Access.WRITE),)
+    free = everything and not profile.protected and not profile.globs
+    return profile.sandboxed and not free
 
 
 def _of_calls(profile: Profile, writes: bool) -> Profile:

@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -169,14 +169,17 @@ class FileHelper:
             self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
 
     def _exited(self, *_: int) -> None:
-        spawned, self._spawned = self._spawned, None
-        if spawned is None:
-            return
+        if self._spawned is not None:
+            self._launcher.kill(self._spawned.child)  # whatever descendants are left
+            self._launcher.forget(self._spawned.child)
+            self.lost()
+
+    def lost(self) -> None:
+        """It has ended, or will without us: its keeper is gone."""
+        self._spawned = None
         if self._timer is not None:
             self._timer.cancel()
         self._close_stderr()
-        self._launcher.kill(spawned.child)  # whatever descendants are left
-        self._launcher.forget(spawned.child)
         if self.link is not None:
             self.link.close()
         self._settle()
@@ -232,7 +235,7 @@ class FileHelpers:
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
 
     async def _start(self, sandbox: FileSandbox) -> FileHelper:
         spec = sandbox.sandboxed(helper_command())
@@ -249,6 +252,20 @@ class FileHelpers:
         if self._closed:
             helper.close()
         return helper
+
+    async def release(self, used: Collection[FileHelper]) -> None:
+        """End those that do nothing now; returns when they are gone."""
+        for key, task in list(self._helpers.items()):
+            if _usable(task) and task.result() in used and not task.result().busy:
+                self._drop(key)
+                await task.result().ended()
+
+    def lost(self) -> None:
+        """The keeper is gone, and the helpers with it."""
+        running = [task.result() for task in self._helpers.values() if _usable(task)]
+        self.close()
+        for helper in {*running, *self._ending}:
+            helper.lost()
 
     def close(self) -> None:
         """Close all helpers; the owner has ended."""

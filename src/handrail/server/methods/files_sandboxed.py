@@ -29,7 +29,7 @@ from handrail.protocol.filesystem import (
 from handrail.sandboxed_files import content
 from handrail.sandboxed_files.client import SMALL_HEAD, Reply
 from handrail.sandboxed_files.frames import path_bytes, path_text
-from handrail.sandboxed_files.plan import FileSandbox
+from handrail.sandboxed_files.plan import FileSandbox, restricts_files
 from handrail.sandboxed_files.pool import FileHelper
 from handrail.server.methods import files as plain
 from handrail.server.methods import files_sandboxed_handles
@@ -83,6 +83,8 @@ async def _file_sandbox(
     assert session is not None  # noqa: S101 (checked with the handshake)
     check_private_tmp(session, given)
     profile = profile_of(server.sandbox, given, b"/")
+    if not restricts_files(profile):
+        return None
     return await server.file_sandboxes.find(server.pool, profile, writes=writes)
 
 
