@@ -12,7 +12,7 @@ from weakref import WeakSet
 from handrail.errors import FilesError, HandrailError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.filesystem import local
-from handrail.filesystem.errors import os_text
+from handrail.filesystem.errors import CONTAINS_LINK, os_text
 from handrail.filesystem.pool import FilePool
 from handrail.sandbox.profile import Files as Restriction
 from handrail.sandbox.profile import Intent
@@ -53,8 +53,12 @@ class LocalFiles(Files):
         self._pool: FilePool | None = None
 
     def without_links(self) -> LocalFiles:
-        """Files for paths with resolved links: a call fails if a link has appeared in the path
-        since then, so that a swap between a check and a write leads nowhere."""
+        """The same files, where a link in any path is an error.
+
+        A check before a call would leave a moment in which a command puts a link there, so nothing
+        is checked: the kernel refuses links in each component.  Links in the root directory are the
+        system's, and are followed.
+        """
         return LocalFiles(parent=self, follow=False)
 
     def sandboxed(self, intent: Intent) -> Files:
@@ -74,8 +78,18 @@ class LocalFiles(Files):
             self._pool = FilePool()
         return self._pool
 
-    async def run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        return await self.pool.run(work, *args, deadline=DEADLINE, **options)
+    async def run(self, work: Callable[..., T], *paths: Any, **options: Any) -> T:
+        if self._follow:
+            return await self.pool.run(work, *paths, deadline=DEADLINE, **options)
+        try:
+            return await self.pool.run(_anchored, work, *paths, deadline=DEADLINE, **options)
+        except FilesError as error:
+            if str(error) != CONTAINS_LINK:
+                raise
+            text = (
+                f"{paths[0]} is or leads through a link, and none is followed: name the real path"
+            )
+            raise FilesError(text, kind="invalid_input", path=error.path) from error
 
     async def close(self) -> None:
         """Let the threads end; another call starts new ones."""
@@ -128,6 +142,18 @@ class LocalFiles(Files):
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         await self.run(local.copy, source, destination, recursive=recursive, follow=self._follow)
+
+
+def _anchored(work: Callable[..., T], *paths: Any, **options: Any) -> T:
+    """Run it with the links of the root directory resolved."""
+    return work(*(anchored(p) if isinstance(p, str) else p for p in paths), **options)
+
+
+def anchored(path: str) -> str:
+    """``path`` with a link in the root directory resolved: those are the system's."""
+    first, _, rest = path.lstrip("/").partition("/")
+    top = f"/{first}"
+    return os.path.join(os.path.realpath(top), rest) if rest and os.path.islink(top) else path
 
 
 class LocalSandboxedFiles(Files):
