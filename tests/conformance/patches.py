@@ -77,6 +77,9 @@ class _Gate:
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         return None
 
+    async def patch_reader(self) -> None:
+        return None
+
     async def patch(self, request: PatchRequest) -> None:
         return None
 

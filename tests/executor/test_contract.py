@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from handrail.executor.base import OutputKind, WaitReason
 from handrail.process import child_end
 from handrail.process.env_policy import EnvPolicy, Inherit
 from handrail.process.spec import ExitKind
-from handrail.sandbox.profile import Access, Entry, Intent
+from handrail.sandbox.profile import Access, Entry, Intent, workspace_write
 from tests.executor.places import Main, Room, collect, said
 from tests.keeper.watching import eventually_so
 
@@ -591,6 +591,46 @@ def test_large_files_and_their_progress(everywhere: Everywhere) -> None:
         seen.clear()
         assert await files.read(path, progress=lambda done, of: seen.append((done, of))) == data
         assert seen[-1] == (len(data), len(data))
+
+    everywhere(main)
+
+
+def test_sandboxed_files(everywhere: Everywhere) -> None:
+    async def main(room: Room) -> None:
+        base, work = room.base, room.base / "work"
+        (work / "hidden").mkdir(parents=True)
+        (work / "hidden" / "key").write_text("secret")
+        (work / "way").symlink_to(base)
+        intent = workspace_write((os.fsencode(work),), slash_tmp=False, tmpdir=False)
+        deny = Entry(Access.DENY, path=os.fsencode(work / "hidden"))
+        files = room.executor.files.sandboxed(intent._replace(entries=(*intent.entries, deny)))
+
+        async def kind(call: Awaitable[object]) -> str:
+            with pytest.raises(FilesError) as caught:
+                await call
+            return caught.value.kind
+
+        await files.mkdir(f"{work}/a/b")
+        await files.write(f"{work}/a/b/c", b"content")
+        assert await files.read(f"{work}/way/work/a/b/c") == b"content"
+        assert [entry.name for entry in await files.list(f"{work}/a")] == ["b"]
+        assert (await files.metadata(f"{work}/a/b/c")).size == 7
+        await files.copy(f"{work}/a", f"{work}/copy", recursive=True)
+        await files.remove(f"{work}/a", recursive=True)
+        assert await files.canonical(f"{work}/copy/b/c") == str((work / "copy/b/c").resolve())
+        for path in (f"{base}/out", f"{work}/way/out", f"{work}/.git", f"{work}/way/work/.git"):
+            assert await kind(files.write(path, b"")) == "read_only", path
+            assert await kind(files.mkdir(path)) == "read_only", path
+        assert await kind(files.read(f"{work}/hidden/key")) in ("permission_denied", "not_found")
+        # Neither goes a tree that holds what is hidden, nor is that copied.
+        assert await kind(files.remove(f"{work}/hidden", recursive=True)) != "none"
+        assert await kind(files.copy(f"{work}/hidden", f"{work}/shown", recursive=True)) != "none"
+        os.rmdir(work / "shown")
+        assert (work / "hidden" / "key").read_text() == "secret"
+        assert await kind(files.read("relative")) == "invalid_input"
+        assert sorted(os.listdir(work)) == ["copy", "hidden", "way"]
+        await files.close()
+        assert await files.read(f"{work}/copy/b/c") == b"content"
 
     everywhere(main)
 

@@ -15,8 +15,10 @@ from handrail.errors import ExecutorSpawnFailed
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process.spec import ExitKind
+from handrail.sandbox.profile import workspace_write
 from tests.executor.places import ENV, Main, Room, collect, run_in, said
 from tests.keeper.watching import children, descriptors, eventually_so, kilobytes
+from tests.server.process_kit import ended
 
 Near = Callable[[Main], None]
 
@@ -96,6 +98,28 @@ def test_a_keeper_that_is_killed(near: Near) -> None:
         await session.signal("term")
         # The next one gets a new keeper.
         assert await room.done("echo again") == (b"again\n", b"", 0)
+
+    near(main)
+
+
+def test_file_helpers_go_with_a_keeper_that_is_killed(near: Near) -> None:
+    async def main(room: Room) -> None:
+        before = children()
+        intent = workspace_write((os.fsencode(room.base),), slash_tmp=False, tmpdir=False)
+        files = room.executor.files.sandboxed(intent)
+        await files.write(f"{room.base}/a", b"one")
+        assert await files.read(f"{room.base}/a") == b"one"
+        (keeper,) = children() - before
+        helpers = children(keeper)
+        assert len(helpers) == 2
+        os.kill(keeper, signal.SIGKILL)
+        executor = room.executor
+        assert isinstance(executor, LocalExecutor)
+        await eventually_so(lambda: executor._launcher is None, "the loss is known")
+        assert all(await asyncio.gather(*(asyncio.to_thread(ended, pid) for pid in helpers)))
+        # The next calls get a new keeper, and new helpers.
+        await files.write(f"{room.base}/a", b"two")
+        assert await files.read(f"{room.base}/a") == b"two"
 
     near(main)
 

@@ -14,11 +14,14 @@ from typing import Any
 
 from handrail.executor.base import Denied, ExecSession, SpawnRequest
 from handrail.executor.local import LocalExecutor
+from handrail.filesystem.pool import FilePool
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.orchestrator.audit import Event, ToolDecision
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import Settings
+from handrail.sandbox.profile import Intent
+from handrail.sandboxed_files.pool import FileHelper
 
 PATH = {"PATH": "/usr/bin:/bin"}
 REFUSED = "echo \"touch: cannot touch '/usr/x1': Read-only file system\" >&2; exit 1"
@@ -61,8 +64,14 @@ class ScriptedExecutor(LocalExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[SpawnRequest] = []
+        #: The intents of file calls, each once, in order.
+        self.file_intents: dict[Intent, None] = {}
         #: What in an intent lets a guarded script through.
         self.opens = "b'/usr'"
+
+    async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
+        self.file_intents[intent] = None
+        return await super().file_helper(pool, intent, writes=writes)
 
     async def spawn(self, request: SpawnRequest) -> Any:
         self.requests.append(request)

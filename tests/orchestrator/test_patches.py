@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden, PatchError
+from handrail.executor.local_files import LocalSandboxedFiles
 from handrail.orchestrator.approval_cache import Extent, FileKey
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Reviewers
-from handrail.orchestrator.patches import admit_patch
-from handrail.orchestrator.sandboxed_files import SandboxedFiles
+from handrail.orchestrator.patches import PatchAccess, admit_patch
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings, sandbox_intent
 from handrail.patch.apply import apply_async, verifying
 from handrail.patch.grammar import parse
@@ -20,18 +20,6 @@ from handrail.patch.io_steps import run
 from handrail.patch.local import LocalFiles
 from handrail.policy.context import Approval
 from tests.orchestrator.scripted import Room, played
-
-
-class Plain:
-    """The files of this machine, awaited."""
-
-    def __getattr__(self, name: str) -> Any:
-        work = getattr(LocalFiles(), name)
-
-        async def call(*args: Any) -> Any:
-            return work(*args)
-
-        return call
 
 
 def add(path: str) -> str:
@@ -43,18 +31,13 @@ def apply(room: Room, text: str, cwd: Path) -> Any:
     changes = run(verifying(patch, str(cwd)), LocalFiles())
 
     async def main() -> Any:
-        writer = await admit_patch(
-            room.orchestrator,
-            room.executor,
-            Plain(),  # type: ignore[arg-type]
-            call_id="c1",
-            cwd=str(cwd),
-            changes=changes,
-        )
+        access = PatchAccess(room.orchestrator, room.executor, local=True)
+        writer = await admit_patch(access, call_id="c1", cwd=str(cwd), changes=changes)
         try:
             return await apply_async(patch, writer, str(cwd))
         finally:
             await writer.close()
+            await access.close()
 
     return played(room, main)
 
@@ -69,9 +52,7 @@ def test_inside_it_is_written_by_a_helper_in_the_sandbox(tmp_path: Path) -> None
     apply(room, add("sub/a.txt"), tmp_path)
     assert (tmp_path / "sub" / "a.txt").read_text() == "hi\n"
     assert room.scribe.questions == []
-    (request,) = room.executor.requests
-    assert request.sandbox == sandbox_intent(room.orchestrator.settings)
-    assert dict(request.env) == {}
+    assert list(room.executor.file_intents) == [sandbox_intent(room.orchestrator.settings)]
 
 
 def test_untrusted_asks_once_for_the_session_and_per_file(tmp_path: Path) -> None:
@@ -96,7 +77,7 @@ def test_outside_is_asked_and_then_written_without_a_sandbox(tmp_path: Path) -> 
     room = Room(settings(inside, Approval.ON_REQUEST), Choice.APPROVE)
     apply(room, add("../out.txt"), inside)
     assert (tmp_path / "out.txt").read_text() == "hi\n"
-    assert room.executor.requests == []
+    assert room.executor.file_intents == {}
 
 
 def test_never_refuses_outside(tmp_path: Path) -> None:
@@ -153,8 +134,7 @@ def test_what_is_inside_is_written_in_the_sandbox_beside_a_path_outside(tmp_path
     assert (tmp_path / "deep" / "er" / "out").read_text() == "hi\n"
     (question,) = room.scribe.questions
     assert question.wants.write == (str(tmp_path / "deep/er/out"),)
-    (request,) = room.executor.requests
-    assert request.sandbox == sandbox_intent(room.orchestrator.settings)
+    assert list(room.executor.file_intents) == [sandbox_intent(room.orchestrator.settings)]
     # For the session it is outside for the one path only.
     memory = room.orchestrator.memory
     assert memory.knows([FileKey("local", question.wants.write[0])], Extent(outside=True))
@@ -163,17 +143,18 @@ def test_what_is_inside_is_written_in_the_sandbox_beside_a_path_outside(tmp_path
     assert not memory.knows([own], Extent(outside=True))
 
 
-class Refusing(SandboxedFiles):
+@pytest.fixture
+def _refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the sandbox held more back than the settings tell."""
 
-    async def write(self, path: str, data: bytes) -> None:
-        raise FilesError("Read-only file system", kind="permission_denied", path=path)
+    async def write(_: LocalSandboxedFiles, path: str, data: bytes, **more: Any) -> None:
+        raise FilesError("Read-only file system", kind="read_only", path=path)
+
+    monkeypatch.setattr(LocalSandboxedFiles, "write", write)
 
 
-def test_a_refusal_of_the_sandbox_is_put_to_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("handrail.orchestrator.patches.SandboxedFiles", Refusing)
+@pytest.mark.usefixtures("_refusing")
+def test_a_refusal_of_the_sandbox_is_put_to_the_user(tmp_path: Path) -> None:
     room = Room(settings(tmp_path, Approval.ON_REQUEST), Choice.APPROVE)
     apply(room, add("a"), tmp_path)
     assert (tmp_path / "a").exists()
@@ -181,31 +162,10 @@ def test_a_refusal_of_the_sandbox_is_put_to_the_user(
     assert question.kind is Kind.RETRY
 
 
-def test_a_declined_rest_puts_back_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("handrail.orchestrator.patches.SandboxedFiles", Refusing)
+@pytest.mark.usefixtures("_refusing")
+def test_a_declined_rest_puts_back_what_was_written(tmp_path: Path) -> None:
     room = Room(settings(tmp_path, Approval.ON_REQUEST), Choice.DENY)
     with pytest.raises(PatchError):
         apply(room, add("new/folder/a"), tmp_path)
     assert len(room.scribe.questions) == 1
     assert os.listdir(tmp_path) == []
-
-
-def test_large_files_pass_through_the_helper(tmp_path: Path) -> None:
-    room = Room(settings(tmp_path, Approval.ON_REQUEST))
-    data = os.urandom(700_001)
-
-    async def main() -> bytes:
-        sandbox = sandbox_intent(room.orchestrator.settings)
-        assert sandbox is not None
-        files = SandboxedFiles(room.executor, "p", str(tmp_path), sandbox)
-        await files.write(str(tmp_path / "f"), data)
-        with pytest.raises(FilesError) as caught:
-            await files.read(str(tmp_path / "none"))
-        assert caught.value.kind == "not_found"
-        got = await files.read(str(tmp_path / "f"))
-        await files.close()
-        return got
-
-    assert played(room, main) == data

@@ -114,10 +114,10 @@ def test_what_asks_for_nothing_is_not_confined() -> None:
         Intent(files=Files.EXTERNAL, network=True),
         Intent(files=Files.UNRESTRICTED, network=True),
     ):
-        assert not resolve(intent, b"/", MACHINE).confined
+        assert not resolve(intent, b"/", MACHINE).sandboxed
     for intent in (Intent(files=Files.EXTERNAL), Intent(files=Files.UNRESTRICTED)):
         found = resolve(intent, b"/", MACHINE)
-        assert found.confined
+        assert found.sandboxed
         assert found.rules == (Rule(b"/", Access.WRITE),)
         assert not found.network
 

@@ -63,7 +63,7 @@ def workspace_write(workspace: Path, *more: tuple[str, str]) -> dict[str, Any]:
 
 
 class Inside:
-    """One client whose commands are all confined in the same way."""
+    """One client whose commands are all sandboxed in the same way."""
 
     def __init__(self, client: MemoryClient, workspace: Path, sandbox: dict[str, Any]) -> None:
         self.client = client

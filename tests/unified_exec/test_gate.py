@@ -53,6 +53,9 @@ class Orchestrator:
         again = replace(call.spawn, process_id="again", argv=argv)
         return Started(await self.executor.spawn(again), ("it ran again without a sandbox",))
 
+    async def patch_reader(self) -> None:
+        return None
+
     async def patch(self, request: PatchRequest) -> None:
         self.patches.append(request)
         if self.refuse is not None:

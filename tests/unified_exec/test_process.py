@@ -136,6 +136,9 @@ class ScriptedGate:
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         return None
 
+    async def patch_reader(self) -> None:
+        return None
+
     async def patch(self, request: PatchRequest) -> None:
         return None
 

@@ -13,12 +13,11 @@ from handrail.executor.base import ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call, read_request
 from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
-from handrail.orchestrator.patches import Confine, PatchWriter, admit_patch
+from handrail.orchestrator.patches import PatchAccess, PatchWriter, admit_patch
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.io_steps import AsyncFiles
 from handrail.process import env_policy
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
-from handrail.unified_exec.patch_command import PatchFiles
 from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
 from handrail.unified_exec.tools import ToolFailed
 from handrail.unified_exec.truncate import Budget, effective_budget, formatted
@@ -35,7 +34,6 @@ LATE = (
 class OrchestratorGate:
     """``Gate`` on an orchestrator.
 
-    ``confine`` gives the files under an intent, for patches; None: the executor has none.
     ``model_budget``: the model's own limit for one answer.
     """
 
@@ -44,15 +42,14 @@ class OrchestratorGate:
         orchestrator: Orchestrator,
         executor: Executor,
         *,
-        confine: Confine | None = None,
         model_budget: Budget = DEFAULT_MODEL_BUDGET,
     ) -> None:
         self._orchestrator = orchestrator
         self._executor = executor
         self._local = executor.features.local
-        self._confine = confine
         self._model_budget = model_budget
         self._courses: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
+        self._patches = PatchAccess(orchestrator, executor, local=self._local)
         self._writer: dict[str, PatchWriter] = {}
 
     async def start(self, call: ExecCall) -> Started:
@@ -101,17 +98,14 @@ class OrchestratorGate:
         course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
         return LATE if denied.likely else None
 
+    async def patch_reader(self) -> AsyncFiles | None:
+        """The files to verify a patch against, in the sandbox of the settings."""
+        return await self._patches.reader()
+
     async def patch(self, request: PatchRequest) -> AsyncFiles | None:
         """The files to write a patch through, in the sandbox of the settings."""
         writer = await admit_patch(
-            self._orchestrator,
-            self._executor,
-            PatchFiles(self._executor.files),
-            call_id=request.call_id,
-            cwd=request.cwd,
-            changes=request.changes,
-            local=self._local,
-            confine=self._confine,
+            self._patches, call_id=request.call_id, cwd=request.cwd, changes=request.changes
         )
         self._writer[request.call_id] = writer
         return writer
@@ -121,6 +115,10 @@ class OrchestratorGate:
         writer = self._writer.pop(call_id, None)
         if writer is not None:
             await writer.close()
+
+    async def close(self) -> None:
+        """End the processes that read and write files for patches."""
+        await self._patches.close()
 
     def _environment(self, spawn: SpawnRequest) -> Mapping[str, str]:
         """The environment of the command; of another machine only what is set from here is known.

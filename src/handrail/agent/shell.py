@@ -17,12 +17,12 @@ from typing import Any, Self
 
 from handrail import private_places
 from handrail.agent.arguments import check_arguments
-from handrail.agent.deny_read import DenyReadExecutor
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
 from handrail.agent.target import Target, Where, exists_on, take
 from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
+from handrail.executor.base import Executor
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
@@ -113,16 +113,11 @@ class AgentShell:
                 exists=None if hands.local else exists_on(hands.executor),
                 local=hands.local,
             )
-            executor = DenyReadExecutor(hands.executor, orchestrator, local=hands.local)
+            executor = hands.executor
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
-            gate = OrchestratorGate(
-                orchestrator,
-                executor,
-                confine=executor.confine,
-                model_budget=exec_settings.model_budget,
-            )
+            gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
             )
@@ -141,7 +136,7 @@ class AgentShell:
         if opened is not None:
             try:
                 await opened.manager.close()
-                await opened.executor.close_helpers()
+                await opened.gate.close()
             finally:
                 await opened.hands.release()
 
@@ -363,7 +358,7 @@ async def _with_private_tmp(
 @dataclass(frozen=True, slots=True)
 class _Open:
     hands: Target
-    executor: DenyReadExecutor
+    executor: Executor
     orchestrator: Orchestrator
     gate: OrchestratorGate
     manager: UnifiedExec

@@ -5,18 +5,23 @@ from __future__ import annotations
 import posixpath
 
 from handrail.errors import FilesError
-from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
+from handrail.sandbox.profile import Intent
 
 #: Directories that always exist: the working directory, the home directory, /tmp.
 CWD, HOME, TEMP = "/workspace", "/home/fake", "/tmp"  # noqa: S108 (no real path)
 
 
-class FakeFiles:
+class FakeFiles(Files):
     """``Files`` in memory; ``content`` is all of it."""
 
     def __init__(self) -> None:
         #: Files by path; None for a directory.
         self.content: dict[str, bytes | None] = dict.fromkeys(("/", "/home", HOME, TEMP, CWD))
+
+    def sandboxed(self, intent: Intent) -> FakeFiles:
+        """The same files: no process of this machine sees any."""
+        return self
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         data = self._get(path)

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from handrail.errors import FilesError
+from handrail.sandbox.profile import Intent
+
 #: Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
 
@@ -37,7 +40,10 @@ class FileMetadata:
 
 
 class Files(Protocol):
-    """Whole-file operations; each is done entirely or not at all, as far as the machine can."""
+    """Whole-file operations; each is done entirely or not at all, as far as the machine can.
+
+    Implementations are subclasses: the last three methods have defaults.
+    """
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         """The content of a regular file."""
@@ -62,3 +68,21 @@ class Files(Protocol):
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         """Copy a file or a link, or with ``recursive`` a tree, on that machine."""
+
+    def sandboxed(self, intent: Intent) -> Files:
+        """The same files as a process under this intent sees them.
+
+        Raises FilesError where the machine has no such files.
+        """
+        raise FilesError(
+            "files of that machine cannot be reached under its sandbox: use a command",
+            kind="permission_denied",
+        )
+
+    def without_links(self) -> Files:
+        """The same files, where a link in any path is an error, as far as the machine can."""
+        return self
+
+    async def close(self) -> None:
+        """End what was started for these files; another call starts it again."""
+        return

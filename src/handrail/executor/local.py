@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from handrail import credentials
@@ -40,6 +40,9 @@ from handrail.process.table import ProcessTable, StartCancelled, Starting
 
 if TYPE_CHECKING:
     from handrail.executor.local_sandbox import LocalSandbox
+    from handrail.filesystem.pool import FilePool
+    from handrail.sandbox.profile import Intent
+    from handrail.sandboxed_files.pool import FileHelper
 
 T = TypeVar("T")
 
@@ -72,7 +75,7 @@ class LocalExecutor(Executor):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._sandbox: LocalSandbox | None = None
-        self._files = LocalFiles()
+        self._files = LocalFiles(self)
 
     @property
     def features(self) -> ExecutorFeatures:
@@ -164,12 +167,16 @@ class LocalExecutor(Executor):
     async def _close(self) -> None:
         async with self._lock:
             self._closed = True
-            self._files.close()
+            await self._files.close()
             launcher, table = self._launcher, self._table
             self._launcher = self._table = None
             sandbox, self._sandbox = self._sandbox, None
             own = self._loop is asyncio.get_running_loop()
             try:
+                if sandbox is not None and own:
+                    with contextlib.suppress(TimeoutError):  # what does not end is the keeper's
+                        async with asyncio.timeout(_END_SECONDS):
+                            await sandbox.close_helpers()
                 if launcher is not None and table is not None:
                     await (self._end if own else self._abandon)(launcher, table)
                 for lost in self._lost if own else ():
@@ -234,13 +241,16 @@ class LocalExecutor(Executor):
         """The spec to start: sandboxed, if that is asked for."""
         if request.sandbox is None:
             return spec
+        return self._own_sandbox().sandboxed(spec, request.sandbox, watch=request.watch_denials)
+
+    def _own_sandbox(self) -> LocalSandbox:
         if self._closed:
             raise ExecutorSpawnFailed("this executor is closed; make a new one")
         if self._sandbox is None:
             from handrail.executor.local_sandbox import LocalSandbox
 
             self._sandbox = LocalSandbox()
-        return self._sandbox.sandboxed(spec, request.sandbox, watch=request.watch_denials)
+        return self._sandbox
 
     def _check_limits(self, spec: ProcessSpec) -> None:
         """Raises ExecutorSpawnFailed for a limit that the keeper cannot set."""
@@ -252,12 +262,29 @@ class LocalExecutor(Executor):
                 " Delegate=yes), or leave them out"
             )
 
+    async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
+        """The process that does file calls under an intent; raises HandrailError."""
+        launcher = self._launcher
+        if launcher is None or self._loop is not asyncio.get_running_loop():
+            await asyncio.shield(self._task(self._begin()))
+            launcher = self._launcher
+        if launcher is None:
+            raise KeeperLost("the keeper ended just now; try again")
+        return await self._own_sandbox().file_helper(launcher, pool, intent, writes=writes)
+
+    async def release_helpers(self, used: Collection[FileHelper]) -> None:
+        """End those file helpers that do nothing now."""
+        if self._sandbox is not None and self._loop is asyncio.get_running_loop():
+            await self._sandbox.release_helpers(used)
+
     def _keeper_lost(self) -> None:
         """It was killed: its children are ended, and the next spawn starts another."""
         table, launcher, self._table, self._launcher = self._table, self._launcher, None, None
         children = list(table or ())
         self._lost = [table for table in (*self._lost, table) if table]
         release.kill(*children)
+        if self._sandbox is not None:
+            self._sandbox.keeper_lost()
         if launcher is not None:
             launcher.close()
             tag_kill.end_all_of([launcher.mark])  # started, and not reported to us

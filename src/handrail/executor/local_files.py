@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet
 
-from handrail.errors import FilesError
-from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.errors import FilesError, HandrailError
+from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.filesystem import local
-from handrail.filesystem.errors import os_text
+from handrail.filesystem.errors import CONTAINS_LINK, os_text
 from handrail.filesystem.pool import FilePool
+from handrail.sandbox.profile import Files as Restriction
+from handrail.sandbox.profile import Intent
+from handrail.sandboxed_files import content
+
+if TYPE_CHECKING:
+    from handrail.sandboxed_files.pool import FileHelper
 
 T = TypeVar("T")
 
@@ -19,34 +27,78 @@ T = TypeVar("T")
 DEADLINE = 60.0
 
 
-class LocalFiles:
+class HelperSource(Protocol):
+    """Has the sandboxed file helpers of an executor."""
+
+    async def file_helper(self, pool: FilePool, intent: Intent, *, writes: bool) -> FileHelper:
+        """The helper for an intent; raises HandrailError."""
+
+    async def release_helpers(self, used: Collection[FileHelper]) -> None:
+        """End those that do nothing now; returns when they are gone."""
+
+
+class LocalFiles(Files):
     """``Files`` on ``filesystem/``."""
 
-    def __init__(self, parent: LocalFiles | None = None, *, follow: bool = True) -> None:
+    def __init__(
+        self,
+        helpers: HelperSource | None = None,
+        *,
+        parent: LocalFiles | None = None,
+        follow: bool = True,
+    ) -> None:
+        self._helpers = helpers
         self._parent = parent
         self._follow = follow
         self._pool: FilePool | None = None
 
     def without_links(self) -> LocalFiles:
-        """Files for paths with resolved links: a change fails if a link has appeared in the path
-        since then, so that a swap between a check and a write leads nowhere."""
-        return LocalFiles(self, follow=False)
+        """The same files, where a link in any path is an error.
 
-    async def run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
+        A check before a call would leave a moment in which a command puts a link there, so nothing
+        is checked: the kernel refuses links in each component.  Links in the root directory are the
+        system's, and are followed.
+        """
+        return LocalFiles(parent=self, follow=False)
+
+    def sandboxed(self, intent: Intent) -> Files:
+        """The same files as a process under this intent sees them, by a helper that is one."""
+        if intent.is_off or intent.files is not Restriction.RESTRICTED:
+            return self
+        if self._helpers is None:
+            return super().sandboxed(intent)
+        return LocalSandboxedFiles(self, self._helpers, intent)
+
+    @property
+    def pool(self) -> FilePool:
+        """The threads."""
         if self._parent is not None:
-            return await self._parent.run(work, *args, **options)
+            return self._parent.pool
         if self._pool is None:
             self._pool = FilePool()
-        return await self._pool.run(work, *args, deadline=DEADLINE, **options)
+        return self._pool
 
-    def close(self) -> None:
+    async def run(self, work: Callable[..., T], *paths: Any, **options: Any) -> T:
+        if self._follow:
+            return await self.pool.run(work, *paths, deadline=DEADLINE, **options)
+        try:
+            return await self.pool.run(_anchored, work, *paths, deadline=DEADLINE, **options)
+        except FilesError as error:
+            if str(error) != CONTAINS_LINK:
+                raise
+            text = (
+                f"{paths[0]} is or leads through a link, and none is followed: name the real path"
+            )
+            raise FilesError(text, kind="invalid_input", path=error.path) from error
+
+    async def close(self) -> None:
         """Let the threads end; another call starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        data = await self.run(local.read_file, path)
+        data = await self.run(local.read_file, path, follow=self._follow)
         if progress is not None:
             progress(len(data), len(data))
         return data
@@ -62,15 +114,8 @@ class LocalFiles:
         return sorted(entries, key=lambda entry: entry.name)
 
     async def metadata(self, path: str) -> FileMetadata:
-        found = await self.run(local.get_metadata, path)
-        return FileMetadata(
-            is_directory=found.is_directory,
-            is_file=found.is_file,
-            is_symlink=found.is_symlink,
-            size=found.size,
-            created_at_ms=found.created_at_ms,
-            modified_at_ms=found.modified_at_ms,
-        )
+        found = await self.run(local.get_metadata, path, follow=self._follow)
+        return FileMetadata(*dataclasses.astuple(found))
 
     async def canonical(self, path: str) -> str:
         return os.fsdecode(await self.run(local.canonicalize, path))
@@ -96,4 +141,83 @@ class LocalFiles:
         await self.run(local.remove, path, recursive=recursive, force=force, follow=follow)
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
-        await self.run(local.copy, source, destination, recursive=recursive)
+        await self.run(local.copy, source, destination, recursive=recursive, follow=self._follow)
+
+
+def _anchored(work: Callable[..., T], *paths: Any, **options: Any) -> T:
+    """Run it with the links of the root directory resolved."""
+    return work(*(anchored(p) if isinstance(p, str) else p for p in paths), **options)
+
+
+def anchored(path: str) -> str:
+    """``path`` with a link in the root directory resolved: those are the system's."""
+    first, _, rest = path.lstrip("/").partition("/")
+    top = f"/{first}"
+    return os.path.join(os.path.realpath(top), rest) if rest and os.path.islink(top) else path
+
+
+class LocalSandboxedFiles(Files):
+    """The files of this machine under an intent, by a helper process in that sandbox."""
+
+    def __init__(self, plain: LocalFiles, helpers: HelperSource, intent: Intent) -> None:
+        self._plain = plain
+        self._helpers = helpers
+        self._intent = intent
+        self._used: WeakSet[FileHelper] = WeakSet()
+
+    async def _helper(self, path: str, *, writes: bool) -> FileHelper:
+        if not path.startswith("/"):
+            text = f"{path!r} is not absolute; give the whole path"
+            raise FilesError(text, kind="invalid_input", path=path)
+        try:
+            helper = await self._helpers.file_helper(self._plain.pool, self._intent, writes=writes)
+        except FilesError:
+            raise
+        except HandrailError as error:
+            raise FilesError(f"failed to prepare file sandbox: {error}", path=path) from error
+        self._used.add(helper)
+        return helper
+
+    async def _do(self, op: str, path: str, *arguments: Any, writes: bool = False) -> Any:
+        helper = await self._helper(path, writes=writes)
+        return (await helper.call(op, path, *arguments)).result()
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        found = await content.read(await self._helper(path, writes=False), path)
+        pieces: list[bytes] = []
+        done = 0
+        async for piece in found:
+            pieces.append(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(done, max(done, found.size))
+        if progress is not None and not done:
+            progress(0, 0)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
+        await content.write(await self._helper(path, writes=True), path, data, progress=progress)
+
+    async def list(self, path: str) -> list[FileEntry]:
+        rows = await self._do("readDirectory", path)
+        return sorted((FileEntry(*row) for row in rows), key=lambda entry: entry.name)
+
+    async def metadata(self, path: str) -> FileMetadata:
+        return FileMetadata(*await self._do("metadata", path, True))
+
+    async def canonical(self, path: str) -> str:
+        found: str = await self._do("canonicalize", path)
+        return found
+
+    async def mkdir(self, path: str, *, parents: bool = True) -> None:
+        await self._do("createDirectory", path, parents, True, writes=True)
+
+    async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
+        await self._do("remove", path, recursive, force, True, writes=True)
+
+    async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
+        await self._do("copy", source, destination, recursive, writes=True)
+
+    async def close(self) -> None:
+        """End the helpers that were used here; another call starts new ones."""
+        await self._helpers.release_helpers(list(self._used))

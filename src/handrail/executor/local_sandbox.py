@@ -11,14 +11,19 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Collection
 
 from handrail.errors import SpawnFailed
+from handrail.filesystem.pool import FilePool
 from handrail.process import find_program
+from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.profile import Intent
 from handrail.sandbox.sandbox import Sandbox
+from handrail.sandboxed_files.plan import FileSandboxes
+from handrail.sandboxed_files.pool import FileHelper, FileHelpers
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,9 @@ class LocalSandbox:
         self._sandbox = Sandbox()
         _forks.take_in(self._sandbox.upkeep)
         self._told = False
+        self._file_sandboxes = FileSandboxes(self._sandbox)
+        self._helpers: FileHelpers | None = None
+        self._ending: set[FileHelper] = set()
 
     def sandboxed(self, spec: ProcessSpec, intent: Intent, *, watch: bool = False) -> ProcessSpec:
         """The spec to start instead; raises SandboxError or SpawnFailed: nothing was run then.
@@ -45,6 +53,35 @@ class LocalSandbox:
             # Never in silence: Landlock enforces less than what people expect of bubblewrap.
             log.warning("%s; commands are sandboxed by Landlock instead", made.reason)
         return made.spec(spec)
+
+    async def file_helper(
+        self, launcher: Launcher, pool: FilePool, intent: Intent, *, writes: bool
+    ) -> FileHelper:
+        """The file helper for an intent; raises SandboxError, FilesError, SpawnFailed."""
+        profile = self._sandbox.resolve(intent, b"/")
+        found = await self._file_sandboxes.find(pool, profile, writes=writes)
+        if self._helpers is None:
+            self._helpers = FileHelpers(launcher, asyncio.get_running_loop(), self._ending)
+        return await self._helpers.get(found)
+
+    async def release_helpers(self, used: Collection[FileHelper]) -> None:
+        """End those file helpers that do nothing now."""
+        if self._helpers is not None:
+            await self._helpers.release(used)
+
+    async def close_helpers(self) -> None:
+        """End all file helpers."""
+        helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            helpers.close()
+        for helper in list(self._ending):
+            await helper.ended()
+
+    def keeper_lost(self) -> None:
+        """The keeper is gone: its file helpers are as well, and the next is another's."""
+        helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            helpers.lost()
 
     async def see_out(self) -> None:
         """Wait for the end of those that were told to end."""

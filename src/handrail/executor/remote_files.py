@@ -20,7 +20,7 @@ from handrail.errors import (
     RpcError,
     TransportError,
 )
-from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.executor.session_client import ExecServerClient
 from handrail.filesystem.errors import kind_of
 from handrail.protocol import codec, filesystem, path_uri
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"\(os error (\d+)\)$")
 _LASTING = ("fs/copy", "fs/remove")
 
 
-class RemoteFiles:
+class RemoteFiles(Files):
     """``Files`` of a server."""
 
     def __init__(
@@ -53,11 +53,11 @@ class RemoteFiles:
         self._sandbox = sandbox
         self._handles = itertools.count(1)
 
-    def confined(self, sandbox: Intent) -> RemoteFiles:
+    def sandboxed(self, intent: Intent) -> RemoteFiles:
         """The same files as a process in that sandbox sees them."""
-        confined = RemoteFiles(self._client, self._timeout, to_wire(sandbox))
-        confined._handles = self._handles
-        return confined
+        sandboxed = RemoteFiles(self._client, self._timeout, to_wire(intent))
+        sandboxed._handles = self._handles
+        return sandboxed
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         size = (await self.metadata(path)).size

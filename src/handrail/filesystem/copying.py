@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail.filesystem import own_processes
+from handrail.filesystem import names, own_processes
 from handrail.filesystem.directories import make_all
 from handrail.filesystem.errors import NativePath, native, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_no_follow, open_parent
@@ -26,10 +26,18 @@ _ONLY_PLAIN = "fs/copy only supports regular files, directories, and symlinks"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def copy(source: NativePath, destination: NativePath, *, recursive: bool = False) -> None:
-    """Copy ``source`` to the name ``destination``; missing parents are made for a directory."""
+def copy(
+    source: NativePath, destination: NativePath, *, recursive: bool = False, follow: bool = True
+) -> None:
+    """Copy ``source`` to the name ``destination``; missing parents are made for a directory.
+
+    Without ``follow`` a link in either path is an error, and only a file can be copied.
+    """
     origin, target = native(source), native(destination)
-    with os_errors(origin):
+    with os_errors(origin, follow=follow):
+        if not follow:
+            _copy_file(origin, target, follow=False)
+            return
         status = os.lstat(origin)
         if stat.S_ISDIR(status.st_mode):
             if not recursive:
@@ -39,7 +47,7 @@ def copy(source: NativePath, destination: NativePath, *, recursive: bool = False
         elif stat.S_ISLNK(status.st_mode):
             parent, name = open_parent(origin, follow=True)
             try:
-                os.symlink(os.readlink(name, dir_fd=parent), target)
+                names.symlink(os.readlink(name, dir_fd=parent), target)
             finally:
                 os.close(parent)
         elif stat.S_ISREG(status.st_mode):
@@ -92,7 +100,7 @@ def _copy_directory(
             for entry in entries:
                 name = os.fsencode(entry.name)
                 if entry.is_symlink():
-                    os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+                    names.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
                 elif entry.is_dir(follow_symlinks=False):
                     _make_directory(name, target)
                     pending.append(relative + b"/" + name)
@@ -106,19 +114,25 @@ def _copy_directory(
 
 def _make_directory(name: bytes, target: int) -> None:
     try:
-        os.mkdir(name, dir_fd=target)
+        names.mkdir(name, dir_fd=target)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=target).st_mode):
             raise
 
 
 def _copy_file(
-    origin: bytes, target: bytes, source_dir: int | None = None, target_dir: int | None = None
+    origin: bytes,
+    target: bytes,
+    source_dir: int | None = None,
+    target_dir: int | None = None,
+    *,
+    follow: bool = True,
 ) -> None:
     # In a tree the name alone is opened, so «no link anywhere» holds for what was listed.
-    fd, status = open_regular(origin, follow=source_dir is None, dir_fd=source_dir)
+    fd, status = open_regular(origin, follow=follow and source_dir is None, dir_fd=source_dir)
     try:
-        replacement = Replacement(target, mode=stat.S_IMODE(status.st_mode), dir_fd=target_dir)
+        mode = stat.S_IMODE(status.st_mode)
+        replacement = Replacement(target, mode=mode, dir_fd=target_dir, follow=follow)
         try:
             if replacement.old is not None and os.path.samestat(replacement.old, status):
                 return

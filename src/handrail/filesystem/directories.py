@@ -7,7 +7,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from handrail.filesystem import own_processes
+from handrail.filesystem import names, own_processes
 from handrail.filesystem.errors import NativePath, native, os_error, os_errors, refusal
 from handrail.filesystem.no_follow import STAND, open_parent
 
@@ -71,7 +71,7 @@ def create_directory(path: NativePath, *, recursive: bool = True, follow: bool =
             raise os_error(errno.EEXIST)
         parent, name = open_parent(raw, follow=follow)
         try:
-            os.mkdir(name, dir_fd=parent)
+            names.mkdir(name, dir_fd=parent)
         finally:
             os.close(parent)
 
@@ -85,7 +85,7 @@ def make_all(raw: bytes) -> None:
     there: set[bytes] = set()
     while missing:
         try:
-            os.mkdir(missing[-1])
+            names.mkdir(missing[-1])
         except FileNotFoundError:
             above = os.path.dirname(missing[-1])
             # Everything above existed: another process removes it, or it refuses entries, like
@@ -112,7 +112,7 @@ def _make_all_no_follow(raw: bytes) -> None:
                 below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)
             except FileNotFoundError:
                 try:
-                    os.mkdir(name, dir_fd=here)
+                    names.mkdir(name, dir_fd=here)
                 except FileExistsError:
                     pass  # another process made it just now; the next open shows what it is
                 below = os.open(name, STAND | os.O_NOFOLLOW, dir_fd=here)

@@ -28,6 +28,7 @@ _KINDS = {
     errno.EEXIST: "exists",
     errno.ENOTDIR: "not_a_directory",
     errno.EISDIR: "is_a_directory",
+    errno.EROFS: "read_only",
 }
 
 

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from handrail.filesystem import names
 from handrail.filesystem.errors import (
     CONTAINS_LINK,
     NativePath,
@@ -62,12 +63,12 @@ def _remove_entry(parent: int, name: bytes, raw: bytes, recursive: bool, follow:
     if stat.S_ISLNK(mode) and not follow:
         raise refusal(CONTAINS_LINK, raw)
     if not stat.S_ISDIR(mode):
-        os.unlink(name, dir_fd=parent)
+        names.unlink(name, dir_fd=parent)
     elif not recursive:
-        os.rmdir(name, dir_fd=parent)
+        names.rmdir(name, dir_fd=parent)
     else:
         _empty(parent, name)
-        os.rmdir(name, dir_fd=parent)
+        names.rmdir(name, dir_fd=parent)
 
 
 def _empty(parent: int, name: bytes) -> None:
@@ -109,7 +110,7 @@ def _descend(here: int, child: str) -> int | None:
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        os.unlink(child, dir_fd=here)
+        names.unlink(child, dir_fd=here)
         return None
 
 
@@ -124,7 +125,7 @@ def _unlink_files(here: int) -> list[str]:
             directories.append(name)
             continue
         try:
-            os.unlink(name, dir_fd=here)
+            names.unlink(name, dir_fd=here)
         except FileNotFoundError:
             pass
     return directories
@@ -132,7 +133,7 @@ def _unlink_files(here: int) -> list[str]:
 
 def _forget(name: str | bytes, here: int) -> None:
     try:
-        os.rmdir(name, dir_fd=here)
+        names.rmdir(name, dir_fd=here)
     except FileNotFoundError:
         pass
 

@@ -27,7 +27,7 @@ import stat
 from functools import cache
 
 from handrail import fault_points
-from handrail.filesystem import own_processes, stage_names, syscalls, write_in_place
+from handrail.filesystem import names, own_processes, stage_names, syscalls, write_in_place
 from handrail.filesystem.errors import NativePath, native, not_a_file, os_error
 from handrail.filesystem.no_follow import open_parent
 from handrail.filesystem.regular_file import CAREFUL
@@ -71,6 +71,7 @@ class Replacement:
         self._bits = 0
         self._directory, self._name = _final_entry(raw, follow, dir_fd)
         try:
+            names.check(self._directory, self._name)
             self._open_target(raw, follow)
             self._open_stage(mode)
         except BaseException:

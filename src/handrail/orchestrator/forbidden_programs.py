@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
+import sys
 from dataclasses import dataclass, field, replace
 
 from handrail.errors import HandrailError
 from handrail.executor.base import Executor, SpawnRequest
-from handrail.orchestrator.sandboxed_files import Cover
 from handrail.orchestrator.settings import Settings, native, writable_roots
 from handrail.policy.program_files import ProgramFiles, forbidden_whole, search_directories
 from handrail.process import env_policy
-from handrail.sandbox.profile import Access, Entry
+from handrail.sandbox.profile import Access, Entry, Intent
 
 #: Seconds for which an answer of another machine is cached.
 _REMEMBERED = 30.0
@@ -52,9 +52,11 @@ class ForbiddenPrograms:
         denied = tuple(Entry(Access.DENY, path=native(path)) for path in covered)
         return replace(request, sandbox=given._replace(entries=given.entries + denied))
 
-    def cover(self, settings: Settings, executor: Executor) -> Cover:
-        """What does the same for the processes of this machine that read and write files."""
-        return lambda request: self.around(request, settings, executor, local=True)
+    async def around_files(self, intent: Intent, settings: Settings, executor: Executor) -> Intent:
+        """The intent of file calls on this machine with forbidden programs covered."""
+        request = SpawnRequest("files", (sys.executable,), settings.cwd, {}, sandbox=intent)
+        covered = await self.around(request, settings, executor, local=True)
+        return covered.sandbox or intent
 
     def _here(
         self, names: tuple[str, ...], request: SpawnRequest, settings: Settings

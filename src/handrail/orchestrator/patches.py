@@ -2,35 +2,37 @@
 
 A writer that the sandbox refuses asks, once, whether the rest may be done with more; nothing that
 was written is written again.  When a patch was approved with paths outside the sandbox, those are
-written without following any link (``no_link_files.py``), for an approved path is that path; the
-others are still written sandboxed.
+written without following any link, for an approved path is that path; the others are still written
+sandboxed.
 """
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from handrail.errors import ApprovalRejected, FilesError, Forbidden
 from handrail.executor.base import Denied, Executor
+from handrail.executor.files import Files
+from handrail.executor.patch_files import PatchFiles
 from handrail.orchestrator.approval_cache import FileKey
 from handrail.orchestrator.approvals import Kind
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow
-from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles
 from handrail.orchestrator.requirement import patch_requirement
 from handrail.orchestrator.run import Orchestrator
-from handrail.orchestrator.sandboxed_files import Cover, SandboxedFiles
+from handrail.orchestrator.settings import sandbox_intent
 from handrail.patch.io_steps import AsyncFiles
 from handrail.patch.plan import Change
 from handrail.sandbox.profile import Intent
 
 T = TypeVar("T")
-#: From an intent to files under it.
-Confine = Callable[[Intent], AsyncFiles]
 TOOL = "apply_patch"
+#: Sandboxed files of earlier settings that may still be in use.
+_MOST_SANDBOXED = 8
 
 
 def changed_paths(changes: Iterable[Change]) -> tuple[str, ...]:
@@ -39,41 +41,72 @@ def changed_paths(changes: Iterable[Change]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
+class PatchAccess:
+    """The files of patches: of one executor, under the settings of one orchestrator."""
+
+    def __init__(self, orchestrator: Orchestrator, executor: Executor, *, local: bool) -> None:
+        """``local``: the executor runs on this machine."""
+        self.orchestrator = orchestrator
+        self.local = local
+        self._executor = executor
+        self._sandboxed: OrderedDict[Intent, Files] = OrderedDict()
+
+    async def reader(self) -> AsyncFiles:
+        """The files a patch is verified against, as a sandboxed command sees them.
+
+        The check comes before any question, so it must not reveal what the settings hide, not even
+        by whether a guess was right.  Raises FilesError.
+        """
+        intent = sandbox_intent(self.orchestrator.settings)
+        return self.free() if intent is None else await self.inside(intent)
+
+    async def inside(self, intent: Intent) -> AsyncFiles:
+        """The files as a process under an intent sees them; raises FilesError."""
+        if self.local:
+            wall, settings = self.orchestrator.wall, self.orchestrator.settings
+            intent = await wall.around_files(intent, settings, self._executor)
+        files = self._sandboxed.pop(intent, None) or self._executor.files.sandboxed(intent)
+        self._sandboxed[intent] = files
+        while len(self._sandboxed) > _MOST_SANDBOXED:
+            self._sandboxed.popitem(last=False)
+        return PatchFiles(files)
+
+    def free(self) -> AsyncFiles:
+        """The files without a sandbox; no link is followed where the settings ask for one."""
+        files = self._executor.files
+        restricted = self.local and self.orchestrator.settings.sandbox.restricted
+        return PatchFiles(files.without_links() if restricted else files)
+
+    async def close(self) -> None:
+        """End the processes that read and write; another call starts new ones."""
+        while self._sandboxed:
+            await self._sandboxed.popitem()[1].close()
+
+
 async def admit_patch(
-    orchestrator: Orchestrator,
-    executor: Executor,
-    free_files: AsyncFiles,
+    access: PatchAccess,
     *,
     call_id: str,
     cwd: str,
     changes: Iterable[Change],
     environment_id: str = "local",
-    local: bool = True,
-    confine: Confine | None = None,
 ) -> PatchWriter:
-    """Decide about a patch; raises Forbidden or ApprovalRejected.
-
-    ``free_files`` are used where no sandbox is needed; ``local``: they are of this machine.
-    ``confine`` gives those of another machine under an intent.
-    """
+    """Decide about a patch; raises Forbidden or ApprovalRejected."""
     paths = changed_paths(changes)
+    orchestrator = access.orchestrator
     settings = orchestrator.settings
     call = Call(call_id, ("apply_patch",), cwd, tool=TOOL, environment_id=environment_id)
-    requirement = patch_requirement(paths, settings, os.environ.get("TMPDIR") if local else None)
+    tmpdir = os.environ.get("TMPDIR") if access.local else None
+    requirement = patch_requirement(paths, settings, tmpdir)
     keys = tuple(FileKey(environment_id, path) for path in paths)
     course = CallFlow(orchestrator, call, requirement, settings, keys, kind=Kind.PATCH, paths=paths)
     attempt = await course.admit()
-    if attempt.sandboxed and not local and confine is None:
-        raise Forbidden(
-            "files of that machine cannot be written under its sandbox: change them by a command"
-        )
-    if local and settings.sandbox.restricted:
-        free_files = AwaitedNoLinkFiles()
-    outside = OutsidePaths(requirement.outside_paths)
-    cover = orchestrator.wall.cover(settings, executor) if local else None
-    return PatchWriter(
-        course, attempt, executor, free_files, confine=confine, outside=outside, cover=cover
-    )
+    writer = PatchWriter(course, access, OutsidePaths(requirement.outside_paths))
+    try:
+        await writer.take(attempt)
+    except FilesError as error:
+        raise Forbidden(str(error)) from error
+    return writer
 
 
 class OutsidePaths:
@@ -90,30 +123,17 @@ class OutsidePaths:
 class PatchWriter:
     """``AsyncFiles`` of one patch, under a ``CallFlow``."""
 
-    def __init__(
-        self,
-        course: CallFlow,
-        attempt: Attempt,
-        executor: Executor,
-        free_files: AsyncFiles,
-        *,
-        confine: Confine | None = None,
-        outside: OutsidePaths | None = None,
-        cover: Cover | None = None,
-    ) -> None:
+    def __init__(self, course: CallFlow, access: PatchAccess, outside: OutsidePaths) -> None:
         self._course = course
-        self._cover = cover
-        self._executor = executor
-        self._free_files = free_files
-        self._confine = confine
+        self._access = access
+        self._free_files = access.free()
         #: The part of an approved patch that is written outside; None: all of it.
-        self._outside = outside
+        self._outside: OutsidePaths | None = outside
         self._sandboxed = False
         self._over = False
         #: The answer, if more was asked for and refused.
         self.rejection: ApprovalRejected | None = None
         self._inside: AsyncFiles | None = None
-        self._take(attempt)
 
     async def read(self, path: str) -> bytes:
         return await self._files(path).read(path)
@@ -135,7 +155,6 @@ class PatchWriter:
 
     async def close(self) -> None:
         """The patch is done; reports how it went."""
-        await self.close_helper()
         if not self._over:
             self._over = True
             self._course.finished(Outcome.COMPLETED)
@@ -157,32 +176,21 @@ class PatchWriter:
             self._over = attempt is None
             if attempt is None:
                 raise
-        await self.close_helper()
         # The question named all of the paths, and each is written as that path.
         self._outside = None
-        self._take(attempt)
+        await self.take(attempt)
         return await work(self._files(path))
 
-    async def close_helper(self) -> None:
-        """End the sandboxed helper, unless it is shared."""
-        if self._confine is None and isinstance(self._inside, SandboxedFiles):
-            await self._inside.close()
-
-    def _take(self, attempt: Attempt) -> None:
+    async def take(self, attempt: Attempt) -> None:
+        """Go on as an attempt allows; raises FilesError where its sandbox has no files."""
         self._sandboxed = attempt.sandboxed
         sandbox = attempt.sandbox
+        if sandbox is None and self._outside is not None:
+            sandbox = self._course.sandboxed_intent
         if sandbox is None:
-            intent = self._course.sandboxed_intent
-            if intent is None or self._outside is None:
-                self._outside = self._inside = None
-                return
-            sandbox = intent
-        if self._confine is not None:
-            self._inside = self._confine(sandbox)
-            return
-        call = self._course.call
-        name = f"{call.call_id}-{attempt.number}"
-        self._inside = SandboxedFiles(self._executor, name, call.cwd, sandbox, self._cover)
+            self._outside = self._inside = None
+        else:
+            self._inside = await self._access.inside(sandbox)
 
     def _files(self, path: str) -> AsyncFiles:
         """The files through which this path is written."""
@@ -194,5 +202,5 @@ class PatchWriter:
 
 
 def _is_refusal(error: FilesError) -> bool:
-    """Whether a sandbox would fail a call like this; the wire has no kind for a read-only disk."""
-    return error.kind == "permission_denied" or "read-only file system" in str(error).lower()
+    """Whether a sandbox would fail a call like this."""
+    return error.kind in ("permission_denied", "read_only")

@@ -9,7 +9,9 @@ before approval.  None of them changes anything.
 from __future__ import annotations
 
 import enum
+import errno
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +22,18 @@ from handrail.patch.rewrite import rewrite
 from handrail.patch.seek import Level
 
 Reader = Callable[[str], bytes]
+
+#: The tool whose texts we keep is linked with musl, which words these differently from glibc.
+_WORDS = {
+    errno.ELOOP: "Symbolic link loop",
+    errno.ENAMETOOLONG: "Filename too long",
+    errno.EIO: "I/O error",
+    errno.EBUSY: "Resource busy",
+    errno.EMFILE: "No file descriptors available",
+    errno.ENOMEM: "Out of memory",
+    errno.EDQUOT: "Quota exceeded",
+}
+_NUMBER = re.compile(r"\(os error (\d+)\)\Z")
 
 
 class ChangeKind(enum.Enum):
@@ -105,7 +119,7 @@ def verify(hunks: Iterable[Hunk], cwd: str, read: Reader) -> tuple[Change, ...]:
             try:
                 read(path)
             except FilesError as error:
-                raise PatchError(f"Failed to read {path}: {error}", path=path) from error
+                raise PatchError(f"Failed to read {path}: {_text(error)}", path=path) from error
         changes[path] = plan_hunk(hunk, cwd, read)
     return tuple(changes.values())
 
@@ -125,12 +139,20 @@ def plan_hunk(hunk: Hunk, cwd: str, read: Reader) -> Change:
     return _plan_update(hunk, path, cwd, read)
 
 
+def _text(error: FilesError) -> str:
+    """The sentence of an error, as the patch tool prints it."""
+    number = _NUMBER.search(str(error))
+    words = _WORDS.get(int(number[1])) if number is not None else None
+    return str(error) if number is None or words is None else f"{words} {number[0]}"
+
+
 def _plan_update(hunk: UpdateFile, path: str, cwd: str, read: Reader) -> Change:
     try:
         before = read(path)
         text = _decode(before, path)
     except FilesError as error:
-        raise PatchError(f"Failed to read file to update {path}: {error}", path=path) from error
+        text = f"Failed to read file to update {path}: {_text(error)}"
+        raise PatchError(text, path=path) from error
     new = rewrite(text, hunk.chunks, path)
     after = new.text.encode()
     shown, move_to, overwritten = hunk.path, None, None

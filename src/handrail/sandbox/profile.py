@@ -152,7 +152,7 @@ class Profile(Frozen):
     rules: tuple[Rule, ...] = ()
     globs: tuple[Glob, ...] = ()
     network: bool = False
-    confined: bool = True  # False: nothing is asked for, so there is no sandbox
+    sandboxed: bool = True  # False: nothing is asked for, so there is no sandbox
     glob_depth: int | None = None
     protected: tuple[bytes, ...] = PROTECTED_NAMES
     #: Shared directories, in which no name is ever made up to protect it.
@@ -162,6 +162,8 @@ class Profile(Frozen):
     #: Whether Unix sockets may be made; a supervisor has to answer their connects then.
     sockets: bool = True
     private_tmp: bytes | None = None
+    #: Whether missing names are covered on the host; else the process is told to refuse them.
+    placeholders: bool = True
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""
@@ -182,7 +184,7 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     """
     cwd = intent.cwd or cwd
     if intent.is_off:
-        return Profile(network=True, confined=False)
+        return Profile(network=True, sandboxed=False)
     if intent.files is not Files.RESTRICTED:
         everything = (Rule(b"/", Access.WRITE),)
         return Profile(everything, network=False, protected=(), private=_normal(machine.private))

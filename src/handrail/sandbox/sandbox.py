@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from handrail.errors import SandboxError
+    from handrail.filesystem.pool import FilePool
     from handrail.sandbox.command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
+#: Looking at a tree may take so long, on a file system that hangs.
+_LOOK_SECONDS = 60.0
 _TOO_FAST = "the workspace changes too fast to be covered; start the command again"
 
 
@@ -58,6 +61,10 @@ class Preparation:
             return None  # ``contain`` counts the tries, and knows most of the tree by now
         finally:
             self.seconds = time.monotonic() - began
+
+    async def in_thread(self, pool: FilePool) -> None:
+        """Make and install it; raises Refused, and FilesError when no thread is to be had."""
+        self.install(await pool.run(self.look, deadline=_LOOK_SECONDS, discard=self.discard))
 
     def install(self, plan: Plan | None) -> None:
         """Have it used by the ``sandboxed`` that follows at once."""
@@ -130,7 +137,7 @@ class Sandbox:
         command as it is.
         """
         profile = wanted if isinstance(wanted, Profile) else self.resolve(wanted, command.cwd)
-        if not profile.confined:
+        if not profile.sandboxed:
             return SandboxedCommand(command.argv, command.cwd, command.env)
         self._check_usable()
         try:

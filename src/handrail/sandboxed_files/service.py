@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from handrail.errors import FilesError
-from handrail.filesystem import copying, directories, local, regular_file, removal, walk
+from handrail.filesystem import copying, directories, local, names, regular_file, removal, walk
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
@@ -48,6 +48,10 @@ class FileService:
         """Drop unfinished writes."""
         for table in self._tables.values():
             table.close_all()
+
+    def _refuse(self, _: bytes, *paths: str) -> Answer:
+        names.refuse(map(path_bytes, paths))
+        return _NOTHING
 
     # --- one path ------------------------------------------------------------------------
 
@@ -166,6 +170,7 @@ class FileService:
 
 
 _OPERATIONS: dict[str, Callable[..., Answer]] = {
+    "refuse": FileService._refuse,
     "metadata": FileService._metadata,
     "canonicalize": FileService._canonicalize,
     "createDirectory": FileService._create_directory,

@@ -46,8 +46,8 @@ from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
     from handrail.sandbox.sandbox import Sandbox
-    from handrail.server.sandboxed_files_plan import Confinements
-    from handrail.server.sandboxed_files_pool import FileHelper
+    from handrail.sandboxed_files.plan import FileSandboxes
+    from handrail.sandboxed_files.pool import FileHelper
     from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Server:
         self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
         self.pool = FilePool()
         self.http_client = HttpClient(self.own_environment)
-        self._confinements: Confinements | None = None
+        self._file_sandboxes: FileSandboxes | None = None
         self.ending_helpers: set[FileHelper] = set()
         self._sandbox: Sandbox | None = None
         self.stopping = asyncio.Event()
@@ -109,13 +109,13 @@ class Server:
         return self._info
 
     @property
-    def confinements(self) -> Confinements:
+    def file_sandboxes(self) -> FileSandboxes:
         """The plans of sandboxed file calls."""
-        if self._confinements is None:
-            from handrail.server.sandboxed_files_plan import Confinements
+        if self._file_sandboxes is None:
+            from handrail.sandboxed_files.plan import FileSandboxes
 
-            self._confinements = Confinements(self.sandbox)
-        return self._confinements
+            self._file_sandboxes = FileSandboxes(self.sandbox)
+        return self._file_sandboxes
 
     @property
     def sandbox(self) -> Sandbox:

@@ -70,5 +70,8 @@ class Gate(Protocol):
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Report an end within the first call; a second start replaces the first answer."""
 
+    async def patch_reader(self) -> AsyncFiles | None:
+        """The files a patch is verified against before the approval; None: the usual ones."""
+
     async def patch(self, request: PatchRequest) -> AsyncFiles | None:
         """Approve a patch; returns the files to write through (None: the usual ones), or raises."""

@@ -6,41 +6,12 @@ import datetime as dt
 import time
 
 from handrail.errors import FilesError, HandrailError, PatchError
-from handrail.executor.base import Files
+from handrail.executor.files import Files
+from handrail.executor.patch_files import PatchFiles
 from handrail.unified_exec.answer_text import response_text
 from handrail.unified_exec.events import Listener, PatchBegin, PatchEnd
 from handrail.unified_exec.gate import Gate, PatchRequest
 from handrail.unified_exec.tools import ExecAnswer, ToolFailed
-
-
-class PatchFiles:
-    """An executor's files in the form that the patch tool needs."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    async def read(self, path: str) -> bytes:
-        return await self._files.read(path)
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self._files.write(path, data)
-
-    async def copy(self, source: str, path: str) -> None:
-        if not (await self._files.metadata(source)).is_symlink:  # a link would be copied as one
-            await self._files.copy(source, path)
-
-    async def remove(self, path: str) -> None:
-        found = await self._files.metadata(path)
-        if found.is_directory and not found.is_symlink:
-            # An executor would remove an empty folder like a file.
-            raise FilesError(f"path `{path}` is not a file", kind="is_a_directory", path=path)
-        await self._files.remove(path)
-
-    async def mkdir(self, path: str) -> None:
-        await self._files.mkdir(path, parents=False)
-
-    async def rmdir(self, path: str) -> None:
-        await self._files.remove(path)
 
 
 async def intercepted(
@@ -76,9 +47,12 @@ async def intercepted(
     writer: AsyncFiles = PatchFiles(files)
     try:
         patch = parse(found.text)
-        changes = await run_async(verifying(patch, cwd), writer)
+        reader = writer if gate is None else await gate.patch_reader() or writer
+        changes = await run_async(verifying(patch, cwd), reader)
     except PatchError as error:
         raise ToolFailed(report.verification_failure(error)) from error
+    except FilesError as error:
+        raise ToolFailed(str(error)) from error
     if not patch.hunks:
         raise ToolFailed(report.EMPTY_PATCH)
     if gate is not None:

@@ -305,7 +305,8 @@ class AsyncWorkspace:
         what it raises, ``result`` of the process raises.  ``stdin=False``: without a terminal its
         input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
         take (``Limits``).  ``watch_denials`` records for certain what the sandbox refuses; each
-        change to a file then takes tens of microseconds more.  ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
+        change to a file then takes tens of microseconds more.
+        ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
         ``process`` of a later workspace there finds it by its id.
 
         Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced

@@ -37,6 +37,8 @@ class Plan:
         self._indexes = indexes
         self.steps: list[Step] = []
         self.masks: tuple[Placeholder, ...] = ()
+        #: The missing names that must not be made, under a profile without placeholders.
+        self.refused: tuple[bytes, ...] = ()
         self.rules: dict[bytes, Access] = {}
         #: Paths of our own code: read-only in every plan, so no command can replace them.
         self.own_code: set[bytes] = set()

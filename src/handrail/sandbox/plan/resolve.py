@@ -90,6 +90,9 @@ class Resolver:
             host_tmp.cover(self)
             host_tmp.HostTmp(self).keep()
             self._mounted_twice()
+            if not self.profile.placeholders:
+                self.plan.refused = tuple(sorted(self.masks))
+                self.masks.clear()
             own = {path: opened for part in self.parts for path, opened in part.opened.items()}
             Mounts(self.plan, self.places, self.masks, self.fresh_proc, self.careful, own).make()
         except BaseException:

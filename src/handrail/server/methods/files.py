@@ -41,8 +41,8 @@ from handrail.protocol.filesystem import (
     WriteBlockParams,
     WriteFileParams,
 )
+from handrail.sandboxed_files.pool import FileHelper, FileHelpers
 from handrail.server.raw_results import Parts, Streamed
-from handrail.server.sandboxed_files_pool import FileHelper, FileHelpers
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
@@ -84,7 +84,7 @@ class ConnectionFiles:
         return self._helpers
 
     @property
-    def confined_handles(self) -> int:
+    def sandboxed_handles(self) -> int:
         """How many sandboxed handles are open."""
         return 0 if self._helpers is None else len(self._helpers.handles)
 
@@ -160,12 +160,16 @@ async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
 
 
 def _write_file(path: bytes, text: str, follow: bool) -> None:
+    local.write_file(path, decode_data(text), follow=follow)
+
+
+def decode_data(text: str) -> bytes:
+    """The content for fs/writeFile; raises FilesError."""
     try:
-        data = codec.decode_base64(text, "dataBase64")
+        return codec.decode_base64(text, "dataBase64")
     except RpcError as error:
         text = f"fs/writeFile requires valid base64 dataBase64: {error}"
         raise FilesError(text, kind="invalid_input") from None
-    local.write_file(path, data, follow=follow)
 
 
 async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:

@@ -8,15 +8,12 @@ is an error, never a plain call.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import FilesError, RpcError, SandboxError
+from handrail.errors import FilesError, SandboxError
 from handrail.filesystem import directories, local, walk
-from handrail.filesystem.handles import MAX_BLOCK
 from handrail.protocol import codec, path_uri
-from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.environment import Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
@@ -29,20 +26,20 @@ from handrail.protocol.filesystem import (
     WalkParams,
     WriteFileParams,
 )
+from handrail.sandboxed_files import content
 from handrail.sandboxed_files.client import SMALL_HEAD, Reply
 from handrail.sandboxed_files.frames import path_bytes, path_text
+from handrail.sandboxed_files.plan import FileSandbox, restricts_files
+from handrail.sandboxed_files.pool import FileHelper
 from handrail.server.methods import files as plain
 from handrail.server.methods import files_sandboxed_handles
 from handrail.server.methods.files import default, native_path, rpc_error
 from handrail.server.raw_results import Parts, Streamed
-from handrail.server.sandboxed_files_plan import confinement_of
-from handrail.server.sandboxed_files_pool import FileHelper
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
 _NOTHING = Nothing()
-_numbers = itertools.count()
 
 Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
@@ -56,23 +53,39 @@ def _either(plain_handler: Plain, inside: Inside, *, writes: bool = False) -> Pl
             return plain_handler(conn, params)
         changes = writes or getattr(params, "mode", "read") != "read"
 
-        async def confined() -> Any:
-            confinement = await confinement_of(conn, params.sandbox, writes=changes)
-            if confinement is None:
-                done = plain_handler(conn, params)
-                return await done if isinstance(done, Awaitable) else done
+        async def sandboxed() -> Any:
             try:
-                helper = await conn.files.helpers.get(confinement)
+                sandbox = await _file_sandbox(conn, params.sandbox, writes=changes)
+                if sandbox is None:
+                    done = plain_handler(conn, params)
+                    return await done if isinstance(done, Awaitable) else done
+                helper = await conn.files.helpers.get(sandbox)
                 return await inside(conn, helper, params)
             except FilesError as error:
                 raise rpc_error(error) from None
             except SandboxError as error:
-                text = f"failed to prepare file sandbox: {error}"
-                raise RpcError(INVALID_PARAMS, text) from None
+                from handrail.server.methods.process_sandbox import refused
 
-        return confined()
+                raise refused(error, "file") from None
+
+        return sandboxed()
 
     return handler
+
+
+async def _file_sandbox(
+    conn: Connection, given: dict[str, Any], *, writes: bool
+) -> FileSandbox | None:
+    """The sandbox of a call; None when its profile restricts no file."""
+    from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
+
+    server, session = conn.server, conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    check_private_tmp(session, given)
+    profile = profile_of(server.sandbox, given, b"/")
+    if not restricts_files(profile):
+        return None
+    return await server.file_sandboxes.find(server.pool, profile, writes=writes)
 
 
 def _text(uri: str) -> str:
@@ -163,77 +176,32 @@ async def _shaped(conn: Connection, reply: Reply, shape: Callable[[], Parts]) ->
 
 async def _read_file(conn: Connection, helper: FileHelper, params: LinkParams) -> Parts | Streamed:
     follow = default(params.follow_symlinks, True)
-    reply = await helper.call("read", _text(params.path), follow)
-    size, number = reply.result()
-    if not number:
-        return _content([reply.body])
-    if size > plain.WHOLE:
-        return _streamed(conn, helper, reply.body, number)
-    pieces = [reply.body]
-    try:
-        while True:
-            reply = await helper.call("readOn", number)
-            reply.result()
-            if not reply.body:
-                return _content(pieces)
-            pieces.append(reply.body)
-    except BaseException:
-        conn.server.spawn_task(_end_read(helper, number))
-        raise
-
-
-def _content(pieces: list[bytes]) -> Parts:
-    parts = [codec.encode_base64(piece) for piece in pieces]
+    found = await content.read(helper, _text(params.path), follow=follow)
+    if found.size > plain.WHOLE:
+        return _streamed(conn, found)
+    parts = [codec.encode_base64(piece) async for piece in found]
     return Parts([b'{"dataBase64":"', *parts, b'"}'])
 
 
-def _streamed(conn: Connection, helper: FileHelper, first: bytes, number: int) -> Streamed:
+def _streamed(conn: Connection, found: content.Content) -> Streamed:
     """Stream a file: pieces are requested as the client reads them, so nothing is buffered."""
     loop = conn.server.loop
-    begun: list[bytes] = [first]
 
     def piece() -> bytes:  # in a thread
-        if begun:
-            return codec.encode_base64(begun.pop())
-        reply = asyncio.run_coroutine_threadsafe(helper.call("readOn", number), loop).result()
-        reply.result()
-        return codec.encode_base64(reply.body)
+        return codec.encode_base64(
+            asyncio.run_coroutine_threadsafe(found.next_piece(), loop).result()
+        )
 
     def close() -> None:
-        loop.call_soon_threadsafe(lambda: conn.server.spawn_task(_end_read(helper, number)))
+        loop.call_soon_threadsafe(found.close)
 
     return Streamed(b'{"dataBase64":"', piece, b'"}', close)
 
 
-async def _end_read(helper: FileHelper, number: int) -> None:
-    try:
-        await helper.call("readEnd", number)
-    except FilesError:
-        pass  # the helper is gone, and the file with it
-
-
 async def _write_file(conn: Connection, helper: FileHelper, params: WriteFileParams) -> Nothing:
-    path, follow = _text(params.path), default(params.follow_symlinks, True)
-    try:
-        data = codec.decode_base64(params.data_base64, "dataBase64")
-    except RpcError as error:
-        text = f"fs/writeFile requires valid base64 dataBase64: {error}"
-        raise FilesError(text, kind="invalid_input") from None
-    if len(data) <= MAX_BLOCK:
-        (await helper.call("write", path, follow, body=data)).result()
-        return _NOTHING
-    # In blocks, renamed into place at the end; one block is as much as a pipe takes fairly.
-    handle = [files_sandboxed_handles.OURS, str(next(_numbers))]
-    (await helper.call("open", handle, path, "replace", follow)).result()
-    try:
-        view = memoryview(data)
-        for start in range(0, len(view), MAX_BLOCK):
-            block = view[start : start + MAX_BLOCK]
-            (await helper.call("writeBlock", handle, start, body=block)).result()
-        (await helper.call("close", handle)).result()
-    except BaseException:
-        conn.server.spawn_task(files_sandboxed_handles.forget(helper, handle))
-        raise
+    follow = default(params.follow_symlinks, True)
+    data = plain.decode_data(params.data_base64)
+    await content.write(helper, _text(params.path), data, follow=follow)
     return _NOTHING
 
 

@@ -19,17 +19,15 @@ from handrail.protocol.filesystem import (
     WriteBlockParams,
 )
 from handrail.sandboxed_files.frames import path_text
+from handrail.sandboxed_files.pool import FileHelper
 from handrail.server.methods import files as plain
 from handrail.server.methods.files import native_path, rpc_error
 from handrail.server.raw_results import Parts
-from handrail.server.sandboxed_files_pool import FileHelper
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
 _NOTHING = Nothing()
-#: The owner of a handle in the helper: the server, for large writes, or the client.
-OURS, CLIENTS = "ours", "client"
 
 
 async def open_file(conn: Connection, helper: FileHelper, params: OpenParams) -> HandleResult:
@@ -49,7 +47,7 @@ async def open_file(conn: Connection, helper: FileHelper, params: OpenParams) ->
     except BaseException as error:
         _let_go(conn, helper, name)
         if not isinstance(error, FilesError):  # opened, unknown to the client
-            conn.server.spawn_task(forget(helper, _inner(name)))
+            helper.tell("forget", _inner(name))
         raise
     return HandleResult(handle_id=name)
 
@@ -58,14 +56,14 @@ def _check_free(conn: Connection, name: str) -> None:
     files = conn.files
     if name in files.handles or files.helper_of(name) is not None:
         raise FilesError(f"file handle `{name}` already exists", kind="invalid_input")
-    if len(files.handles) + files.confined_handles >= MAX_HANDLES:
+    if len(files.handles) + files.sandboxed_handles >= MAX_HANDLES:
         text = f"at most {MAX_HANDLES} file handles may be open per connection"
         raise FilesError(text, kind="invalid_input")
 
 
 def _inner(name: str) -> list[str]:
     """The client's name in the helper, distinct from the server's own."""
-    return [CLIENTS, name]
+    return ["client", name]
 
 
 def _let_go(conn: Connection, helper: FileHelper, name: str) -> None:
@@ -75,7 +73,7 @@ def _let_go(conn: Connection, helper: FileHelper, name: str) -> None:
 
 async def open_plain(conn: Connection, params: OpenParams) -> HandleResult:
     """Open a file without a sandbox, in the same set of names."""
-    if conn.files.confined_handles:
+    if conn.files.sandboxed_handles:
         try:
             _check_free(conn, params.handle_id)
         except FilesError as error:
@@ -127,11 +125,3 @@ async def close_file(conn: Connection, params: HandleParams) -> Nothing:
     except FilesError as error:
         raise rpc_error(error) from None
     return _NOTHING
-
-
-async def forget(helper: FileHelper, handle: list[str]) -> None:
-    """Drop a handle without putting its file in place."""
-    try:
-        await helper.call("forget", handle)
-    except FilesError:
-        pass  # the helper is gone, and its unfinished file with it

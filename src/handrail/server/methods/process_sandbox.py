@@ -30,8 +30,6 @@ _URIS = {
     "workspaceRoots": "sandbox workspace root URI",
     "privateTmp": "private /tmp URI",
 }
-#: Looking at a tree may take so long, on a file system that hangs.
-_PLANNING_SECONDS = 60.0
 
 
 def sandboxed(
@@ -55,20 +53,17 @@ def refused(error: SandboxError, what: str = "process") -> RpcError:
 def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
     """What to do in a thread before ``sandboxed``, if anything."""
     try:
-        return sandbox.prepare(profile) if profile.confined else None
+        return sandbox.prepare(profile) if profile.sandboxed else None
     except SandboxError:
         return None  # which ``sandboxed`` has an answer for
 
 
-async def planned(pool: FilePool, preparation: Preparation, what: str = "process") -> None:
+async def planned(pool: FilePool, preparation: Preparation) -> None:
     """Do it; raises RpcError -32602, and FilesError when no thread is to be had."""
     try:
-        plan = await pool.run(
-            preparation.look, deadline=_PLANNING_SECONDS, discard=preparation.discard
-        )
+        await preparation.in_thread(pool)
     except SandboxError as error:
-        raise refused(error, what) from None
-    preparation.install(plan)
+        raise refused(error) from None
 
 
 def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:

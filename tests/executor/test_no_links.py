@@ -1,4 +1,4 @@
-"""Files that follow no link."""
+"""Files of this machine that follow no link, as patches outside a sandbox use them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import FilesError
-from handrail.orchestrator.no_link_files import AwaitedNoLinkFiles, anchored
+from handrail.executor.local_files import LocalFiles, anchored
+from handrail.executor.patch_files import PatchFiles
 
-FILES = AwaitedNoLinkFiles()
+FILES = PatchFiles(LocalFiles().without_links())
 
 
 def test_what_it_does_with_ordinary_files(tmp_path: Path) -> None:

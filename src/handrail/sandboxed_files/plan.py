@@ -1,10 +1,10 @@
-"""From the ``sandbox`` of a file call to the plan its helper runs in.
+"""From the profile of a file call to the plan its helper runs in.
 
 The plan is the one that a command with the same profile would get, with these differences: there
 is never a network, and no socket can be made; what the helper itself is made of (interpreter,
-standard library, this package) is readable also where the profile hides it; and a call that changes
-nothing gets a plan in which nothing can be changed.  Such a plan has no placeholders for missing
-names, which would exist on the host meanwhile, so its helper can stay for as long as it likes.
+standard library, this package) is readable also where the profile hides it; a call that changes
+nothing gets a plan in which nothing can be changed; and protected names that are missing have no
+placeholders on the host: the helper is told to refuse them, so it can stay as long as it likes.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import sys
 import time
 from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import handrail
-from handrail.errors import RpcError, SandboxError, SandboxUnavailable
+from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.protocol.envelope import INVALID_PARAMS
 
 if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
     from handrail.sandbox.plan.plan import Plan
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandbox import Sandbox
-    from handrail.server.connection import Connection
 
 #: A plan for calls that change nothing is made again after this many times the cost of making it:
 #: patterns in large trees take a while.  Calls that change something always make it again.
 PATIENCE = 20
 #: How many profiles have their last plan cached.
 _MOST_KNOWN = 64
+_UNKNOWN = (0.0, None, None)
 
 
 class FileSandbox:
@@ -43,102 +42,84 @@ class FileSandbox:
         self._profile = profile
         self.plan = plan
         self.key: Hashable = ("landlock", profile) if plan is None else _key(profile, plan)
-        #: Whether the host has to hold something for as long as a helper lives.
-        self.passing = plan is not None and bool(plan.masks)
+        #: The names that a helper is told to refuse.
+        self.refused = () if plan is None else plan.refused
 
     def sandboxed(self, spec: ProcessSpec) -> ProcessSpec:
         """The spec to start instead; raises SandboxError."""
         return self._sandbox.sandboxed(spec, self._profile).spec(spec)
 
 
-class Confinements:
-    """The plans of a server's file calls, made again when they are due."""
+class FileSandboxes:
+    """The plans of one machine's file calls, made again when they are due."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._known: dict[Profile, tuple[float, FileSandbox]] = {}
+        #: By profile: when it is made again, the plan of the profile itself, and its sandbox.
+        self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
-    async def prepare(self, pool: FilePool, profile: Profile, *, writes: bool) -> None:
-        """Make the plan for ``get`` in a thread, if it may take a while."""
-        from handrail.server.methods.process_sandbox import planned
+    async def find(self, pool: FilePool, profile: Profile, *, writes: bool) -> FileSandbox:
+        """The sandbox for a profile and a kind of call.
 
+        Raises SandboxError, and FilesError when no thread is to be had.
+        """
         profile = _of_calls(profile, writes)
-        until, known = self._known.get(profile, (0.0, None))
-        if known is not None and time.monotonic() < until:
-            return
-        try:
-            preparation = self._sandbox.prepare(profile)
-        except SandboxError:
-            return  # ``get`` reports the error
-        if preparation is not None:
-            await planned(pool, preparation, "file")
-            self._cost = preparation.seconds
-
-    def get(self, profile: Profile, *, writes: bool) -> FileSandbox:
-        """The sandbox for a profile and a kind of call; raises SandboxError."""
-        profile = _of_calls(profile, writes)
+        await self._prepare(pool, profile)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)
         except SandboxUnavailable:
             hidden = [path for path in _runtime() if not _readable(profile, path)]
             return FileSandbox(self._sandbox, _with_readable(profile, hidden), None)
 
+    async def _prepare(self, pool: FilePool, profile: Profile) -> None:
+        """Make the plan in a thread, if it may take a while."""
+        until, _, known = self._known.get(profile, _UNKNOWN)
+        if known is not None and time.monotonic() < until:
+            return
+        try:
+            preparation = self._sandbox.prepare(profile)
+        except SandboxError:
+            return  # ``_planned`` reports the error
+        if preparation is not None:
+            await preparation.in_thread(pool)
+            self._cost = preparation.seconds
+
     def _planned(self, profile: Profile, *, patience: int) -> FileSandbox:
         now = time.monotonic()
-        until, known = self._known.get(profile, (0.0, None))
+        until, before, known = self._known.get(profile, _UNKNOWN)
         if known is not None and now < until:
             return known
-        fitting, plan = self._plan(profile)
-        if known is None or known.plan is not plan:
-            known = FileSandbox(self._sandbox, fitting, plan)
+        plan = self._sandbox.plan(profile)
+        if known is None or before is not plan:
+            known = self._file_sandbox(profile, plan)
         after = time.monotonic() + self._cost
         self._cost = 0.0
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[profile] = (after + patience * (after - now), known)
+        self._known[profile] = (after + patience * (after - now), plan, known)
         return known
 
-    def _plan(self, profile: Profile) -> tuple[Profile, Plan]:
-        plan = self._sandbox.plan(profile)
+    def _file_sandbox(self, profile: Profile, plan: Plan) -> FileSandbox:
         hidden = _hidden(plan)
-        if not hidden:
-            return profile, plan
-        profile = _with_readable(profile, hidden)
-        return profile, self._sandbox.plan(profile)
+        if hidden:
+            profile = _with_readable(profile, hidden)
+            plan = self._sandbox.plan(profile)
+        return FileSandbox(self._sandbox, profile, plan)
 
 
-async def confinement_of(
-    conn: Connection, given: dict[str, Any], *, writes: bool
-) -> FileSandbox | None:
-    """The plan; None when the profile confines no file.  Raises the wire's errors."""
-    from handrail.server.methods.process_sandbox import check_private_tmp, profile_of
-
-    server = conn.server
-    session = conn.session
-    assert session is not None  # noqa: S101 (checked with the handshake)
-    check_private_tmp(session, given)
-    profile = profile_of(server.sandbox, given, b"/")
-    if not profile.confined or _all_files(profile):
-        return None
-    try:
-        await server.confinements.prepare(server.pool, profile, writes=writes)
-        return server.confinements.get(profile, writes=writes)
-    except SandboxError as error:
-        raise RpcError(INVALID_PARAMS, f"failed to prepare file sandbox: {error}") from None
-
-
-def _all_files(profile: Profile) -> bool:
-    """Whether files are unrestricted, or the caller's business: only the network is restricted."""
+def restricts_files(profile: Profile) -> bool:
+    """Whether files are restricted, by us: not only the network, and not by the caller."""
     from handrail.sandbox.profile import Access, Rule
 
-    everything = (Rule(b"/", Access.WRITE),)
-    return profile.rules == everything and not profile.protected and not profile.globs
+    everything = profile.rules == (Rule(b"/", Access.WRITE),)
+    free = everything and not profile.protected and not profile.globs
+    return profile.sandboxed and not free
 
 
 def _of_calls(profile: Profile, writes: bool) -> Profile:
-    profile = profile._replace(network=False, sockets=False)
+    profile = profile._replace(network=False, sockets=False, placeholders=False)
     return profile if writes else _reading(profile)
 
 
@@ -155,7 +136,7 @@ def _reading(profile: Profile) -> Profile:
 
 def _key(profile: Profile, plan: Plan) -> Hashable:
     """Equal for plans that show the same files."""
-    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.masks
+    return profile, frozenset(plan.rules.items()), frozenset(plan.facts.items()), plan.refused
 
 
 # --- what a helper is made of -------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""The sandboxed file helpers of one connection: one warm process for each plan in use.
+"""The sandboxed file helpers of one owner: one warm process for each plan in use.
+
+The owner is a connection of a server, or a local executor.
 
 How it works.  A helper is a child of the keeper like any other, started in the sandbox that a
-command with the same profile would get, and called over a socket that only the server holds:
-when the connection ends, or the server dies, the helper reads end-of-file and exits.  A plan that
+command with the same profile would get, and called over a socket that only its owner holds:
+when the connection ends, or the owner dies, the helper reads end-of-file and exits.  A plan that
 changed (a new repository, a root that was swapped) is another plan and gets another helper.
-
-Calls that change nothing have a helper of their own, which stays.  The one for changes stays only
-while it is used: the placeholders of its plan exist on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import asyncio
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +24,11 @@ from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.spec import Containment, ProcessSpec
 from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
+from handrail.sandboxed_files.frames import path_text
+from handrail.sandboxed_files.plan import FileSandbox, interpreter
 from handrail.sandboxed_files.program import THREADS
-from handrail.server.sandboxed_files_plan import FileSandbox, interpreter
 
-#: Helpers that a connection keeps warm; the least recently used one is closed.
+#: Helpers that an owner keeps warm; the least recently used one is closed.
 MOST_HELPERS = 8
 #: Seconds for one call, the first one included.
 DEADLINE = 60.0
@@ -37,9 +37,7 @@ SOCKET_FD = 300
 _PROGRAM = os.path.realpath(
     os.path.join(os.path.dirname(handrail.sandboxed_files.__file__), "program.py")
 )
-#: Seconds that a helper with placeholders on the host stays after its last use.
-LINGER = 0.5
-#: Seconds for a helper to exit by itself after the server hung up.
+#: Seconds for a helper to exit by itself after its owner hung up.
 GRACE = 1.0
 
 
@@ -59,14 +57,8 @@ class FileHelper:
     """One helper, from its start to its end."""
 
     def __init__(
-        self,
-        launcher: Launcher,
-        loop: asyncio.AbstractEventLoop,
-        ending: set[FileHelper],
-        *,
-        passing: bool,
+        self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
     ) -> None:
-        """``passing``: it must not stay longer than it is used."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -76,16 +68,16 @@ class FileHelper:
         #: Handles the client has open in this helper.
         self.handles: set[str] = set()
         self.words = ""
-        self._passing = passing
-        self._idle: asyncio.TimerHandle | None = None
         self._stderr = -1
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
+        self._told: set[asyncio.Task[None]] = set()
 
-    async def start(self, spec: ProcessSpec) -> bool:
+    async def start(self, spec: ProcessSpec, refused: tuple[bytes, ...]) -> bool:
         """Start it and wait until it answers; False when its sandbox was not set up.
 
-        Then nothing of it is left, and ``words`` says why.  Raises FilesError.
+        Then nothing of it is left, and ``words`` says why.  It never makes a name of ``refused``.
+        Raises FilesError.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -105,7 +97,8 @@ class FileHelper:
             await self._end()
             return False
         try:
-            await self.link.call("canonicalize", ["/"], deadline=DEADLINE)
+            names = [path_text(path) for path in refused]
+            (await self.link.call("refuse", names, deadline=DEADLINE)).result()
         except FilesError:
             await self._end()
             raise FilesError(
@@ -148,34 +141,25 @@ class FileHelper:
         """Run one operation in the helper."""
         if self.link is None:
             raise FilesError("the sandboxed file helper has not been started")
+        return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
+
+    def tell(self, op: str, *arguments: Any) -> None:
+        """Start an operation that nothing waits for, and that may fail."""
+        task = self._loop.create_task(self._try(op, *arguments))
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
+
+    async def _try(self, op: str, *arguments: Any) -> None:
         try:
-            return await self.link.call(op, list(arguments), body, deadline=DEADLINE)
-        finally:
-            self.touch()
-
-    def touch(self) -> None:
-        """Note a use: a helper that must not stay exits some time after the last one."""
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        if self._passing and self.usable:
-            self._idle = self._loop.call_later(LINGER, self._unused)
-
-    def _unused(self) -> None:
-        self._idle = None
-        if self.busy:
-            self.touch()
-        else:
-            self.close()
+            await self.call(op, *arguments)
+        except FilesError:
+            pass  # the helper is gone, and what it had open with it
 
     def close(self) -> None:
         """Hang up, and end it if it does not exit by itself."""
         if self.link is not None:
             self.link.close()
         self._close_stderr()
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
         self._hung_up()
 
     def _hung_up(self) -> None:
@@ -185,14 +169,17 @@ class FileHelper:
             self._timer = self._loop.call_later(GRACE, self._launcher.kill, self._spawned.child)
 
     def _exited(self, *_: int) -> None:
-        spawned, self._spawned = self._spawned, None
-        if spawned is None:
-            return
+        if self._spawned is not None:
+            self._launcher.kill(self._spawned.child)  # whatever descendants are left
+            self._launcher.forget(self._spawned.child)
+            self.lost()
+
+    def lost(self) -> None:
+        """It has ended, or will without us: its keeper is gone."""
+        self._spawned = None
         if self._timer is not None:
             self._timer.cancel()
         self._close_stderr()
-        self._launcher.kill(spawned.child)  # whatever descendants are left
-        self._launcher.forget(spawned.child)
         if self.link is not None:
             self.link.close()
         self._settle()
@@ -213,12 +200,12 @@ class FileHelper:
 
 
 class FileHelpers:
-    """The helpers of one connection, by plan."""
+    """The helpers of one owner, by plan."""
 
     def __init__(
         self, launcher: Launcher, loop: asyncio.AbstractEventLoop, ending: set[FileHelper]
     ) -> None:
-        """``ending`` has those that are shutting down, for the server's stop."""
+        """``ending`` has those that are shutting down, for the owner's end."""
         self._launcher = launcher
         self._loop = loop
         self._ending = ending
@@ -234,32 +221,28 @@ class FileHelpers:
         """Which helper has which of the client's handles."""
         return self._handles
 
-    async def get(self, confinement: FileSandbox) -> FileHelper:
+    async def get(self, sandbox: FileSandbox) -> FileHelper:
         """The warm helper of this plan, or a new one."""
-        key = confinement.key
+        key = sandbox.key
         task = self._helpers.get(key)
         if task is None or (task.done() and not _usable(task)):
             if self._closed:
-                raise FilesError("the connection is closed")
+                raise FilesError("the connection or executor is closed; open another")
             if task is not None:
                 self._drop(key)
             self._make_room()
-            task = self._loop.create_task(self._start(confinement))
+            task = self._loop.create_task(self._start(sandbox))
             task.add_done_callback(_heard)
             self._helpers[key] = task
         self._helpers.move_to_end(key)
-        if task.done():
-            task.result().touch()
-        return await asyncio.shield(task)
+        return task.result() if task.done() else await asyncio.shield(task)
 
-    async def _start(self, confinement: FileSandbox) -> FileHelper:
-        spec = confinement.sandboxed(helper_command())
+    async def _start(self, sandbox: FileSandbox) -> FileHelper:
+        spec = sandbox.sandboxed(helper_command())
         while True:
-            helper = FileHelper(
-                self._launcher, self._loop, self._ending, passing=confinement.passing
-            )
+            helper = FileHelper(self._launcher, self._loop, self._ending)
             try:
-                stands = await helper.start(spec)
+                stands = await helper.start(spec, sandbox.refused)
             except BaseException:
                 helper.close()
                 raise
@@ -270,8 +253,22 @@ class FileHelpers:
             helper.close()
         return helper
 
+    async def release(self, used: Collection[FileHelper]) -> None:
+        """End those that do nothing now; returns when they are gone."""
+        for key, task in list(self._helpers.items()):
+            if _usable(task) and task.result() in used and not task.result().busy:
+                self._drop(key)
+                await task.result().ended()
+
+    def lost(self) -> None:
+        """The keeper is gone, and the helpers with it."""
+        running = [task.result() for task in self._helpers.values() if _usable(task)]
+        self.close()
+        for helper in {*running, *self._ending}:
+            helper.lost()
+
     def close(self) -> None:
-        """Close all helpers; the connection has ended."""
+        """Close all helpers; the owner has ended."""
         self._closed = True
         for key in list(self._helpers):
             self._drop(key)
