@@ -7,7 +7,7 @@ import time
 
 from handrail.errors import FilesError, HandrailError, PatchError
 from handrail.executor.base import Files
-from handrail.unified_exec.answer_text import response_text
+from handrail.unified_exec.answer import response_text
 from handrail.unified_exec.events import Listener, PatchBegin, PatchEnd
 from handrail.unified_exec.gate import Gate, PatchRequest
 from handrail.unified_exec.tools import ExecAnswer, ToolFailed
