@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from handrail.policy.load import parse_rules
-from handrail.policy.program_names import plain_name
+from handrail.policy.programs import plain_name
 from handrail.policy.proposals import first_of, is_too_broad, proposed_prefix
 
 BROAD = """

@@ -252,7 +252,7 @@ async def test_environment_info_says_where_we_are(monkeypatch: pytest.MonkeyPatc
         assert info["shell"]["name"] == os.path.basename(info["shell"]["path"])
         capabilities = info["capabilities"]
         ours = capabilities.pop("handrail")
-        assert {name: ours[name] for name in EXTENSIONS} == EXTENSIONS
+        assert all(ours[name] is True for name in EXTENSIONS)
         assert all(type(value) is bool for value in ours.values())
         # How a tree is ended is said by exactly one of these.
         assert ours["treeKillCgroup"] is not ours["treeKillWalk"]

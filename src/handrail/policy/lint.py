@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from handrail.policy.language import RulesFileError, style_remarks
 from handrail.policy.load import parse_rules, read_text
-from handrail.policy.program_names import runs_what_it_finds
+from handrail.policy.programs import runs_what_it_finds
 from handrail.policy.proposals import is_too_broad
 from handrail.policy.rules import Decision, Policy, PrefixRule, Sandbox, Source
 

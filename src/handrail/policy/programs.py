@@ -1,16 +1,17 @@
-"""Programs that run other programs: where their own words end and a command's begin.
+"""Programs that run other programs, or code that is not theirs; their names are in ``tables.txt``.
 
-Which options take a value, how many words come first, which options carry a whole script.  The
-programs are in ``tables.txt``; ``wrappers.py`` and the guard use them.
+Of those that run a command behind their own words: which options take a value, how many words come
+first, which options carry a whole script.  Of the others: what they run without being told.  Pure.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from handrail.policy.tables import entries, names
+from handrail.policy.tables import entries, names, words
 
 #: Shells by file name; more than the strict reader parses, since seeing is free here.
 SHELLS = frozenset(
@@ -40,10 +41,10 @@ class Wrapper:
     letters: str = ""
 
 
-def wrapper_of(words: Iterable[str] = ()) -> Wrapper:
+def wrapper_of(entry: Iterable[str] = ()) -> Wrapper:
     """A wrapper by the words of its entry in ``tables.txt``."""
     values, inert, letters, skip = set(), set(), "", 0
-    for word in words:
+    for word in entry:
         if word.startswith("!"):
             inert.add(word[1:])
         elif word.startswith("skip="):
@@ -58,7 +59,7 @@ def wrapper_of(words: Iterable[str] = ()) -> Wrapper:
 
 
 def wrappers(section: str) -> dict[str, Wrapper]:
-    return {name: wrapper_of(words) for name, words in entries(section).items()}
+    return {name: wrapper_of(entry) for name, entry in entries(section).items()}
 
 
 def verb_wrappers(section: str) -> dict[tuple[str, str], Wrapper]:
@@ -88,3 +89,44 @@ GIT_PROGRAMS = names("git programs")
 #: Interpreters and the options that carry a program; none: any argument may.
 CODE_OPTIONS = {name: frozenset(found) for name, found in entries("code options").items()}
 STRING = re.compile(r"""(["'`])((?:(?!\1)[^\\\n]|\\.)+)\1""")
+
+# --- code that is not theirs ---------------------------------------------------------------------
+
+#: ``python3.11``, ``perl5.36``, ``clang-15``, ``node20``, ``python3.11-dbg``.
+_VERSION = re.compile(r"(?<=[a-z])[-_.]?[0-9][0-9.]*(-?dbg|d|m|t|w)?$")
+
+#: Shells beyond those whose scripts are read.
+FURTHER_SHELLS = frozenset({"cmd", "pwsh", "powershell", "xonsh", "elvish", "nu", "yash", "rksh"})
+#: Shells that read no file of the user's before a script, unless they are login shells.
+QUIET_SHELLS = frozenset({"bash", "sh", "dash", "ksh", "mksh", "ash", "rbash"})
+#: Interpreters: the options whose value is the next word, those with the program's text left out.
+INTERPRETERS = {name: frozenset(v) for name, v in entries("interpreters").items()}
+#: Programs that run code from their working directory, or from files they are given: settings of a
+#: repository, build files, tests, plugins.
+_FINDS_CODE = names("finds code")
+#: Builtins, not looked up in PATH, that do not change the meaning of other names.
+BUILTINS = names("builtins")
+CHANGES_DIRECTORY = frozenset({"cd", "pushd", "popd"})
+#: After these a name may mean another program, or the program may get other variables.
+CHANGES_LOOKUP = names("changes lookup")
+#: Variables that hold code, or where code is loaded from, for every program or for many.
+CODE_VARIABLES = words("code variables")
+#: Variables whose value is a command or options, in which files may be named.
+COMMAND_VARIABLES = words("command variables")
+
+
+def plain_name(program: str) -> str:
+    """The name of a program without its directory, its version and its case."""
+    name = posixpath.basename(program.replace("\\", "/")).lower().removesuffix(".exe")
+    return _VERSION.sub("", name)
+
+
+def is_shell(program: str) -> bool:
+    """True if this is a shell by its name."""
+    return plain_name(program) in SHELLS | FURTHER_SHELLS
+
+
+def runs_what_it_finds(program: str) -> bool:
+    """True if this program is known to run code from its working directory or its files."""
+    name = plain_name(program)
+    return name in _FINDS_CODE or name in INTERPRETERS or is_shell(name)

@@ -19,8 +19,14 @@ from collections.abc import Iterable, Sequence
 
 from handrail.policy import programs
 from handrail.policy.guard.ordinary import may_launch
-from handrail.policy.program_names import INTERPRETERS, is_shell, plain_name
-from handrail.policy.programs import Wrapper, wrapper_of, wrappers
+from handrail.policy.programs import (
+    INTERPRETERS,
+    Wrapper,
+    is_shell,
+    plain_name,
+    wrapper_of,
+    wrappers,
+)
 from handrail.policy.rules import Argv, Decision, Policy, PrefixRule, Words, strictest
 from handrail.policy.tables import entries, names
 

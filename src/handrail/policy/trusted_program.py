@@ -18,9 +18,8 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
-from handrail.policy import program_names as names
+from handrail.policy import programs
 from handrail.policy.context import Lookup, Situation
-from handrail.policy.programs import ASSIGNMENT
 from handrail.policy.rules import Argv, Words, normal_path
 from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
@@ -88,7 +87,7 @@ class _Judgement:
 
     def objections(self, commands: Sequence[Argv]) -> Iterator[str]:
         """All objections to it."""
-        if self._argv and names.is_shell(self._argv[0]) and not self._in_shell:
+        if self._argv and programs.is_shell(self._argv[0]) and not self._in_shell:
             yield "its script is more than plain commands"
         # What tells one program to run another is not what the rule is about.
         from handrail.policy.guard.reading import read
@@ -103,11 +102,11 @@ class _Judgement:
             yield from self._command(command, commands)
 
     def _environment(self) -> Iterator[str]:
-        for name in names.CODE_VARIABLES:
+        for name in programs.CODE_VARIABLES:
             for place in self._env.get(name, "").replace(" ", ":").split(":"):
                 if place and (not place.startswith("/") or self._is_writable(place)):
                     yield f"{name} names {place}, where commands can write"
-        for name in names.COMMAND_VARIABLES:
+        for name in programs.COMMAND_VARIABLES:
             for word in re.split(r"[\s:=|]+", self._env.get(name, "")):
                 if "/" in word and self._is_writable(word):
                     yield f"{name} names {word}, where commands can write"
@@ -119,7 +118,7 @@ class _Judgement:
         elif self._is_writable(shell):
             yield f"commands can write {shell}"
         call = shell_call(self._argv)
-        quiet = names.plain_name(shell) in names.QUIET_SHELLS
+        quiet = programs.plain_name(shell) in programs.QUIET_SHELLS
         if not quiet or (call is not None and "l" in call.flag):
             yield from self._home("the shell reads")
 
@@ -131,9 +130,9 @@ class _Judgement:
 
     def _command(self, command: Argv, commands: Sequence[Argv]) -> Iterator[str]:
         found = [words for words, certain in sightings(command).commands if certain]
-        if len(found) > 1 and any(ASSIGNMENT.match(word) for word in command):
+        if len(found) > 1 and any(programs.ASSIGNMENT.match(word) for word in command):
             yield "it sets variables for the program it starts"
-        moved = any(one and one[0] in names.CHANGES_DIRECTORY for one in commands)
+        moved = any(one and one[0] in programs.CHANGES_DIRECTORY for one in commands)
         for words in found:
             name = words[0]
             if name is None:
@@ -141,16 +140,16 @@ class _Judgement:
                 continue
             if _is_told_by_a_word(words, command):
                 yield f"one of its words tells it to run `{name}`"
-            if name in names.CHANGES_LOOKUP:
+            if name in programs.CHANGES_LOOKUP:
                 yield f"`{name}` can change what the names behind it mean"
-            if not (self._in_shell and name in names.BUILTINS):
+            if not (self._in_shell and name in programs.BUILTINS):
                 yield from self._program(name)
-            if names.runs_what_it_finds(name):
+            if programs.runs_what_it_finds(name):
                 yield from self._surroundings(name, (*command, *words), moved=moved)
 
     def _surroundings(self, name: str, words: Words, *, moved: bool) -> Iterator[str]:
         """Check the directory, the files it is given, and the user's own settings for it."""
-        program = names.plain_name(name)
+        program = programs.plain_name(name)
         reads = f"`{program}` runs what it finds in its working directory"
         if moved:
             yield f"{reads}, and the script goes to another one"
@@ -316,7 +315,7 @@ def _mounted_below(roots: Sequence[str]) -> Iterator[str]:
 def _is_told_by_a_word(words: Words, command: Argv) -> bool:
     """Whether a command stands inside a word of another (``-e 'sh x'``), not behind it."""
     behind = command[len(command) - len(words) :] == words
-    return not behind and names.plain_name(words[0] or "") != names.plain_name(command[0])
+    return not behind and programs.plain_name(words[0] or "") != programs.plain_name(command[0])
 
 
 def _below(path: str, root: str) -> bool:

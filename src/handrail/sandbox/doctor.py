@@ -10,7 +10,7 @@ from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
-from handrail.sandbox.syscalls.numbers import ARCHES
+from handrail.sandbox.syscalls.seccomp_filter import ARCHES
 
 #: Fixes the links bwrap follows while it makes mount points (CVE-2026-87766).
 _SOUND = (0, 12)

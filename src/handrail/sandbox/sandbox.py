@@ -21,7 +21,7 @@ from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
-from handrail.sandbox.syscalls.numbers import ARCHES
+from handrail.sandbox.syscalls.seccomp_filter import ARCHES
 from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False

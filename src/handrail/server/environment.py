@@ -14,54 +14,26 @@ from handrail.protocol.environment import EnvironmentInfo, Shell
 from handrail.protocol.path_uri import to_uri
 from handrail.version import __version__
 
-#: Capabilities of the peer: which of them this server has.
-_WIRE_CAPABILITIES = {
-    "networkProxyLaunch": False,
-    "networkProxyReviewDomains": False,
-    "credentialMasking": False,
-    "credentialMaskingCustomProviders": False,
-    "capabilityDiscoverySandbox": False,
-    "fsWatchMissing": True,
-    "capabilityDiscoveryV2": False,
-    "environmentConfigRead": True,
-    "httpHeaderEnvVars": False,
-    "sandboxedFileStreaming": True,
-    "fileWriteStreaming": True,
-    "shellSnapshotV2": False,
-    "windowsMxc": False,
-    "linuxRootWritePreservesDevices": False,
-    "linuxApprovedRootWritePreservesRestrictions": False,
-}
+#: Capabilities of the peer, and those of them that this server has.
+_WIRE_CAPABILITIES = (
+    "networkProxyLaunch", "networkProxyReviewDomains", "credentialMasking",
+    "credentialMaskingCustomProviders", "capabilityDiscoverySandbox", "fsWatchMissing",
+    "capabilityDiscoveryV2", "environmentConfigRead", "httpHeaderEnvVars", "sandboxedFileStreaming",
+    "fileWriteStreaming", "shellSnapshotV2", "windowsMxc", "linuxRootWritePreservesDevices",
+    "linuxApprovedRootWritePreservesRestrictions",
+)  # fmt: skip
+_HAS = frozenset({
+    "fsWatchMissing", "environmentConfigRead", "sandboxedFileStreaming", "fileWriteStreaming",
+})  # fmt: skip
 
 #: Our own capabilities, so that a client can check before it uses them.
-EXTENSIONS = {
-    "resumeSecret": True,
-    "detachTtl": True,
-    "processName": True,
-    "percentWords": True,
-    "processSize": True,
-    "processResize": True,
-    "processCloseStdin": True,
-    "writeBusy": True,
-    "processList": True,
-    "processSignals": True,
-    "processWait": True,
-    "waitId": True,
-    "terminateGrace": True,
-    "exitInfo": True,
-    "omitted": True,
-    "onLag": True,
-    "timeout": True,
-    "detach": True,
-    "heldOpen": True,
-    "sessionClose": True,
-    "sessionTemporary": True,
-    "privateTmp": True,
-    "sandboxBackend": True,
-    "denials": True,
-    "watchDenials": True,
-    "keeper": True,
-}
+EXTENSIONS = (
+    "resumeSecret", "detachTtl", "processName", "percentWords", "processSize", "processResize",
+    "processCloseStdin", "writeBusy", "processList", "processSignals", "processWait", "waitId",
+    "terminateGrace", "exitInfo", "omitted", "onLag", "timeout", "detach", "heldOpen",
+    "sessionClose", "sessionTemporary", "privateTmp", "sandboxBackend", "denials", "watchDenials",
+    "keeper",
+)  # fmt: skip
 
 
 def describe(
@@ -91,9 +63,13 @@ def describe(
         temporary_directories=[to_uri(os.fsencode(tmpdir))] if tmpdir else [],
         temp_dir=to_uri(os.fsencode(tmpdir or "/tmp")),  # noqa: S108 (the system's default)
         capabilities={
-            **_WIRE_CAPABILITIES,
+            **{name: name in _HAS for name in _WIRE_CAPABILITIES},
             "httpHeaderEnvVars": header_env,
-            "handrail": {**EXTENSIONS, "processWait": waits, **_machine(abilities)},
+            "handrail": {
+                **dict.fromkeys(EXTENSIONS, True),
+                "processWait": waits,
+                **_machine(abilities),
+            },
         },
     )
 

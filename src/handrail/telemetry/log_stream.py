@@ -27,8 +27,6 @@ class LogStream:
     def __init__(self, fd: int) -> None:
         #: Lines that were dropped since the last written one.
         self.dropped = 0
-        #: Lines that were dropped in all.
-        self.dropped_in_all = 0
         self._rest = b""
         self._socket: socket.socket | None = None
         self._polls = False
@@ -62,7 +60,6 @@ class LogStream:
         left = data if self._rest else self._put(data)
         if len(left) == len(data):
             self.dropped += 1
-            self.dropped_in_all += 1
             return
         self._rest = left  # sent first next time: the reader has half of this line
         self.dropped = 0

@@ -34,16 +34,10 @@ class Counter:
         self.value += amount
 
 
-class Gauge:
+class Gauge(Counter):
     """Goes up and down."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: float = 0
-
-    def inc(self, amount: float = 1) -> None:
-        self.value += amount
+    __slots__ = ()
 
     def dec(self, amount: float = 1) -> None:
         self.value -= amount

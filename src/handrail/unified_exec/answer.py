@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handrail.unified_exec.answer_text import response_text
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.process import Process
 from handrail.unified_exec.settings import Settings
@@ -30,6 +30,33 @@ class Circumstances:
     seconds: float
     alive: bool
     notes: tuple[str, ...] = ()
+
+
+def response_text(
+    *,
+    wall_time_s: float,
+    output: str,
+    chunk_id: str | None = None,
+    exit_code: int | None = None,
+    session_id: int | None = None,
+    original_token_count: int | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """What a model reads.  Lines without a value are left out; notes come before the output."""
+    lines = []
+    if chunk_id:
+        lines.append(f"Chunk ID: {chunk_id}")
+    lines.append(f"Wall time: {wall_time_s:.4f} seconds")
+    if exit_code is not None:
+        lines.append(f"Process exited with code {exit_code}")
+    if session_id is not None:
+        lines.append(f"Process running with session ID {session_id}")
+    if original_token_count is not None:
+        lines.append(f"Original token count: {original_token_count}")
+    lines += [f"Note: {note}" for note in notes]
+    lines.append("Output:")
+    lines.append(output)
+    return "\n".join(lines)
 
 
 def make_answer(

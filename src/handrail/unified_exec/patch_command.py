@@ -8,7 +8,7 @@ import time
 from handrail.errors import FilesError, HandrailError, PatchError
 from handrail.executor.files import Files
 from handrail.executor.patch_files import PatchFiles
-from handrail.unified_exec.answer_text import response_text
+from handrail.unified_exec.answer import response_text
 from handrail.unified_exec.events import Listener, PatchBegin, PatchEnd
 from handrail.unified_exec.gate import Gate, PatchRequest
 from handrail.unified_exec.tools import ExecAnswer, ToolFailed

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import posixpath
 import secrets
+from collections.abc import Mapping
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor, SpawnRequest
 from handrail.process.env_policy import build
-from handrail.unified_exec.child_env import overlay
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.shell import shell_argv
 from handrail.unified_exec.tools import ExecCommandArgs
+
+#: No colours, no pager, no questions about the terminal, one encoding.  These override the rest.
+FORCED: Mapping[str, str] = {
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "LANG": "C.UTF-8",
+    "LC_CTYPE": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "COLORTERM": "",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GH_PAGER": "cat",
+    "HANDRAIL_CI": "1",
+    # Variables that scripts look for.
+    "CODEX_CI": "1",
+}
 
 
 def spawn_id(process_id: int) -> str:
@@ -35,7 +51,7 @@ async def spawn_request(
     cwd = posixpath.join(settings.cwd, args.workdir or "")
     if not cwd.startswith("/"):
         raise UsageError(f"the working directory {cwd!r} is not absolute: give the whole path")
-    env = overlay(settings.env)
+    env = {**settings.env, **FORCED}
     policy = settings.env_policy
     return SpawnRequest(
         process_id=spawn_id(process_id),

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from handrail.sandbox.syscalls import mutating_calls, seccomp_filter
-from handrail.sandbox.syscalls.numbers import ARCHES, numbers
+from handrail.sandbox.syscalls.seccomp_filter import ARCHES, numbers
 
 NOTIFY, ALLOW = 0x7FC00000, 0x7FFF0000
 

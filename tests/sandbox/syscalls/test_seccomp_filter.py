@@ -8,8 +8,7 @@ import struct
 import pytest
 
 from handrail.sandbox.syscalls import seccomp_filter
-from handrail.sandbox.syscalls.numbers import numbers
-from handrail.sandbox.syscalls.seccomp_filter import ALLOW, ERRNO, KILL
+from handrail.sandbox.syscalls.seccomp_filter import ALLOW, ERRNO, KILL, numbers
 
 EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 X86, ARM = 0xC000003E, 0xC00000B7

@@ -155,21 +155,13 @@ RUNNING_OPTIONS = {k: _running_options(*v) for k, v in entries("running options"
 #: ``find`` runs these, or writes files of any name by them.
 FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
-GIT_CONFIG_KEYS = re.compile(
-    r"(?:user\.(?:name|email)|color\..*|core\.(?:quotepath|autocrlf|longpaths|filemode|ignorecase"
-    r"|eol|safecrlf)|advice\..*|init\.defaultbranch|commit\.gpgsign|tag\.gpgsign|safe\.directory"
-    r"|pull\.(?:rebase|ff)|push\.default|merge\.(?:conflictstyle|ff)|rebase\.autostash"
-    r"|fetch\.prune|diff\.(?:renames|renamelimit|algorithm)|log\.showsignature|gc\.auto"
-    r"|http\.(?:sslverify|postbuffer|lowspeedlimit|lowspeedtime)|protocol\.version)"
-)
+#: Settings of git and of ssh that run nothing.
+GIT_CONFIG_KEYS = re.compile("|".join(words("git config keys")))
+_SSH = "|".join(words("ssh settings"))
+SSH_SETTINGS = re.compile(rf"(?:{_SSH})[= ][\w./-]+", re.IGNORECASE)
 GIT_OPTIONS = words("git options")
 GIT_OPAQUE = names("git opaque")
 
-SSH_SETTINGS = re.compile(
-    r"(?:StrictHostKeyChecking|UserKnownHostsFile|ConnectTimeout|BatchMode|LogLevel|IdentitiesOnly"
-    r"|Port|User|ServerAliveInterval|ServerAliveCountMax|PasswordAuthentication|ConnectionAttempts"
-    r")[= ][\w./-]+", re.IGNORECASE,
-)  # fmt: skip
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 #: Interpreters that are given a file; their program texts on the command line are not read.
 INTERPRETERS = names("file interpreters")

@@ -6,11 +6,12 @@ The other side of ``revive.py``: what one server lets go of, the next takes up.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
 import time
 from typing import TYPE_CHECKING
 
 from handrail.keeper.deadlines import CAUSE_TIME, TIMED_OUT
-from handrail.process import exit_status
 from handrail.process.recovery import tag_kill
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ LISTENER, CALLS = b"listener", b"calls"
 #: How often the kernel is asked for the status of a child without a keeper, and how soon again.
 _STATUS_TRIES = 100
 _STATUS_SECONDS = 0.1
+_INFO = struct.Struct("<QQ11Ii")  # mask, cgroup, eleven ids, exit status
+_PIDFD_GET_INFO = 0xC000_FF0B | _INFO.size << 16
+_INFO_EXIT = 1 << 3
 
 
 def park(child: Child) -> None:
@@ -59,13 +63,25 @@ def _ended(child: Child) -> None:
         ending.search = child.loop.create_task(_find_status(child))
 
 
+def _exit_status(pidfd: int) -> int | None:
+    """The wait status of a process that is not our child; None while its parent has not taken it.
+
+    Linux 6.15 and later keep it with the pidfd.  Where they do not, this raises OSError.
+    """
+    asked = bytearray(_INFO.size)
+    struct.pack_into("<Q", asked, 0, _INFO_EXIT)
+    fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked)
+    fields = _INFO.unpack(asked)
+    return int(fields[-1]) & 0xFFFF if fields[0] & _INFO_EXIT else None
+
+
 async def _find_status(child: Child) -> None:
     """Ask the kernel how it ended; the process that has inherited it may reap it any moment."""
     if child.spec.containment is not None and child.mark is not None:
         tag_kill.end({child.mark})  # a sandbox ends with its leader
     try:
         for _ in range(_STATUS_TRIES):
-            status = exit_status.exit_status(child.ending.pidfd)
+            status = _exit_status(child.ending.pidfd)
             if status is not None:
                 break
             await asyncio.sleep(_STATUS_SECONDS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import replace
 
 from handrail import private_places
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
@@ -42,7 +41,7 @@ def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
         pieces += _beside(root, places)
         if len(pieces) > _MOST:
             return Refusal(f"hiding our own files among more than {_MOST} others")
-    return replace(rules, readable=tuple(readable), listable=tuple(listable), beside=tuple(pieces))
+    return rules._replace(readable=tuple(readable), listable=tuple(listable), beside=tuple(pieces))
 
 
 def _matters(path: bytes, there: bool) -> bool:

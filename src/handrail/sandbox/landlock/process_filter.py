@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import errno
 
-from handrail.sandbox.syscalls.numbers import numbers
-from handrail.sandbox.syscalls.seccomp_filter import ALLOW, ERRNO, JEQ, Assembly
+from handrail.sandbox.syscalls.seccomp_filter import ALLOW, ERRNO, JEQ, Assembly, numbers
 
 #: Refused whatever the arguments.
 REFUSED = (

@@ -44,10 +44,7 @@ def request(
     """What the program reads from its fd; ``lasting``: it outlives its parent."""
     return json.dumps(
         {
-            "readable": [os.fsdecode(path) for path in rules.readable],
-            "writable": [os.fsdecode(path) for path in rules.writable],
-            "listable": [os.fsdecode(path) for path in rules.listable],
-            "beside": [os.fsdecode(path) for path in rules.beside],
+            "rules": [[os.fsdecode(path) for path in paths] for paths in rules],
             "abi": abi,
             "lasting": lasting,
             "filters": [base64.b64encode(code).decode() for code in filters],
@@ -112,12 +109,7 @@ def restrict_process(asked: Mapping[str, Any]) -> None:
     # 1 and not 0: with 1 the kernel skips a piped core handler too.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     drop_privileges()
-    rules = ruleset.Rules(
-        tuple(os.fsencode(path) for path in asked["readable"]),
-        tuple(os.fsencode(path) for path in asked["writable"]),
-        tuple(os.fsencode(path) for path in asked["listable"]),
-        tuple(os.fsencode(path) for path in asked["beside"]),
-    )
+    rules = ruleset.Rules(*(tuple(map(os.fsencode, paths)) for paths in asked["rules"]))
     ruleset.restrict(rules, asked["abi"])
     for text in asked["filters"]:
         install_filter(base64.b64decode(text))

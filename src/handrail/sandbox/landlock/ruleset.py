@@ -17,6 +17,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Rights, by the ABI version that introduced them.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
@@ -46,8 +47,7 @@ _VERSION_FLAG = 1
 _PATH_BENEATH = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """Trees that may be read, and trees that may be written too."""
 
     readable: tuple[bytes, ...]

@@ -12,8 +12,7 @@ import os
 from dataclasses import dataclass
 from operator import itemgetter
 
-from handrail.sandbox.syscalls.numbers import numbers
-from handrail.sandbox.syscalls.seccomp_filter import ALLOW, JEQ, JSET, NOTIFY, Assembly
+from handrail.sandbox.syscalls.seccomp_filter import ALLOW, JEQ, JSET, NOTIFY, Assembly, numbers
 
 AT_FDCWD = -100
 #: Opening with one of these flags is meant to change something.
