@@ -1,9 +1,9 @@
-"""The way of one call: ``admit`` before the first run, ``after`` behind each.
+"""The steps of one call: policy, approval, sandbox, run, and one retry after a denial.
 
-For those who start processes themselves, such as unified exec (``gate.py``); ``run.py`` goes the
-whole way with a runner.  Nothing depends on time: a denial is judged by how the run ended,
-whenever that is.  The decisions are in ``requirement.py`` and ``retry_offer.py``; here is only the
-order of things.
+``admit`` comes before the first run and ``after`` follows each one, for callers that start
+processes themselves, such as unified exec (``gate.py``); ``run.py`` takes all steps with a runner.
+A denial is judged by how the run ended, whenever that is.  The decisions are in ``requirement.py``
+and ``retry_offer.py``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Attempt:
 
 
 class CallFlow:
-    """One call on its way: ``admit`` before the first run, ``after`` behind each."""
+    """One call: ``admit`` before the first run, ``after`` following each run."""
 
     def __init__(
         self,

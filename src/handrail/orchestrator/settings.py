@@ -167,7 +167,7 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
 
 
 def rules_paths(settings: Settings) -> tuple[str, ...]:
-    """The files the rules come from and go to: who may write them needs to ask for nothing more.
+    """The rules files, read and written; a command that can write one can allow itself anything.
 
     As they are named and where links lead, for either could be written.
     """

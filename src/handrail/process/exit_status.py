@@ -1,4 +1,4 @@
-"""The exit status of a process that is not our child, asked of the kernel.
+"""Read the exit status of a process that is not our child from the kernel.
 
 Linux 6.15 and later keep the status with the pidfd once its parent has reaped the process
 (``PIDFD_GET_INFO``).  Where that is not so the answer is "not known", and never a guess.

@@ -1,4 +1,4 @@
-"""Finding a pattern in a stream of output, in time that grows with the stream alone.  Pure.
+"""Search a pattern in a stream of output, in time linear in the stream.  Pure.
 
 Patterns come from clients, and the engine of ``re`` can take forever on some of them, during
 which no other client is served.  So a pattern is made into a machine that looks at each byte once:
@@ -165,7 +165,7 @@ class _Place:
 
 
 class Search:
-    """One pattern on its way through one stream.  Feed it in pieces of any size."""
+    """One pattern searched in one stream, fed in pieces of any size."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > _LONGEST:
@@ -185,11 +185,11 @@ class Search:
         self._place = self._find(frozenset(), _EDGE)
 
     def reset(self) -> None:
-        """What follows does not follow what was fed."""
+        """Start anew: the next bytes do not follow those fed before."""
         self._place = self._find(frozenset(), _EDGE)
 
     def feed(self, data: bytes) -> int | None:
-        """Look at the next bytes: how many of them lie before the end of the first match."""
+        """Feed the next bytes; returns how many of them precede the end of the first match."""
         place = self._place
         for index, byte in enumerate(data):
             following = place.next[byte]
@@ -202,7 +202,7 @@ class Search:
         return None
 
     def ends_here(self) -> bool:
-        """Whether it matches if nothing follows."""
+        """Whether the pattern matches if nothing follows."""
         return _ACCEPT in self._reach(self._place, _EDGE)
 
     def _step(self, place: _Place, byte: int) -> _Place | bool:
@@ -220,7 +220,7 @@ class Search:
         return following
 
     def _reach(self, place: _Place, after: int) -> set[int]:
-        """Every state that is reached without taking a byte; a match may begin anywhere."""
+        """Every state that is reached without consuming a byte; a match may begin anywhere."""
         reached: set[int] = set()
         todo = [self._start, *place.core]
         while todo:

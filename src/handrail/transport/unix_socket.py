@@ -1,6 +1,6 @@
 """Unix sockets: only for the owner of the server (and root), from the first instant.
 
-Owns how a safe socket file is made (its directory, its mode, stale ones) and who may connect.
+Owns how a safe socket file is made (its directory, its mode, stale ones) and which users connect.
 A peer that begins with an HTTP method is served like on TCP, with ``route``; any other sends one
 message a line and gets the receiver that ``accept`` returns.
 """

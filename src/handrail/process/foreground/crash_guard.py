@@ -1,4 +1,4 @@
-"""A second process that waits for the end of this one, and clears up after a violent one."""
+"""A second process that cleans up when this one is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STOP_SECONDS = 0.5
 
 
 class CrashGuard:
-    """Calls ``clear_up`` when this process ends without having dismissed it.
+    """Calls ``clear_up`` when this process ends without having dismissed the guard.
 
     ``first`` is called while there is nothing else to do, and may not come to its end.  A command's
     own ``terminal`` is not held by it, and the user's is given back; nor are descriptors of
@@ -59,14 +59,14 @@ class CrashGuard:
         self._pidfd = os.pidfd_open(self.pid)
 
     def dismiss(self) -> None:
-        """All is well."""
+        """End the guard: this process cleans up itself."""
         _signal.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
         os.close(self._pidfd)
         os.close(self._line)
 
 
 def end_family(pid: int) -> None:
-    """Kill a command whose parent was killed, and what hangs below it."""
+    """Kill a command whose parent was killed, and its descendants."""
     from handrail.keeper import tree
 
     found, todo = [], [pid]

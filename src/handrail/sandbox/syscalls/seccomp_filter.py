@@ -281,7 +281,7 @@ def announcing(arch: str, *, watch: bool) -> bytes:
     What the other filter refuses is refused without a report.
     """
     if watch:
-        from handrail.sandbox.syscalls import mutating_calls  # only for those who ask
+        from handrail.sandbox.syscalls import mutating_calls  # rarely needed
 
         return mutating_calls.filter_code(arch, _announced_pairs(arch).bytes())
     main = Assembly()
