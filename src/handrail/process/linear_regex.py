@@ -48,7 +48,7 @@ class _Builder:
 
     def _add(self, takes: tuple[int, int] | None, leads: tuple[Any, tuple[int, ...]] | None) -> int:
         if len(self.takes) >= MOST_STATES:
-            raise PatternRefused("the pattern is too large to be waited for here; make it shorter")
+            raise PatternRefused("the pattern is too large; make it shorter")
         self.takes.append(takes)
         self.leads.append(leads)
         return len(self.takes) - 1
@@ -72,7 +72,7 @@ class _Builder:
         if op is ops.SUBPATTERN:
             _, add, remove, inner = value
             if add or remove:
-                raise PatternRefused("flags for a part of a pattern are not offered here")
+                raise PatternRefused("flags for a part of a pattern are not supported")
             return self.sequence(inner, then)
         if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
             least, most, inner = value
@@ -80,7 +80,7 @@ class _Builder:
         if op is ops.AT:
             return self._add(None, (value, (then,)))
         raise PatternRefused(
-            f"{str(op).lower()} in a pattern cannot be waited for here; use plain repetitions,"
+            f"{str(op).lower()} in a pattern is not supported; use plain repetitions,"
             " classes and alternatives"
         )
 
@@ -169,7 +169,7 @@ class Search:
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > _LONGEST:
-            raise PatternRefused(f"a pattern has at most {_LONGEST} characters here")
+            raise PatternRefused(f"a pattern has at most {_LONGEST} characters")
         try:
             tree = parser.parse(pattern.encode("utf-8", "surrogateescape"), re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as error:

@@ -30,27 +30,28 @@ _HEAD = f"""\
 
 <!-- Made by `python -m handrail.protocol.document`. Change the shapes, not this page. -->
 
-JSON-RPC in the dialect of the Codex exec-server: one message per WebSocket message or line, no
-`jsonrpc` member, ids that are strings or signed 64-bit integers. Requests have `id` and `method`,
-notifications only `method`; missing `params` are null; unknown members are ignored. A message
-that cannot be read is answered under the id {envelope.MALFORMED_ID}. Duplicate keys, more
-than {codec.MAX_VALUES} values or more than {codec.MAX_DEPTH} levels make a message unreadable.
+This page lists every method, notification and error between a client and `handrail serve`: JSON-RPC
+in the dialect of the Codex exec-server, one message per WebSocket message or line, no `jsonrpc`
+member, ids that are strings or signed 64-bit integers. Requests have `id` and `method`,
+notifications only `method`; missing `params` are null; unknown members are ignored. A malformed
+message is answered under the id {envelope.MALFORMED_ID}. Duplicate keys, more than
+{codec.MAX_VALUES} values or more than {codec.MAX_DEPTH} levels make a message malformed.
 
-A client calls `{INITIALIZE}`, then notifies `{INITIALIZED}`; everything else comes after that.
-Requests run at the same time, those of the control lane never behind those of the ordinary one.
-Bytes travel as base64, paths as `file:` URIs.
+A client calls `{INITIALIZE}`, then notifies `{INITIALIZED}`; all other calls come after that.
+Requests run concurrently; those of the control lane never wait for those of the ordinary one.
+Bytes are sent as base64, paths as `file:` URIs.
 
-**Origin** says whose a method or member is: *wire* is the peer's, *handrail* ours. A client can ask
-for ours by `environmentInfo.capabilities.handrail`.
+**Origin** says which server defines a method or member: *wire* is the Codex exec-server,
+*handrail* this one; `environmentInfo.capabilities.handrail` says which of these a server has.
 """
 
 _CODES = {
     envelope.INVALID_REQUEST: (
-        "a message that cannot be read; the handshake; an unknown session or process; an id that"
-        " is taken; a start that was cancelled; invalid input or missing permission for a file"
+        "a malformed message; a call before the handshake; an unknown session or process; an id"
+        " that is taken; a start that was cancelled; invalid input or missing permission for a file"
     ),
     envelope.METHOD_NOT_FOUND: "no such method here",
-    envelope.INVALID_PARAMS: "params that do not fit their shape, or cannot be meant",
+    envelope.INVALID_PARAMS: "params that do not fit their shape or make no sense",
     envelope.INTERNAL_ERROR: "a process that could not be started, other failures of the system",
     envelope.NOT_FOUND: "no such file or file handle",
     envelope.ALREADY_ATTACHED: "the session belongs to another connection; try again",

@@ -14,14 +14,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "attach",
         help="attach to a detached process",
-        description="Show what it has written so far and connect it to this terminal. The exit"
-        " code is the process's own, 0 when it was left by the key, and 128+N when it was left by"
-        " the signal N: without a terminal Ctrl-C leaves it running, too.",
+        description="Show the output of a detached process so far and connect it to this terminal."
+        " Exit codes: the process's own; 0 after --detach-key; 128+N after signal N, such as Ctrl-C"
+        " without a terminal. The last two leave the process running.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
     parser.add_argument(
-        "--detach-key", default="ctrl-]", help="leaves it running (default: %(default)s)"
+        "--detach-key",
+        default="ctrl-]",
+        metavar="KEY",
+        help="the key that leaves the process running (default: %(default)s)",
     )
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)

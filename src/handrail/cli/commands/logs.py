@@ -18,11 +18,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "logs",
         help="print the output of a detached process",
-        description="Print the output that is still kept, stdout to stdout, stderr to stderr.",
+        description="Print the retained output of a detached process (the last MiB): its stdout on"
+        " stdout, its stderr on stderr.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="wait for more output until the process ends"
+    )
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

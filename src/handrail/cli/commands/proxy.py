@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "proxy",
-        help="bridge stdin and stdout to this machine's server",
+        help="connect stdin and stdout to this user's server",
         description="Connect stdin and stdout to the exec-server of this user, and start it if"
         " there is none.",
         allow_abbrev=False,
@@ -84,7 +84,7 @@ def connect(path: str) -> socket.socket | None:
     except TimeoutError:
         sock.close()
         raise UsageError(
-            f"the server at {path} does not answer; if it is stopped, let it go on"
+            f"the server at {path} does not answer; if it is stopped (SIGSTOP), send it SIGCONT"
         ) from None
     except OSError:
         sock.close()

@@ -21,11 +21,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "ps",
         help="list detached processes",
-        description="List what was started with `handrail run --detach` or left by detach().",
+        description="List processes of `handrail run --detach` and of Workspace.detach().",
         allow_abbrev=False,
     )
     options.add_place(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="ids only; ask no server")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print ids only, without asking servers"
+    )
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 
