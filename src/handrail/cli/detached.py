@@ -40,7 +40,7 @@ async def returned(
 
 
 async def leave(workspace: AsyncWorkspace, *, looks: bool) -> None:
-    """Detach again, or end it when there is nothing to come back to."""
+    """Detach again, or end the workspace when nothing is left in it."""
     if any(looks or process.running for process in workspace.processes):
         await workspace.detach()
     else:

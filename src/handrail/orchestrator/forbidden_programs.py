@@ -53,7 +53,7 @@ class ForbiddenPrograms:
         return replace(request, sandbox=given._replace(entries=given.entries + denied))
 
     def cover(self, settings: Settings, executor: Executor) -> Cover:
-        """What does the same for the processes of this machine that read and write files."""
+        """Version of `around` for the helper processes that read and write files."""
         return lambda request: self.around(request, settings, executor, local=True)
 
     def _here(

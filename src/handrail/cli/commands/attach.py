@@ -69,7 +69,7 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
 
 
 async def _fit(process: object) -> None:
-    """Give the process's terminal the size of ours, if it has one."""
+    """Give the process's terminal the size of the user's, if it has one."""
     from handrail.cli import terminal
     from handrail.errors import ResizeFailed
     from handrail.workspace.process import AsyncProcess
