@@ -55,8 +55,6 @@ def find(workspace: AsyncWorkspace, wanted: str) -> AsyncProcess:
     if len(processes) == 1:
         return processes[0]
     if not processes:
-        raise UsageError(
-            f"{wanted} has ended and is no longer kept; `handrail ps` lists the others"
-        )
+        raise UsageError(f"{wanted} has ended and is no longer kept; see `handrail ps`")
     names = ", ".join(process.id for process in processes)
     raise UsageError(f"{wanted} has several processes; name one of {names}")

@@ -30,11 +30,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add ``--at`` and its token."""
-    parser.add_argument(
-        "--at",
-        metavar="URL",
-        help="the other machine's server: ws://, wss://, unix:/path, stdio:program or ssh://host",
-    )
+    text = "the server: ws://, wss://, unix:/path, stdio:program or ssh://host"
+    parser.add_argument("--at", metavar="URL", help=text)
     add_token(parser)
 
 

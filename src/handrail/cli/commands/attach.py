@@ -15,16 +15,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "attach",
         help="attach to a detached process",
         description="Show the output of a detached process so far and connect it to this terminal."
-        " Exit codes: the process's own; 0 after --detach-key; 128+N after signal N, such as Ctrl-C"
-        " without a terminal. The last two leave the process running.",
+        " Exit codes: the process's own; 0 after --detach-key and 128+N after signal N, both of"
+        " which leave it running.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
     parser.add_argument(
-        "--detach-key",
-        default="ctrl-]",
-        metavar="KEY",
-        help="the key that leaves the process running (default: %(default)s)",
+        "--detach-key", default="ctrl-]", metavar="KEY", help="ends attach (default: %(default)s)"
     )
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)

@@ -23,9 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=2.0,
         help="seconds between TERM and KILL (default: %(default)s)",
     )
-    parser.add_argument(
-        "-s", "--signal", metavar="NAME", help="only send this signal: hup, usr1, ..."
-    )
+    parser.add_argument("-s", "--signal", metavar="NAME", help="only send this signal, such as hup")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

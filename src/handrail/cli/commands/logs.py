@@ -18,14 +18,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "logs",
         help="print the output of a detached process",
-        description="Print the retained output of a detached process (the last MiB): its stdout on"
-        " stdout, its stderr on stderr.",
+        description="Print the last MiB of a detached process's output, each stream on our own.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="wait for more output until the process ends"
-    )
+    parser.add_argument("-f", "--follow", action="store_true", help="wait for more until its end")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

@@ -77,12 +77,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host too")
     add("--insecure-no-auth", action="store_true", help="serve HTTP without a token")
-    add(
-        "--any-user",
-        action="store_true",
-        help="let processes of every user of this machine connect on loopback (default: those of"
-        " this user and root)",
-    )
+    text = "accept every user of this machine on loopback (default: this user and root)"
+    add("--any-user", action="store_true", help=text)
     parser.set_defaults(run=run, parser=parser)
 
 

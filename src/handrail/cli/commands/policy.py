@@ -46,14 +46,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "-r",
-        "--rules",
-        metavar="FILE",
-        action="append",
-        required=True,
-        help="a rules file; may repeat",
-    )
+    add("-r", "--rules", metavar="FILE", action="append", required=True, help="may be repeated")
     add(
         "--resolve-host-executables",
         action="store_true",
@@ -66,16 +59,8 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="judge every command of a shell script; a single argument is the script",
     )
-    add(
-        "--explain",
-        action="store_true",
-        help="say in words what would happen, why, and by which rule",
-    )
-    add(
-        "--exit-code",
-        action="store_true",
-        help="return the decision as the exit code",
-    )
+    add("--explain", action="store_true", help="say in words what would happen, and by which rule")
+    add("--exit-code", action="store_true", help="return the decision as the exit code")
     add(
         "--approval",
         choices=_APPROVALS,
@@ -88,9 +73,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="workspace-write",
         help="with --explain: the sandbox mode (default: %(default)s)",
     )
-    add(
-        "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="the command and its arguments"
-    )
+    add("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="with its arguments")
     parser.set_defaults(run=run_check, parser=parser)
 
 

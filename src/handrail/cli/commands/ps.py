@@ -25,9 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     options.add_place(parser)
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print ids only, without asking servers"
-    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="ids only; ask no server")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

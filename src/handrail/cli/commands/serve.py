@@ -131,12 +131,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="listen beyond loopback without authentication",
     )
-    add(
-        "--any-user",
-        action="store_true",
-        help="let processes of every user of this machine connect on loopback (default: those of"
-        " this user and root)",
-    )
+    text = "accept every user of this machine on loopback (default: this user and root)"
+    add("--any-user", action="store_true", help=text)
     # Accepted for the peer's launchers, which only use it together with a relay.
     add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=run, parser=parser)
