@@ -143,8 +143,8 @@ def check_users(decided: bool, flag: str) -> None:
         return
     if is_overflow_user():
         raise UsageError(
-            "refusing to listen on TCP without a token: this server runs as the user that stands"
-            " for all users without a number here, so the kernel cannot tell other users' peers"
-            f" from its own; give {flag}, or --any-user if every local user may run commands,"
-            " or run the server as a user of its own"
+            "refusing to listen on TCP without a token: this server runs as the overflow user,"
+            " which stands for every user without a uid in this user namespace, so it cannot tell"
+            f" their connections from its own; give {flag}, or --any-user if every local user may"
+            " run commands, or run the server as a user of its own"
         )

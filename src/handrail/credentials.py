@@ -1,4 +1,4 @@
-"""Our secrets: variables that no child gets, and the one reader of secret files.
+"""Secrets of handrail: variables that no child gets, and the one reader of secret files.
 
 Standard library only and cheap to import: ``handrail run`` needs the first part before a command
 starts.
@@ -18,7 +18,7 @@ MOST_BYTES = 64 * 1024
 
 
 def is_credential(name: str) -> bool:
-    """Whether a variable of this name is a credential for a server of ours.
+    """Whether a variable of this name is a credential for a handrail server.
 
     ``HANDRAIL_TOKEN`` and ``HANDRAIL_MCP_TOKEN`` are, and so is every later one named like them.
     """
@@ -32,7 +32,7 @@ def without(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def forget_variables() -> None:
-    """Remove them from our own environment, before it becomes a command's."""
+    """Remove them from this process's environment, before a command inherits it."""
     for name in [name for name in os.environ if is_credential(name)]:
         del os.environ[name]
 
@@ -75,7 +75,7 @@ def read_secret(path: str, what: str) -> bytes:
 
 
 def _way_problem(path: str) -> str:
-    """Another user could have put a file of ours there, the content of which is known."""
+    """Why another user could have put a file with known content there."""
     import stat
 
     status = os.stat(path, follow_symlinks=False)

@@ -32,7 +32,7 @@ Narrower ones live beside the only code that raises them: HandshakeError in tran
 and NotNative in protocol, StartCancelled in process, RulesFileError and RuleError in policy,
 PatchSyntaxError, ChunkNotFoundError and PartlyAppliedError in patch.
 
-The families say who can act on them.  Each carries fields, not only a sentence; the
+The families say which side can act on them.  Each carries fields, not only a sentence; the
 sentence says what, why and what to do.  Only the handlers in ``server/`` and ``executor/`` map
 them to wire codes and back.
 """

@@ -1,4 +1,4 @@
-"""The TCP ports on which handrail itself takes requests.
+"""The registry of TCP ports on which handrail listens.
 
 A listener enters this registry by being opened: its port stands here before the kernel lets the
 first connection in.  The sandbox asks it, so that no command reaches a listener of handrail's
@@ -80,7 +80,7 @@ def has(port: int) -> bool:
 
 
 def _mark(port: int) -> None:
-    """Let other processes of this user know; one that has no state home cannot."""
+    """Record the port for other processes of this user; without a state home that is left out."""
     try:
         place = os.path.join(private_places.state_home(), _PLACE)
         directory = private_places.open_directory(place)
@@ -104,7 +104,7 @@ def _mark(port: int) -> None:
 
 
 def _is_marked(port: int) -> bool:
-    """Whether another process of this user listens there, in this network."""
+    """Whether another process of this user listens there, in this network namespace."""
     begin = f"{port}.{_network()}."
     # Others may have been started with other variables.
     homes = {*private_places.state_homes(), private_places.default_state_home() or ""}
@@ -116,7 +116,7 @@ def _is_marked(port: int) -> bool:
 
 
 def _sweep(place: str) -> None:
-    """Remove what processes have left that were killed."""
+    """Remove the records of processes that were killed."""
     for name in _names(place):
         if not _is_locked(place, name):
             with contextlib.suppress(OSError):
@@ -145,5 +145,5 @@ def _is_locked(place: str, name: str) -> bool:
 
 
 def _network() -> int:
-    """The network that our ports are in; other processes of the user may have another one."""
+    """The network namespace of this process; others of the user may be in another one."""
     return os.stat("/proc/self/ns/net").st_ino

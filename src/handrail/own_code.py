@@ -1,4 +1,4 @@
-"""Where this program's own code lies, which no sandboxed command may change.
+"""Where handrail's own code is, which no sandboxed command may change.
 
 ``places`` lists it: the package, the interpreter and the directories around it, and the module
 search path.  A sandbox makes those below its writable roots read-only
@@ -46,7 +46,7 @@ _safe: dict[str, bool] = {}
 
 
 def own_program(script: str) -> None:
-    """Declare this process a program of ours: ``sys.path`` is ours to change."""
+    """Declare this process a handrail program: ``sys.path`` may be changed."""
     global _script
     try:
         _script = os.path.abspath(script) if os.path.isfile(script) else ""
@@ -55,7 +55,7 @@ def own_program(script: str) -> None:
 
 
 def places(*programs: str) -> tuple[Place, ...]:
-    """All paths that our code comes from, the outermost first; ``programs`` are run by us too."""
+    """All paths that handrail's code comes from, the outermost first; ``programs`` are run too."""
     global _places
     if _places is None:
         found = _collect()
@@ -215,7 +215,7 @@ def avoid(roots: Iterable[bytes], kept: Iterable[bytes]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Our environment for another program of ours, without paths that a command can write."""
+    """The environment for another handrail program, without paths that a command can write."""
     given = dict(os.environ)
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
         entries = given.pop(name, "").split(os.pathsep)

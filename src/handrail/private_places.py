@@ -1,4 +1,4 @@
-"""Every private path of ours, how it is made and opened, and the list that every sandbox covers.
+"""Every private path of handrail, how it is made and opened, and the list that sandboxes cover.
 
 A *place* is a directory or a file that handrail outside trusts: state home, runtime directory,
 server directories, records, logs, locks, sockets, secrets.  A directory is made component by
@@ -37,7 +37,7 @@ _added: dict[bytes, bool] = {}
 
 
 class NotOurs(UsageError):
-    """A path cannot be used as a place of ours; nothing was written there."""
+    """A path cannot be used as a private place; nothing was written there."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class NotOurs(UsageError):
 
 
 def state_home() -> str:
-    """The directory of what must outlive us, made if it is missing; raises NotOurs."""
+    """The directory for state that outlives this process, made if missing; raises NotOurs."""
     place, directory = open_state_home()
     os.close(directory)
     return place
@@ -134,7 +134,7 @@ def add(path: str | bytes, *, directory: bool = False) -> None:
 
 
 def remember(path: str) -> None:
-    """Have the sandboxes of all our programs cover a directory as long as it is there."""
+    """Have the sandboxes of all handrail programs cover a directory as long as it exists."""
     place = os.path.abspath(os.fsencode(path))
     if any(place.startswith(ours + b"/") for ours in listed()):
         return
@@ -157,7 +157,7 @@ def remember(path: str) -> None:
 
 
 def _remembered() -> list[bytes]:
-    """Directories that were given to programs of ours, and are there."""
+    """The directories that were given to handrail programs, and exist."""
     found = []
     for home in state_homes():
         try:
@@ -173,7 +173,7 @@ def _remembered() -> list[bytes]:
 
 
 def _read_place(directory: int, name: str) -> bytes:
-    """What was written down under a name; empty, and forgotten, if it is not there any more."""
+    """What is recorded under a name; empty, and forgotten, if it does not exist any more."""
     try:
         file = open_file(directory, name, os.O_RDONLY)
         try:
@@ -189,13 +189,13 @@ def _read_place(directory: int, name: str) -> bytes:
 
 
 def contains(path: str | bytes) -> bool:
-    """Whether a path is one of our places, or lies in one."""
+    """Whether a path is a private place, or lies in one."""
     place = os.path.abspath(os.fsencode(path))
     return any(place == ours or place.startswith(ours + b"/") for ours in listed())
 
 
 def revision() -> tuple[int, ...]:
-    """Another one when the list has changed by ``add``, or ``remember`` of any program."""
+    """A number that changes with the list: by ``add``, or by ``remember`` of any program."""
     changes = []
     for home in state_homes():
         try:
@@ -211,7 +211,7 @@ def is_directory(path: bytes) -> bool:
 
 
 def is_name(path: bytes) -> bool:
-    """Whether a directory has the name of a place, of this program or of another of ours."""
+    """Whether a directory has the name of a place of any handrail program."""
     name = os.path.basename(path)
     return name == b"handrail" or name.startswith(b"handrail-") or path in _added
 
@@ -245,7 +245,7 @@ def listed() -> dict[bytes, bool]:
 
 
 def open_directory(path: str) -> int:
-    """Open a directory that is ours alone; made if missing, with its parents.
+    """Open a directory that belongs to this user alone; made if missing, with its parents.
 
     Raises NotOurs.  A directory of ours that others may enter is narrowed to 0700.
     """
@@ -334,7 +334,7 @@ def _enter(above: int, name: str) -> int:
 
 
 def _make(above: int, name: str) -> int:
-    """Make a directory for us alone in one that is ours or the system's."""
+    """Make a directory for this user alone, in one of this user's or the system's."""
     owner = os.fstat(above).st_uid
     if owner not in (0, os.geteuid()):
         raise OSError(errno.EACCES, f"it would be made in a directory of user {owner}")
@@ -363,7 +363,7 @@ def make_directory(name: str | bytes, above: int | None = None, mode: int = 0o70
 
 
 def open_file(directory: int, name: str, flags: int) -> int:
-    """Open a file of ours in a directory of ours, 0600; raises OSError.
+    """Open a private file in a private directory, 0600; raises OSError.
 
     ``flags`` as for ``os.open``.  What is no regular file of ours (a link, a pipe, a second name of
     a file elsewhere) is refused with EPERM or ELOOP, and never waited for.
@@ -403,7 +403,7 @@ def _reason(error: OSError) -> str:
 
 
 def read_secret(directory: int) -> bytes | None:
-    """The secret in a directory of ours, or None; raises OSError if it is odd."""
+    """The secret in a private directory, or None; raises OSError if it is no plain file."""
     try:
         file = open_file(directory, _SECRET, os.O_RDONLY)
     except FileNotFoundError:
@@ -416,7 +416,7 @@ def read_secret(directory: int) -> bytes | None:
 
 
 def make_secret(directory: int) -> bytes:
-    """The secret of a directory that we have locked, made if there is none; raises OSError."""
+    """The secret of a directory that this process has locked, made if missing; raises OSError."""
     known = read_secret(directory)
     if known is not None:
         return known

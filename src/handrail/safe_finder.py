@@ -1,4 +1,4 @@
-"""Keep our imports away from directories that commands can write, in a program that embeds us.
+"""Keep handrail's imports out of directories that commands can write, in an embedding program.
 
 The program's own script may lie in the workspace, and so the workspace comes first in ``sys.path``.
 """
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 class SafeFinder:
-    """Finds the standard library and all that we import where no command can write.
+    """Finds the standard library and all that handrail imports where no command can write.
 
     The embedding program's own imports are found as usual, except names of the standard library in
     writable directories.
@@ -58,7 +58,7 @@ class SafeFinder:
 
 
 def _importer(frame: FrameType | None) -> tuple[bool, bool]:
-    """Whether an import is made by us, and whether it is in the embedding program itself."""
+    """Whether handrail makes an import, and whether it is in the embedding program itself."""
     direct = True
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""

@@ -67,7 +67,7 @@ def test_exit_codes_are_fit_for_continuous_integration(tmp_path: Path) -> None:
         path.write_text(text)
         result = lint([str(path)])
         assert (result.exit_code(), result.exit_code(strict=True)) == (code, strict)
-    assert result.text().endswith("1 errors, 0 warnings\n")
+    assert result.text().endswith("errors: 1, warnings: 0\n")
     assert lint([str(tmp_path / "missing.rules")]).exit_code() == 1
 
 

@@ -486,7 +486,7 @@ def test_whoever_asks_for_an_upgrade_is_told_why_nothing_came_of_it(
         (tmp_path / "handrail" / "__init__.py").write_text("")
         (tmp_path / "handrail" / "__main__.py").write_text("raise SystemExit(3)")
         monkeypatch.delenv("PYTHONPATH")
-        assert "goes on as it was: the new server did not get ready" in failed_upgrade(rig)
+        assert "keeps running: the new server did not get ready" in failed_upgrade(rig)
         assert rig.call("environment/status") == {"status": "ready"}
 
 

@@ -97,7 +97,7 @@ def build_parser(wanted: str | None = None) -> ArgumentParser:
 
     parser = Parser(
         prog="handrail",
-        description="Run commands for AI agents: sandboxed, under policy, here or far away.",
+        description="Run commands for AI agents: sandboxed, under policy, local or remote.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")

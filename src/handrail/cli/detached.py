@@ -40,7 +40,7 @@ async def returned(
 
 
 async def leave(workspace: AsyncWorkspace, *, looks: bool) -> None:
-    """Detach again, or end it when there is nothing to come back to."""
+    """Detach again, or end the workspace when nothing is left in it."""
     if any(looks or process.running for process in workspace.processes):
         await workspace.detach()
     else:
@@ -55,6 +55,6 @@ def find(workspace: AsyncWorkspace, wanted: str) -> AsyncProcess:
     if len(processes) == 1:
         return processes[0]
     if not processes:
-        raise UsageError(f"nothing is left of {wanted}; it has ended and was forgotten")
+        raise UsageError(f"{wanted} has ended and is no longer kept; see `handrail ps`")
     names = ", ".join(process.id for process in processes)
     raise UsageError(f"{wanted} has several processes; name one of {names}")

@@ -36,7 +36,7 @@ def wanted_as_json() -> bool:
 
 
 def asks_for_json(words: list[str]) -> bool:
-    """Whether ``--json`` is among our own arguments, as far as that can be seen early."""
+    """Whether ``--json`` is among handrail's own arguments, as far as that can be seen early."""
     ours = words[: words.index("--")] if "--" in words else words
     return "--json" in ours
 
@@ -103,7 +103,7 @@ def _shown(value: object) -> str:
 
 
 class Interrupted(Exception):
-    """A signal (``signal``, its number) has ended us before there was an answer."""
+    """A signal (``signal``, its number) ended the command before there was an answer."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by signal {number} before there was an answer")

@@ -28,16 +28,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add ``--at`` and its token."""
-    parser.add_argument(
-        "--at", metavar="URL", help="ws://, wss://, unix:/path, stdio:program or ssh://host"
-    )
+    text = "the server: ws://, wss://, unix:/path, stdio:program or ssh://host"
+    parser.add_argument("--at", metavar="URL", help=text)
     add_token(parser)
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:
     """Add the options for a token by file or HANDRAIL_TOKEN: every user can see an argument."""
     parser.add_argument(
-        "--token-file", metavar="PATH", help="holds the server's token (else: $HANDRAIL_TOKEN)"
+        "--token-file", metavar="PATH", help="file with the server's token (or: $HANDRAIL_TOKEN)"
     )
 
 

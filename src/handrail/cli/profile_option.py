@@ -34,7 +34,7 @@ def read_permissions(text: str) -> Intent:
     try:
         return from_wire(msgspec.convert(given, SandboxParams))
     except (BadIntent, msgspec.ValidationError) as error:
-        raise UsageError(f"the profile makes no sense: {error}") from None
+        raise UsageError(f"the profile cannot be used: {error}") from None
 
 
 def _with_uris(value: Any) -> Any:

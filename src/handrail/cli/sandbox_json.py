@@ -1,4 +1,4 @@
-"""``handrail sandbox --json``: the same command in a child of ours, and all it says in one object.
+"""``handrail sandbox --json``: run the command in a child, and print its output as one object.
 
 The child goes the way it always goes, which may end in becoming the command; so its stdout and
 stderr lie in memory that we read when it has ended, and what failed before there was a command
@@ -19,7 +19,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception], str]) -> int:
-    """Print what came of it; its exit code.
+    """Run the command and print its result; returns its exit code.
 
     ``failed`` makes the object of a failure before the command; its exit code is in there too.
     """
@@ -71,7 +71,7 @@ def run(argv: list[str], command: Callable[[], int], failed: Callable[[Exception
 
 
 def _end_with(parent: int) -> None:
-    """Have the command end when its parent is killed; its guard clears up."""
+    """Have the command end when its parent is killed; its guard cleans up."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Our own stdout and stderr, and what happens when they cannot be written.
+"""Writes to stdout and stderr, and handles write errors.
 
 Every command prints through the two that ``take_over`` puts in place of the interpreter's: a
 write that fails raises ``OutputFailed`` wherever it happens, and ``settle`` turns that into one
@@ -50,7 +50,7 @@ class _Raw(io.FileIO):
 
 
 def take_over() -> None:
-    """Print through such descriptors from now on; names that are not UTF-8 pass as they are."""
+    """Print through such descriptors from now on; names that are not UTF-8 are printed as bytes."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         raw = _Raw(fd, "w", closefd=False)

@@ -39,7 +39,7 @@ def register(pid: Callable[[], int]) -> None:
 
 
 def open_path(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a path, links followed; EACCES if it leads into a process of ours."""
+    """Open a path, following links; EACCES if it leads into one of handrail's processes."""
     return checked(open_unchecked(raw, flags, dir_fd=dir_fd))
 
 
@@ -58,7 +58,7 @@ def open_unchecked(raw: bytes, flags: int, *, dir_fd: int | None = None) -> int:
 
 
 def checked(fd: int) -> int:
-    """Return the fd, or close it and raise EACCES if it belongs to a process of ours."""
+    """Return the fd, or close it and raise EACCES if it belongs to one of handrail's processes."""
     try:
         refuse(fd, os.fstat(fd))
     except BaseException:
@@ -68,7 +68,7 @@ def checked(fd: int) -> int:
 
 
 def refuse(fd: int, status: os.stat_result) -> None:
-    """Raise EACCES if ``fd`` is something of a process of ours in ``/proc``."""
+    """Raise EACCES if ``fd`` belongs to one of handrail's processes in ``/proc``."""
     # Only file systems without a device of their own have major number 0.
     if os.major(status.st_dev) or not syscalls.is_proc(fd):
         return
@@ -78,13 +78,13 @@ def refuse(fd: int, status: os.stat_result) -> None:
 
 
 def refuse_directory(raw: bytes) -> None:
-    """Raise EACCES if the path is a directory of a process of ours; cheap elsewhere."""
+    """Raise EACCES if the path is a directory of one of handrail's processes; cheap elsewhere."""
     if syscalls.is_proc_at(raw):
         os.close(open_path(raw, _STAND))
 
 
 def _is_ours(number: str) -> bool:
-    """Whether this is the pid or a tid of a process of ours, or the pid of our child."""
+    """Whether this is the pid or a tid of one of handrail's processes, or the pid of our child."""
     ours = {str(os.getpid()), *(str(pid()) for pid in _registered)}
     if number in ours or any(os.path.isdir(f"/proc/{pid}/task/{number}") for pid in ours):
         return True

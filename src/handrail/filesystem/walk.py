@@ -51,7 +51,7 @@ class WalkOptions:
 
 class WalkEntry(NamedTuple):
     """One name.  ``parent`` ends with a slash and is one object for all of a directory, so
-    that a caller who encodes it need do so once."""
+    that a caller that encodes it need do so once."""
 
     parent: bytes
     name: bytes

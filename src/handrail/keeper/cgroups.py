@@ -1,4 +1,4 @@
-"""Control groups, where we may make some: one for each child, so that a kill reaches all of it.
+"""Control groups, one for each child, so that a kill reaches all of its descendants.
 
 The child steps into its group before it becomes the program (``fork.py``), so that nothing of
 the program is ever outside.  ``cgroup.kill`` then ends all processes in it in one write, daemons
@@ -29,7 +29,7 @@ CHOICE = "HANDRAIL_TREES"
 
 
 class Hierarchy:
-    """One mounted tree of groups, and the place in it for those we make."""
+    """One mounted hierarchy of groups, and the directory in which the keeper makes its own."""
 
     __slots__ = ("base", "unified")
 
@@ -41,7 +41,7 @@ class Hierarchy:
         return f"{self.base}/{mark:x}"
 
     def make(self, mark: int) -> str:
-        """A new group; the file by which a process enters it."""
+        """Make a group; returns the file by which a process enters it."""
         try:
             os.mkdir(self.path(mark))
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class Cgroups:
             self._find(place)
 
     def _find(self, place: Hierarchy) -> None:
-        """Groups that are there already: of the keeper we were before an upgrade."""
+        """Find the groups that exist already, made by this keeper before an upgrade."""
         try:
             names = [entry.name for entry in os.scandir(place.base) if entry.is_dir()]
         except OSError:
@@ -95,11 +95,11 @@ class Cgroups:
 
     @property
     def rung(self) -> bytes:
-        """How trees are ended here."""
+        """The way in which trees are ended here."""
         return b"cgroup" if self.everyone else b"walk"
 
     def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
-        """Make the groups of a child that is to be; the files by which it enters them."""
+        """Make the groups of a new child; returns the files by which it enters them."""
         needed = limits.keys() & _FILES.keys()
         if not needed and not self.everyone:
             return []
@@ -136,7 +136,7 @@ class Cgroups:
                     raise
 
     def kill(self, mark: int) -> int:
-        """End all processes of a group; how many there were, 0 where there is no such group."""
+        """Kill all processes of a group; returns how many there were."""
         if self.kills is None or self.kills not in self._made.get(mark, ()):
             return 0
         path = self.kills.path(mark)
@@ -148,7 +148,7 @@ class Cgroups:
         return count
 
     def ran_out(self, mark: int) -> bool:
-        """Whether the kernel has ended a process of this group for want of memory."""
+        """Whether the kernel has killed a process of this group because memory ran out."""
         place = self.limits.get(b"memory")
         if place is None or place not in self._made.get(mark, ()):
             return False
@@ -193,7 +193,7 @@ _FILES: dict[bytes, dict[bool, tuple[tuple[str, bool], ...]]] = {
 
 
 def _places() -> dict[str, str]:
-    """Our own group in each hierarchy that is mounted: "" for version 2, else by controller."""
+    """The keeper's own group in each mounted hierarchy: "" for version 2, else by controller."""
     mounted: dict[str, tuple[str, str]] = {}
     for line in _read("/proc/self/mountinfo").decode("utf-8", "surrogateescape").splitlines():
         fields, _, rest = line.partition(" - ")
@@ -215,7 +215,7 @@ def _places() -> dict[str, str]:
 
 
 def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
-    """Make a group, have a process enter it, remove it: all must work.  Says how long it took."""
+    """Try to make a group, let a process enter it, and remove it; says how long that took."""
     if not own:
         return None, 0.0
     place = Hierarchy(own, unified=unified)
@@ -235,7 +235,7 @@ def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
 
 
 def _delegate(place: Hierarchy) -> None:
-    """Ask for limits below our own group; only the root group, or one without members, may."""
+    """Enable limits below the keeper's group; only the root group, or one without members, may."""
     own = os.path.dirname(place.base)
     if not {b"memory", b"pids"} & set(_read(f"{own}/cgroup.controllers").split()):
         return

@@ -1,4 +1,4 @@
-"""The children: one entry each, with everything we hold of it.
+"""The children: one entry each, with everything the keeper holds of it.
 
 What a child leaves behind (its descriptors, its exit status) stays in the table until the
 server says FORGET, so that the next server finds it.
@@ -47,7 +47,7 @@ Usage = tuple[int | None, int | None, int | None]
 
 
 class Entry:
-    """One child and what we hold of it."""
+    """One child and what the keeper holds of it."""
 
     __slots__ = (
         "child",
@@ -79,17 +79,17 @@ class Entry:
         self.note = note
 
     def count(self, used: resource.struct_rusage) -> None:
-        """Add what a process of the family has used, with all that it has waited for."""
+        """Add the usage of a process of the tree, with that of the children it has waited for."""
         self.add(int(used.ru_utime * 1000), int(used.ru_stime * 1000), used.ru_maxrss * 1024)
 
     def add(self, user_ms: int, system_ms: int, max_rss: int) -> None:
-        """Add to what the family has used."""
+        """Add to the usage of the tree."""
         user, system, rss = (one or 0 for one in self.usage)
         self.usage = (user + user_ms, system + system_ms, max(rss, max_rss))
 
 
 class Children:
-    """All of them, by the number their server gave them and by their own."""
+    """All children, by the number that the server gave them and by their pid."""
 
     def __init__(self, say: Say, lease: Lease, poll: select.poll) -> None:
         self.entries: dict[bytes, Entry] = {}
@@ -149,7 +149,7 @@ class Children:
         self.say(fd, messages.FAILED, serial, messages.Count(number).pack())
 
     def await_exit(self, entry: Entry) -> None:
-        """It runs, and is our child."""
+        """Watch a running child of this keeper for its exit."""
         self.by_pid[entry.pid] = self.by_mark[entry.mark] = entry
 
     def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
@@ -164,7 +164,7 @@ class Children:
             os.close(pidfd)
 
     def keep(self, copy: messages.Copy, fds: list[int]) -> None:
-        """Hold the last of these descriptors for a child, instead of one of that name."""
+        """Hold the last of these fds for a child, in place of an earlier one of that name."""
         entry = self.entries.get(copy.child)
         if entry is not None and fds and not own_fds.only_reserve_left(fds[-1]):
             old = entry.fds.get(copy.name)
@@ -175,13 +175,13 @@ class Children:
             entry.fds[copy.name] = fds.pop()
 
     def drop(self, copy: messages.Copy) -> None:
-        """Close what we hold under that name."""
+        """Close the descriptor that is held under that name."""
         entry = self.entries.get(copy.child)
         if entry is not None and copy.name in entry.fds:
             os.close(entry.fds.pop(copy.name))
 
     def describe(self, fd: int, serial: int, entry: Entry) -> None:
-        """Tell a server what we know and hold of a child."""
+        """Send a server everything that the keeper knows and holds of a child."""
         held = dict(entry.fds)
         pidfd = -1
         if entry.status is None and entry.pid in self.by_pid:
@@ -209,7 +209,7 @@ class Children:
                 os.close(pidfd)
 
     def adopt(self, state: messages.ChildState, fds: list[int]) -> None:
-        """Hold what a server has of a child whose keeper has died; we are not its parent."""
+        """Hold the descriptors of a child whose keeper has died; this keeper is not its parent."""
         if state.child not in self.entries and len(state.names) == len(fds):
             held = dict(zip(state.names, fds, strict=True))
             entry = Entry(state.child, state.pid, state.mark, held, state.note)
@@ -221,14 +221,14 @@ class Children:
             self.watch_lone(entry)
 
     def watch_lone(self, entry: Entry) -> None:
-        """Watch the pidfd of a process that is not our child: its end is told to its parent."""
+        """Watch the pidfd of a process that is not our child: only its parent gets its exit."""
         lone = entry.fds.get(b"lone")
         if entry.far and lone is not None and entry.status is None and not entry.ended:
             self.lone[lone] = entry
             self.poll.register(lone, select.POLLIN)
 
     def lone_ended(self, fd: int) -> None:
-        """It has ended; the server finds out its status."""
+        """Record the end of such a process; the server finds out its status."""
         entry = self.lone.pop(fd)
         self.poll.unregister(fd)
         entry.ended = time.monotonic_ns() // 1_000_000
@@ -237,7 +237,7 @@ class Children:
             tree.kill_afar(None, {entry.mark})
 
     def end_by(self, entry: Entry, due: messages.Due) -> None:
-        """From that time on it is asked to end, and after the grace killed."""
+        """Set the time at which a child is asked to end; it is killed when its grace is over."""
         terminal = b"pty" in entry.fds and entry.status is None
         ending = Deadline.plan(due.cause, due.at, due.grace, terminal=terminal)
         if due.done >= 0:
@@ -245,13 +245,13 @@ class Children:
         self.endings.set(entry.child, ending)
 
     def due(self, due: messages.Due) -> None:
-        """A server wants a child ended."""
+        """Set the end of a child as a server asked for."""
         entry = self.entries.get(due.child)
         if entry is not None:
             self.end_by(entry, due)
 
     def signal_ending(self, child: bytes, number: int, at: int) -> bool:
-        """One step of an end; False when a sandbox is being set up and it reached no process."""
+        """Send the next signal of an end; False when a sandbox is set up and none got it."""
         entry = self.entries.get(child)
         reached = self.signal(child, number, messages.SCOPE_TREE)
         if entry is not None and entry.sandboxed and entry.status is None and not reached:
@@ -296,7 +296,7 @@ class Children:
         return 1
 
     def leader(self, entry: Entry) -> int | None:
-        """The pid of one that lives."""
+        """The pid of a leader that is running."""
         if entry.status is not None:
             return None
         lone = entry.fds.get(b"lone")
@@ -336,7 +336,7 @@ class Children:
             self.groups.forget(entry.mark)
 
     def forget_all(self, children: list[bytes]) -> None:
-        """Forget many, and give back what they took."""
+        """Forget many children, and release what they held."""
         for child in children:
             self.forget(child)
         self.forgotten += len(children)
@@ -371,7 +371,7 @@ class Children:
             self.finish(entry, status)
 
     def finish(self, entry: Entry, status: int) -> None:
-        """A child has ended, with this status: end its sandbox, and tell the server."""
+        """Record the status of a child that has ended, end its sandbox, and tell the server."""
         entry.ended = time.monotonic_ns() // 1_000_000
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)

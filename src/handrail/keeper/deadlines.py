@@ -29,7 +29,7 @@ _SPARE = 64
 
 
 class Deadline:
-    """What is going to happen to one child, and why."""
+    """The next steps of the end of one child, and their reason."""
 
     __slots__ = ("at", "cause", "done", "grace", "steps")
 
@@ -44,7 +44,7 @@ class Deadline:
 
     @classmethod
     def plan(cls, cause: bytes, at: int, grace: int, *, terminal: bool) -> Deadline:
-        """From that time on, with that grace."""
+        """Plan an end at that time, with that grace."""
         steps = [(at, int(signal.SIGHUP))] if terminal else []
         asked = at + min(_HANGUP, grace // 4) if terminal else at
         steps += [(asked, int(signal.SIGTERM)), (at + grace, int(signal.SIGKILL))]
@@ -59,19 +59,19 @@ class Deadline:
         return self.begun and self.cause == CAUSE_TIME
 
     def sooner(self, at: int) -> None:
-        """Have the KILL no later than that."""
+        """Have the KILL no later than that time."""
         if self.steps:
             steps = [step for step in self.steps[:-1] if step[0] < at]
             self.steps = [*steps, (min(at, self.steps[-1][0]), int(signal.SIGKILL))]
 
     def go_on(self, done: int) -> None:
-        """Another keeper has done what was due up to that time."""
+        """Continue after the steps that another keeper has done up to that time."""
         self.done = done
         self.steps = [step for step in self.steps if step[0] > done]
 
 
 class Deadlines:
-    """Those of all children, by the time of their next step."""
+    """The deadlines of all children, by the time of their next step."""
 
     def __init__(self, signal_tree: Callable[[bytes, int, int], bool]) -> None:
         #: Sends a signal to a child's tree, with the time that it is due; False when it did
@@ -84,7 +84,7 @@ class Deadlines:
         return self._of.get(child)
 
     def set(self, child: bytes, ending: Deadline) -> None:
-        """Instead of what was going to happen; one that was to be killed sooner still is."""
+        """Replace the deadline of a child; an earlier KILL stays."""
         before = self._of.get(child)
         if before is not None and before.steps:
             ending.sooner(before.steps[-1][0])
@@ -99,13 +99,13 @@ class Deadlines:
             heapq.heapify(self._due)
 
     def overtaken(self, child: bytes) -> None:
-        """It is killed for another reason."""
+        """Note that a child is killed for another reason."""
         ending = self._of.get(child)
         if ending is not None and not ending.begun:
             self.drop(child)
 
     def exited(self, child: bytes, now: int) -> int:
-        """Its leader has ended; what belongs into its status."""
+        """Note the exit of a leader; returns the flags for its status."""
         ending = self._of.get(child)
         if ending is None:
             return 0
@@ -118,11 +118,11 @@ class Deadlines:
 
     @property
     def next(self) -> int | None:
-        """When there is something to do."""
+        """The time of the next step."""
         return self._due[0][0] if self._due else None
 
     def run(self, now: int) -> None:
-        """Everything that is due."""
+        """Do every step that is due."""
         while self._due and self._due[0][0] <= now:
             _, child = heapq.heappop(self._due)
             ending = self._of.get(child)

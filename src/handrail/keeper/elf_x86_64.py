@@ -12,7 +12,7 @@ _EXIT = 60
 
 
 def number(value: int, size: int) -> bytes:
-    """As the machine writes it."""
+    """A number in the byte order of the machine."""
     return value.to_bytes(size, "little")
 
 
@@ -22,7 +22,7 @@ def put(register: int, value: int) -> bytes:
 
 
 def call(which: int) -> bytes:
-    """The system call; what it returns is tested for being negative."""
+    """The system call, and a test whether it returned a negative number."""
     return put(EAX, which) + b"\x0f\x05" + b"\x85\xc0"  # syscall; test eax, eax
 
 
@@ -33,12 +33,12 @@ OR_LEAVE = b"\x79" + number(len(LEAVE), 1) + LEAVE
 
 
 def data_at(text: bytes) -> int:
-    """Where data lies behind a text of this length."""
+    """The address of data behind a text of this length."""
     return _DATA_AT + _HEADERS + len(text)
 
 
 def executable(text: bytes, data: bytes) -> bytes:
-    """What is run, and what is read and written."""
+    """The file with its code, and its data, which is readable and writable."""
     end = _HEADERS + len(text)
     return _head(end, end + len(data)) + text + data
 

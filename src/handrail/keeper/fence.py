@@ -1,9 +1,9 @@
-"""Making sure that the server before is gone.
+"""Make sure that the previous server is gone before another one gets the lease.
 
-Two servers that read one pipe tear its output apart.  Who asks for the lease while another holds
-it waits here: a holder that is stopped is killed at once, one that does not answer after a while
-too; one that answers keeps the lease, and the asker is told so.  A holder that has let go by
-itself (BYE) may live on; one whose link broke without it is made sure of before any other server
+Two servers that read one pipe would each get a part of its output.  A server that asks for a held
+lease waits here: a holder that is stopped is killed at once, one that does not answer after a
+while too; one that answers keeps the lease, and the other server is refused.  A holder that gave
+the lease back (BYE) may live on; one whose link broke without it must be gone before another server
 gets a descriptor.  Signals go through a pidfd that was opened while the link was alive.
 """
 
@@ -27,7 +27,7 @@ _DEATH_SECONDS = 5.0
 
 
 class Holder:
-    """The process behind a link, by a descriptor that never changes its owner."""
+    """The process behind a link, by a pidfd, which never refers to another process."""
 
     __slots__ = ("pid", "pidfd")
 
@@ -50,7 +50,7 @@ class Holder:
 
     @property
     def gone(self) -> bool:
-        """Whether it has certainly ended; ``ended`` says so too where nothing is known."""
+        """Whether the process has certainly ended; ``ended`` says so too where nothing is known."""
         if self.pidfd >= 0:
             return self.ended
         try:
@@ -63,7 +63,7 @@ class Holder:
 
     @property
     def stopped(self) -> bool:
-        """Whether it is held by a signal or a debugger, and would go on reading afterwards."""
+        """Whether a signal or a debugger holds it: it would continue to read afterwards."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 stat = file.read()
@@ -72,7 +72,7 @@ class Holder:
         return stat[stat.rindex(b")") + 2 :][:1] in (b"T", b"t") and not self.ended
 
     def fence(self, patience: float) -> bool:
-        """Wait a little, then kill; says whether it is gone."""
+        """Wait a little, then kill it; returns whether it is gone."""
         if self.pidfd < 0 or self.pid == os.getpid():
             return True
         if not _readable(self.pidfd, patience):

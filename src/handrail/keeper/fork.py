@@ -1,4 +1,4 @@
-"""Starting a child that must have something before it becomes its program.
+"""Start a child that needs something before it executes its program.
 
 Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  So this
 child is forked, sets them on itself and then executes its program: there is no moment in which
@@ -29,7 +29,7 @@ _EINVAL, _ENOMEM = 22, 12
 
 
 class Before:
-    """What a child is to have before its program runs."""
+    """What a child needs before its program runs."""
 
     __slots__ = ("code", "doors", "limits")
 
@@ -55,7 +55,7 @@ def start(
     signals: Iterable[int],
     before: Before,
 ) -> tuple[int, int]:
-    """The pid of a child in a session of its own, and its listener or -1.
+    """Start a child in a session of its own; returns its pid and its listener or -1.
 
     Raises OSError as ``posix_spawn`` does.
     """
@@ -84,7 +84,7 @@ def start(
 
 
 def _out_of_the_way(sock: _socket.socket, actions: Actions) -> _socket.socket:
-    """The same socket above all the numbers that the child is given."""
+    """Duplicate the socket to an fd above all fds that the child is given."""
     given = (action[2] if len(action) == 3 else action[1] for action in actions)
     first = 1 + max(given, default=2)
     with_number = fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, first)
@@ -149,7 +149,7 @@ def _enter(door: str) -> None:
 
 
 def try_door(door: str) -> bool:
-    """Whether a process of ours may enter this group."""
+    """Whether a process of the keeper may enter this group."""
     pid = os.fork()
     if pid == 0:
         code = 1

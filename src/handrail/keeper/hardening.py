@@ -1,4 +1,4 @@
-"""What a child must not see of us: our memory, our environment, a core file.
+"""Keep children from reading the memory, the environment and core files of this process.
 
 Children run as the same user.  Unless a process says otherwise, they can read its environment
 and its memory through ``/proc``, and a crash leaves a core file with both.
@@ -30,14 +30,14 @@ def become_private() -> None:
 
 
 def core_limit() -> tuple[int, int]:
-    """What we were started with; remembered over an upgrade, which finds the limit at 0."""
+    """The core limit at the start of this process; kept over an upgrade, which finds 0."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     soft = int(os.environ.setdefault(_CORE, str(soft)))
     return soft, hard
 
 
 def for_keeper(environ: dict[str, str]) -> dict[str, str]:
-    """The part of an environment that a keeper needs: how to load its interpreter, and ours."""
+    """The variables that a keeper needs: those that load its interpreter, and handrail's own."""
     return {
         name: value
         for name, value in environ.items()

@@ -1,22 +1,22 @@
-"""Who may command the keeper: one server at a time.
+"""The lease: one server at a time may command the keeper.
 
 Pure.  The first link a keeper is given holds the lease until it ends.  While it is held,
-another server is refused and told who holds it: two servers reading one pipe would tear the
-output apart.
+another server is refused and told which one holds it: of two servers that read one pipe each
+would get a part of its output.
 """
 
 from __future__ import annotations
 
 
 class Lease:
-    """The right to command, and whose it is."""
+    """The right to command the keeper, and the link that has it."""
 
     def __init__(self) -> None:
         self.holder: int | None = None  # the link's number
         self.pid = 0
 
     def ask(self, who: int, pid: int) -> str | None:
-        """Try to take it; the reason when that is refused."""
+        """Try to take the lease; returns the reason when it is refused."""
         if self.holder is not None and self.holder != who:
             return f"the keeper is in use by process {self.pid}; stop that server first"
         self.holder = who
@@ -24,7 +24,7 @@ class Lease:
         return None
 
     def release(self, who: int) -> bool:
-        """A link has ended; says whether it was the holder's."""
+        """Note that a link has ended; returns whether it was the holder's."""
         if self.holder != who:
             return False
         self.holder = None

@@ -19,7 +19,7 @@ RESOURCES = {
 
 
 def of_process(limits: dict[bytes, int]) -> dict[int, tuple[int, int]]:
-    """Those a process has itself: soft and hard value by kind, within what we have ourselves."""
+    """The limits of a process: soft and hard value by kind, within the keeper's own."""
     found = {}
     for name, value in limits.items():
         if name in RESOURCES:

@@ -38,7 +38,7 @@ _LONGEST_SECONDS = 3600.0
 
 
 class Keeper:
-    """The children, the links to servers, and what those have left for the next."""
+    """The children, the links to servers, and the notes that servers left for the next."""
 
     def __init__(self, orphan_ttl: float) -> None:
         self.poll = select.poll()
@@ -64,7 +64,7 @@ class Keeper:
                 self.succession.deadline = time.monotonic() + self.orphan_ttl
 
     def hear(self, fd: int) -> None:
-        """Take a few messages of one link, then let the others have their turn."""
+        """Handle a few messages of one link, then those of the others."""
         sock = self.links[fd].sock
         for _ in range(8):
             if not self.running or fd not in self.links:
@@ -167,7 +167,7 @@ class Keeper:
         self.links.say(fd, messages.DONE, serial, messages.Count(number).pack())
 
     def stop(self) -> None:
-        """End every family and then ourselves."""
+        """End every tree and then the keeper."""
         for entry in list(self.children.entries.values()):
             self.children.signal(entry.child, signal.SIGKILL, messages.SCOPE_TREE)
         # What is left below us belongs to families that were forgotten meanwhile.
@@ -245,7 +245,7 @@ class Keeper:
         self.links.add(sock, proven=not self.secret)
 
     def prove(self, fd: int, serial: int, fields: list[bytes]) -> None:
-        """Show a server that we know the secret, then have it show the same."""
+        """Prove to a server that the keeper knows the secret, then have it prove the same."""
         peer = self.links[fd]
         asked, own = peer.nonces
         if not own:
@@ -261,11 +261,11 @@ class Keeper:
 
 
 def _noted(number: int, frame: object) -> None:
-    """The wake-up pipe has the signal's number; there is nothing to do here."""
+    """Do nothing: the wake-up pipe has the signal's number."""
 
 
 def become_subreaper() -> bool:
-    """Have orphans of our children come to us; False where that is refused."""
+    """Become the parent of orphans of the children; False where that is refused."""
     done: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return done == 0
 
@@ -296,7 +296,7 @@ def main(argv: list[str]) -> None:
     if listener != "-":
         keeper.listener = socket.socket(fileno=int(listener))
         keeper.listener.setblocking(False)
-        # Again, by this process: from now on the kernel names it to those who connect, even while
+        # Again, by this process: from now on the kernel names it to servers, even while
         # it is stopped and cannot say so itself.
         keeper.listener.listen(_BACKLOG)
         os.set_inheritable(int(listener), False)

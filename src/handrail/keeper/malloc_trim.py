@@ -1,4 +1,4 @@
-"""Handing memory back after many children.
+"""Return memory to the system after many children have ended.
 
 Freed objects leave holes in the C library's heap, which keeps them; after ten thousand children
 that was a quarter of the server's size.  A trim costs less than a millisecond.

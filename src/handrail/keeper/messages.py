@@ -1,4 +1,4 @@
-"""What the keeper and its server say to each other.
+"""The messages between the keeper and its server.
 
 One packet on a SOCK_SEQPACKET socket is one message: a fixed head (operation, serial number of the
 question), then fields joined by NUL, with descriptors beside them by SCM_RIGHTS.  Nothing a
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(*, frozen_default: bool) -> Callable[[type], type]:
-        """Type checkers know it; here it changes nothing."""
+        """Known to type checkers; changes nothing here."""
         return lambda cls: cls
 
 
@@ -198,7 +198,7 @@ class Fields(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 (they have no ot
         cls._rest = [_KINDS[kind] for kind in kinds[cls._count :]]
 
     def pack(self) -> list[bytes]:
-        """As they travel; raises ValueError when one holds a NUL."""
+        """Encode the fields for the link; raises ValueError when one holds a NUL."""
         count = self._count
         front = self[:count] if self._rest else self
         fields = (self._form % front).split(b"\0") if count else []
@@ -211,7 +211,7 @@ class Fields(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 (they have no ot
 
     @classmethod
     def unpack(cls, fields: list[bytes]) -> Self:
-        """As they came; raises ValueError when there are too few or too many."""
+        """Decode the fields from the link; raises ValueError when there are too few or too many."""
         if not cls._rest:
             if len(fields) == cls._count:
                 return tuple.__new__(cls, map(call, cls._read, fields))
@@ -296,7 +296,7 @@ class Copy(Fields):
 
 
 class Note(Fields):
-    """Something that the keeper keeps for the next server and does not look at."""
+    """A note that the keeper stores for the next server and does not read."""
 
     key: bytes
     value: bytes
@@ -321,7 +321,7 @@ class Due(Fields):
 
 
 class Begun(Fields):
-    """A signal was sent that was due then."""
+    """A signal that was due has been sent."""
 
     child: bytes
     at: int
@@ -349,7 +349,7 @@ class ChildState(Fields):
 
 
 class Count(Fields):
-    """How many there are, or another number."""
+    """A number, as the answer to a question."""
 
     number: int
 
@@ -399,7 +399,7 @@ class Message:
         self.cut = cut
 
     def close(self) -> None:
-        """Close descriptors that no code took."""
+        """Close the descriptors that were not taken."""
         for fd in self.fds:
             os.close(fd)
         self.fds = []

@@ -1,4 +1,4 @@
-"""Ending members of a family that have lost their parents, faster than they can multiply.
+"""Kill orphaned descendants of a child faster than they can fork.
 
 A process that forks and exits at once, again and again, lives for less than a tenth of a
 millisecond.  It is caught in the time between the look at the list of processes and the signal, so
@@ -34,7 +34,7 @@ _MOST_BYTES = 1 << 20
 
 
 def mark_of(pid: int) -> int | None:
-    """The inherited mark of a process, or None."""
+    """The inherited tag of a process, or None."""
     try:
         soft = resource.prlimit(pid, RLIMIT_LOCKS)[0]
     except ProcessLookupError:
@@ -61,7 +61,7 @@ def end_near(
     others: set[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
 ) -> int:
-    """End orphans of ours with this mark, and what comes to us when they have ended.
+    """Kill orphans of this keeper with this tag, and those that come to it when they have ended.
 
     ``others``: children that are no orphans, whose status is for another to take.  ``reaped`` is
     called with what each has used.  Says how many were found.
@@ -138,7 +138,7 @@ def _await_exit(pid: int) -> None:
 
 
 def end_afar(marks: Container[int]) -> int:
-    """End everything on the machine with one of these marks; says how many were found."""
+    """Kill every process on the machine with one of these tags; returns how many were found."""
     killed: set[int] = set()
     foreign = {os.getpid()}  # a keeper has the mark of its last child
     found = quiet = 0
@@ -177,7 +177,7 @@ def _bears(pid: int, marks: Container[int], foreign: set[int]) -> bool:
 
 
 def _kill_afar(pid: int, marks: Container[int]) -> bool:
-    """Kill a process if it still has a mark; False when it has not, or is dead already."""
+    """Kill a process if it still has a tag; False when it has none, or is dead already."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
@@ -195,7 +195,7 @@ def _kill_afar(pid: int, marks: Container[int]) -> bool:
 
 
 def _kill(pid: int, groups: set[int]) -> None:
-    """Kill a child of ours, and its whole group with it: that reaches those we have not seen."""
+    """Kill a child of this process with its whole group, which reaches processes not seen yet."""
     try:
         group = os.getpgid(pid)
         if group not in groups and os.getsid(pid) != os.getsid(0):
@@ -217,7 +217,7 @@ def _reap(pid: int, reaped: Callable[[resource.struct_rusage], None] | None) -> 
 
 
 def _is_dead(pid: int) -> bool:
-    """Gone, or waiting for a parent that does not ask for its status."""
+    """Whether a process is gone, or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()

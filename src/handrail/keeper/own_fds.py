@@ -27,12 +27,12 @@ def copies(fds: Sequence[int]) -> list[int]:
 
 
 def only_reserve_left(fd: int) -> bool:
-    """Whether a new descriptor is one of the last; numbers are given from below."""
+    """Whether a new fd is one of the last; the kernel gives the lowest free number."""
     return fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE
 
 
 def close_inherited(keep: set[int]) -> None:
-    """Close what our starter had open by accident: every child would have it open too."""
+    """Close fds that the starter left open by accident: every child would inherit them."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
             try:

@@ -1,4 +1,4 @@
-"""A keeper made of what the one before it left in this process (see ``reexec_save.py``)."""
+"""Make a keeper from the state that its previous version left (``reexec_save.py``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handrail.keeper.main import Keeper
 
 
 def revive(state: int) -> Keeper:
-    """The same keeper in a new program; it answers the question that led to it."""
+    """Restore the keeper in its new version; it answers the request that caused the upgrade."""
     facts = reexec_save.read(state)
     if facts[0][1][0] != reexec_save.FORM:
         raise SystemExit("a handover of another form; the check before it was left out")

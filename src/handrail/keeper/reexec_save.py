@@ -1,4 +1,4 @@
-"""A keeper that becomes its next version and keeps its children and descriptors.
+"""Execute the next version of the keeper in this process; children and descriptors are kept.
 
 The table goes into a memfd, every descriptor is made inheritable, and the new program is executed
 in the same process: it stays the parent of every child and the other end of every link.  What the
@@ -26,7 +26,7 @@ FORM = b"1"
 
 
 class KeeperRecord(messages.Fields):
-    """The keeper itself; -1 stands for a descriptor that it has not."""
+    """The keeper itself; -1 stands for a missing descriptor."""
 
     form: bytes
     listener: int
@@ -60,7 +60,7 @@ class UnsentRecord(messages.Fields):
 
 
 class ChildRecord(messages.Fields):
-    """A child; what it has used is -1 where it was not counted."""
+    """A child; its usage is -1 where it was not counted."""
 
     child: bytes
     pid: int
@@ -83,7 +83,7 @@ class EndedRecord(messages.Fields):
 
 
 class DeadlineRecord(messages.Fields):
-    """An end by the clock; each step is a time and a signal."""
+    """A planned end; each step is a time and a signal."""
 
     child: bytes
     cause: bytes
@@ -102,7 +102,7 @@ class StrayRecord(messages.Fields):
 
 
 def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) -> str:
-    """Become that program; returns only when that failed, with the reason."""
+    """Execute that program; returns the reason only when it failed."""
     python, program = become.python, become.program
     lines, fds = _table(keeper, answer)
     state = unnamed_file.create("handrail-keeper", inheritable=True)
@@ -130,7 +130,7 @@ def line(what: bytes, fields: list[bytes]) -> bytes:
 
 
 def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[int]]:
-    """Everything that is not in the kernel, and the descriptors that are."""
+    """All state that is not in the kernel, and the descriptors."""
     listener = -1 if keeper.listener is None else keeper.listener.fileno()
     before = keeper.succession.holder
     pidfd = -1 if before is None else before.pidfd
@@ -171,7 +171,7 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
 
 
 def _lines_of(entry: Entry, children: Children) -> list[bytes]:
-    """One child; of most there is one record."""
+    """The records of one child; most have one."""
     user, system, rss = (-1 if one is None else one for one in entry.usage)
     record = ChildRecord(
         entry.child,
@@ -200,7 +200,7 @@ def _lines_of(entry: Entry, children: Children) -> list[bytes]:
 
 
 def read(state: int) -> list[tuple[bytes, list[bytes]]]:
-    """The facts another keeper left, in their order."""
+    """The records that the previous keeper left, in their order."""
     size = os.fstat(state).st_size
     text = os.pread(state, size, 0)
     os.close(state)

@@ -1,4 +1,4 @@
-"""Putting this process under a filter that announces its calls."""
+"""Put this process under a seccomp filter that reports its syscalls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def install(code: bytes) -> int:
-    """The listener of the filter that is on from now on, for good; raises OSError.
+    """Install the filter, which stays for good, and return its listener; raises OSError.
 
     Core files are given up as well, as ``seccomp_stub.py`` does.
     """

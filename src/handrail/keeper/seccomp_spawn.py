@@ -1,4 +1,4 @@
-"""A child whose system calls are announced: it is born with a filter that has a listener.
+"""Start a child under a seccomp filter that has a listener for its syscalls.
 
 seccomp's user notification: the kernel stops a call that the filter names, and the process with the
 listener reads what was to be done and says how it went.  A filter is inherited by everything the
@@ -37,7 +37,7 @@ _MOST_PRELUDES = 16
 
 
 def startable() -> bool:
-    """Whether ``start`` works here: on this kind of machine, and where memory may be executed."""
+    """Whether ``start`` works here: on this architecture, and where memory may be executed."""
     if not _startable:
         _startable.append(
             os.uname().machine in seccomp_stub.MACHINES and not _memory_is_no_program()
@@ -67,7 +67,7 @@ def start(
     signals: Iterable[int],
     code: bytes,
 ) -> tuple[int, int]:
-    """The pid of a child in a session of its own under the filter, and its listener.
+    """Start a child in a session of its own under the filter; returns its pid and its listener.
 
     ``argv[0]`` is the program's path.  Raises OSError as ``posix_spawn`` does, but for a program
     that cannot be executed: its exit code is the errno then.
@@ -104,7 +104,7 @@ def start(
 
 
 def receive(line: _socket.socket) -> tuple[bytes, int]:
-    """What a child says, and the listener that comes with it or -1."""
+    """Receive the child's message, and the listener that comes with it or -1."""
     said, rights, _, _ = line.recvmsg(16, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
     for _, _, data in rights:
         return said, int.from_bytes(data[:4], "little")
@@ -112,7 +112,7 @@ def receive(line: _socket.socket) -> tuple[bytes, int]:
 
 
 def _prelude(code: bytes, number: int) -> int:
-    """A descriptor of the program, out of the way of all numbers that a child is given."""
+    """An fd of the program, above all fds that a child is given."""
     fd = _preludes.get((code, number), -1)
     if fd >= 0:
         return fd

@@ -1,4 +1,4 @@
-"""A program of some hundred bytes that runs before another.  Pure.
+"""A program of a few hundred bytes that installs a filter and executes another program.  Pure.
 
 It gives up core files, puts itself under a filter that announces its calls, sends the listener
 through a socket and becomes the program that its arguments name.  That has to happen in the child;
@@ -54,7 +54,7 @@ def _close() -> bytes:
 
 
 def elf(code: bytes, line: int) -> bytes:
-    """The program, for a filter and the number under which it finds its socket."""
+    """The program, for a filter and the fd of its socket."""
     # Data: the filter's descriptor, the message, its word, its control part, a limit, the filter.
     program, message, word, vector, control, core, filter_at = 0, 16, 72, 80, 96, 120, 136
     text = b""

@@ -1,4 +1,4 @@
-"""One server after another: who commands us, who did before, and who waits for it.
+"""Hand the keeper over from one server to the next.
 
 ``lease.py`` says whose the right is, ``fence.py`` makes sure that the holder before is gone.
 """
@@ -16,7 +16,7 @@ from handrail.keeper.server_links import ServerLinks
 
 
 class ServerHandoff:
-    """The lease, its holder and those who claim it."""
+    """The lease, its holder and the servers that claim it."""
 
     def __init__(
         self, links: ServerLinks, lease: Lease, children: Children, lost: Callable[[int], None]
@@ -31,14 +31,14 @@ class ServerHandoff:
         self.deadline: float | None = None  # for the next server to come
 
     def gone(self, fd: int) -> None:
-        """That link has ended."""
+        """Note that a link has ended."""
         self.claims = [claim for claim in self.claims if claim.fd != fd]
         if self.lease.release(fd):
             self.lost_at = time.monotonic()
             self.settle_claims()
 
     def greet(self, fd: int, serial: int, fields: list[bytes]) -> None:
-        """A server asks for the lease."""
+        """Handle a server's request for the lease."""
         if int(fields[0]) != messages.VERSION:  # what follows may be another version's
             reason = f"{messages.OTHER_VERSION.decode()}{messages.VERSION} of the link"
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
@@ -46,7 +46,7 @@ class ServerHandoff:
             self.grant(fd, serial, messages.Hello.unpack(fields))
 
     def grant(self, fd: int, serial: int, hello: messages.Hello) -> None:
-        """Give the lease to a server of our version, or say why it has to wait."""
+        """Give the lease to a server of this version, or say why it has to wait."""
         if self.lease.holder not in (fd, None) and hello.claim:
             self.claim(fd, serial, hello)
             return
@@ -66,7 +66,7 @@ class ServerHandoff:
         self.links.say(fd, messages.WELCOME, serial, welcome.pack())
 
     def follow(self, fd: int) -> str | None:
-        """Make sure of the holder before; the reason when that fails."""
+        """Make sure that the previous holder is gone; returns the reason when that fails."""
         now = fence.Holder.behind(self.links[fd].sock)
         before = self.holder
         if before is not None and before.pid != now.pid and not before.fence(fence.END_SECONDS):
@@ -83,7 +83,7 @@ class ServerHandoff:
             self.holder = None
 
     def claim(self, fd: int, serial: int, hello: messages.Hello) -> None:
-        """A server wants the lease of another: end that one if it is stuck."""
+        """Handle a server that wants the lease of another: that one is killed if it is stuck."""
         holder = self.lease.holder
         assert holder is not None  # noqa: S101 (asked before)
         if self.holder is not None and self.holder.stopped and self.holder.fence(0.0):
@@ -100,7 +100,7 @@ class ServerHandoff:
             self.links.say(claim.fd, messages.REFUSED, claim.serial, [reason.encode()])
 
     def settle_claims(self) -> None:
-        """The lease is free: the first server that waits has it, the others are told so."""
+        """Give a free lease to the first server that waits, and refuse the others."""
         claims, self.claims = self.claims, []
         for claim in claims:
             if claim.fd in self.links:
@@ -108,7 +108,7 @@ class ServerHandoff:
                 self.grant(claim.fd, claim.serial, hello)
 
     def fence_silent(self) -> None:
-        """The time of a holder that was asked is over."""
+        """Kill a holder that was asked and did not answer in time."""
         if self.claims and time.monotonic() >= self.claims[0].deadline:
             holder = self.lease.holder
             if holder is None:

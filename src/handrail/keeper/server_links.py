@@ -1,4 +1,4 @@
-"""Servers that are connected, and what they have not taken yet.
+"""The connected servers, and the messages they have not received yet.
 
 A server that sleeps never stops us: what it does not take at once waits here, with copies of
 the descriptors that go with it.
@@ -15,7 +15,7 @@ from handrail.keeper import messages, own_fds
 
 
 class ServerLink:
-    """One connected server, and what it has not taken yet."""
+    """One connected server, and the messages it has not received yet."""
 
     def __init__(self, sock: socket.socket, proven: bool = True) -> None:
         sock.setblocking(False)
@@ -26,7 +26,7 @@ class ServerLink:
 
 
 class ServerLinks(dict[int, ServerLink]):
-    """All of them, by the number of their descriptor."""
+    """All links, by their fd."""
 
     def __init__(self, poll: select.poll) -> None:
         super().__init__()
@@ -47,7 +47,8 @@ class ServerLinks(dict[int, ServerLink]):
     def say(
         self, fd: int, op: int, serial: int, fields: list[bytes], fds: list[int] | None = None
     ) -> None:
-        """Send now, or when the server takes it: a server that sleeps never stops us.
+        """Send now, or when the server reads again: a server that is stopped never blocks the
+        keeper.
 
         Raises OSError when there is no descriptor free for a copy that has to wait.
         """

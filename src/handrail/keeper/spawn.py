@@ -1,4 +1,4 @@
-"""Starting one child.
+"""Start one child.
 
 ``posix_spawn`` runs no Python between fork and exec and shares the memory of the keeper until
 the exec, so its cost does not grow with the keeper.  What it cannot set itself (directory,
@@ -35,7 +35,7 @@ _TIOCSPTLCK = 0x40045431
 
 
 class Started:
-    """A child that runs: its pid and the descriptors on our side, by name."""
+    """A running child: its pid and the keeper's descriptors of it, by name."""
 
     __slots__ = ("fds", "names", "pid")
 
@@ -65,7 +65,7 @@ class Limits:
             self._raised = self.files
 
     def of_child(self, mark: int) -> dict[int, tuple[int, int]]:
-        """What a child is to have: soft and hard value by kind."""
+        """The limits of a child: soft and hard value by kind."""
         found = {}
         if self._raised != self.files:
             found[resource.RLIMIT_NOFILE] = self.files
@@ -185,7 +185,7 @@ def _spawn(
     actions: seccomp_spawn.Actions,
     before: fork.Before,
 ) -> tuple[int, int]:
-    """Without a fork: the limits are ours for a moment.  The pid, and a listener or -1."""
+    """Start without a fork, with the child's limits set on the keeper for a moment."""
     if before.code and (argv[0] != program or not seccomp_spawn.startable()):
         return fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
     for kind, value in before.limits.items():

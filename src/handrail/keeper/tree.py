@@ -1,14 +1,14 @@
-"""Finding and ending all descendants of a child.
+"""Find and end all descendants of a child.
 
 While a leader lives its descendants hang below it; one that was orphaned comes to the keeper,
 which is a subreaper, and is recognised by the mark its whole family inherited (``RLIMIT_LOCKS``).
 The families of a keeper that was killed have another parent: they are looked for *afar*, by
 their mark among all processes of the machine.
 
-A tree that is to be killed is stopped first, each before its children are looked for, and all
-is looked at again until nothing new appears; who has lost its parents is pursued until there is
-no such process left (``orphan_kill.py``).  Signals go through pidfds that are checked after they
-were opened: never to a number that changed its owner.
+A tree that is to be killed is stopped first, each process before its children are listed, and
+listed again until nothing new appears; orphans are killed until there are none left
+(``orphan_kill.py``).  Signals are sent through pidfds that are checked after they were opened, so
+never to a pid that was reused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
-    """How many processes of each family have come to us, with what hangs below them."""
+    """How many processes of each tree were orphaned to the keeper, with their descendants."""
     found: dict[int, int] = {}
     for pid in children_of(os.getpid()):
         if pid in leaders:
@@ -57,7 +57,7 @@ def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
 
 
 def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
-    """The same for families of other keepers: the leader, if it lives, by the mark."""
+    """Version of `orphans_by_mark` for trees of other keepers, with the leader."""
     found: dict[int, int] = {}
     below = {pid for leader in leaders.values() if leader is not None for pid in _below(leader)}
     for pid in _everybody():
@@ -68,7 +68,7 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
 
 
 def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
-    """Signal a whole family once; says how many were reached."""
+    """Signal a whole tree once; returns how many processes were reached."""
     return _send(leader, _Near(mark, leaders), number)
 
 
@@ -81,7 +81,7 @@ def send_inside(leader: int, number: int) -> int:
 
 
 def used_inside(leader: int) -> tuple[int, int, int]:
-    """What the processes in such a sandbox have used so far: user ms, system ms, max RSS.
+    """The usage so far of the processes in such a sandbox: user ms, system ms, max RSS.
 
     Without its first process, whose own use is known when it is reaped.
     """
@@ -100,7 +100,7 @@ def used_inside(leader: int) -> tuple[int, int, int]:
 
 
 def _inside(family: set[int]) -> set[int]:
-    """Those in a PID namespace, without its first process."""
+    """The processes in a PID namespace, without its first one."""
     first = {pid for pid in family if _is_first_of_namespace(pid)}
     return {pid for one in first for pid in _below(one)} - first
 
@@ -111,7 +111,7 @@ def kill(
     leaders: set[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
 ) -> int:
-    """End a whole family; says how many processes were found.
+    """Kill a whole tree; returns how many processes were found.
 
     ``reaped`` is called with what each of them has used whose status was taken here.
     """
@@ -119,17 +119,17 @@ def kill(
 
 
 def send_afar(leader: int | None, marks: Container[int], number: int) -> int:
-    """The same for families that are not below us."""
+    """Version of `send` for trees that are not below the keeper."""
     return _send(leader, _Far(marks), number)
 
 
 def kill_afar(leader: int | None, marks: Container[int]) -> int:
-    """The same for families that are not below us."""
+    """Version of `kill` for trees that are not below the keeper."""
     return _kill(leader, _Far(marks))
 
 
 class _Near:
-    """A family of ours: what hangs below its leader, and what was orphaned to us."""
+    """A tree of this keeper: the descendants of its leader, and orphans that came to the keeper."""
 
     def __init__(
         self,
@@ -144,8 +144,7 @@ class _Near:
         self._us = os.getpid()
 
     def roots(self, known: set[int]) -> Iterator[int]:
-        """Who lost its parents and is not known yet; newest first, for one that starts the next
-        and ends, again and again, is at the end."""
+        """New orphans, newest first: of a chain of forks the last one is alive."""
         for pid in reversed(children_of(self._us)):
             if pid not in known and pid not in self._others:
                 if mark_of(pid) == self._mark:
@@ -154,26 +153,26 @@ class _Near:
                     self._others.add(pid)
 
     def end_orphans(self, leader: int | None) -> int:
-        """End who has come to us; of these numbers none is used again before we reap it."""
+        """Kill the orphans of this tree; the keeper has not reaped them, so no pid is reused."""
         if not self._mark:
             return 0
         others = self._leaders | ({leader} if leader else set())
         return orphan_kill.end_near(self._mark, others, self._reaped)
 
     def owns(self, pid: int, family: set[int]) -> bool:
-        """Still below one of the family, or orphaned to us: then the number was not reused."""
+        """Whether a pid is still of this tree: below one of it, or orphaned to the keeper."""
         parent = _parent_of(pid)
         return parent in family or parent == self._us
 
 
 class _Far:
-    """A family of a keeper that is gone: all processes with its mark, and their descendants."""
+    """A tree of a keeper that is gone: all processes with its tag, and their descendants."""
 
     def __init__(self, marks: Container[int]) -> None:
         self._marks = marks
 
     def roots(self, known: set[int]) -> Iterator[int]:
-        """Who has the mark and is not known yet; we ourselves may have that of the last child."""
+        """New processes with the tag; the keeper itself may have that of the last child."""
         for pid in _everybody():
             if pid in known or pid == os.getpid():
                 continue
@@ -181,11 +180,11 @@ class _Far:
                 yield pid
 
     def end_orphans(self, _leader: int | None) -> int:
-        """End who has the mark, wherever it is."""
+        """Kill every process with the tag."""
         return orphan_kill.end_afar(self._marks)
 
     def owns(self, pid: int, family: set[int]) -> bool:
-        """It has the mark, or is below one of the family."""
+        """Whether a process has the tag, or is below one of the tree."""
         return self._has_mark(pid) or _parent_of(pid) in family
 
     def _has_mark(self, pid: int) -> bool:
@@ -199,7 +198,7 @@ def _send(leader: int | None, kin: _Near | _Far, number: int) -> int:
 
 
 def _members(leader: int | None, kin: _Near | _Far) -> set[int]:
-    """Everything of one family that can be found now."""
+    """All processes of one tree that can be found now."""
     found: set[int] = set()
     for pid in kin.roots(found):
         found |= _below(pid)
@@ -245,7 +244,7 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
 
 
 def _is_first_of_namespace(pid: int) -> bool:
-    """Whether a PID namespace ends with it.  Sandboxed children live in one."""
+    """Whether a PID namespace ends with this process.  Sandboxed children are in one."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
@@ -298,7 +297,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _is_dead(pid: int) -> bool:
-    """Gone, or waiting for a parent that does not ask for its status."""
+    """Whether a process is gone, or a zombie."""
     try:
         return _stat(pid)[0] in (b"Z", b"X")
     except OSError:

@@ -1,4 +1,4 @@
-"""Tool calls in, replies out, always in time.  Knows no MCP; ``server.py`` does.
+"""Makes tool calls and answers each in time.  Knows no MCP; ``server.py`` does.
 
 A call that is not done when the time for its answer is up keeps running under its name, and the
 reply says how to get its answer: ``write_stdin`` with that name as session_id.
@@ -59,7 +59,7 @@ class Channel(Protocol):
 
 
 class ToolCalls:
-    """One shell, any number of requests."""
+    """The tool calls of one shell; any number at a time."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ToolCalls:
     async def resume(
         self, state: str, read: Callable[[Question], Answer | None], channel: Channel
     ) -> Reply | InputNeeded:
-        """A call again; ``read`` is what was answered to the question the state was given for."""
+        """Repeat a call with an answer; ``read`` is the answer to the question of that state."""
         ticket, question = self._tickets.of_state(state)
         if ticket is None:
             return _unknown(state)
@@ -149,7 +149,7 @@ class ToolCalls:
             raise
 
     def _ask(self, ticket: PendingCall, question: Question, channel: Channel) -> None:
-        """Send the question while the call goes on waiting."""
+        """Send the question while the call waits."""
         if not channel.can_ask:
             ticket.answer(Answer(self._unasked, "the host cannot ask anybody"), question)
             return

@@ -1,4 +1,4 @@
-"""The way of one command: decide, ask, choose the sandbox, run, and if refused, ask again.
+"""Runs one command for an agent: decide, ask, choose the sandbox, run, and ask again if refused.
 
 settings, call, requirement         what a call needs, from a frozen snapshot      (pure)
 approval_cache, retry_offer, result what is remembered, offered, returned          (pure)

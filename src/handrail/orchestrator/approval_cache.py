@@ -1,4 +1,4 @@
-"""Approvals of the session and their keys.  Pure.
+"""The approvals that hold for the session, and their keys.  Pure.
 
 Only «for the session» is remembered, and only until the session ends, together with what the yes
 was for: a sandboxed run, or one without, and what it got beyond the mode.  A command is remembered
@@ -49,7 +49,7 @@ Key = CommandKey | SeedKey | FileKey
 
 
 def canonical(argv: Argv) -> Argv:
-    """A wrapper around one plain command becomes that command; any other script stays exact."""
+    """Reduce a wrapper around one plain command to that command; any other script stays exact."""
     commands = split(argv)
     if commands is not None and len(commands) == 1:
         return commands[0]

@@ -43,6 +43,7 @@ class Choice(enum.Enum):
 
     @property
     def approves(self) -> bool:
+        """Whether this choice lets the command run."""
         return self not in (Choice.DENY, Choice.ABORT, Choice.TIMED_OUT)
 
 

@@ -1,4 +1,4 @@
-"""A call as the orchestrator sees it, and the errors of its arguments.  Pure."""
+"""The arguments of a call for the orchestrator, and their errors.  Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The way of one call: ``admit`` before the first run, ``after`` behind each.
+"""The steps of one call: policy, approval, sandbox, run, and one retry after a denial.
 
-For those who start processes themselves, such as unified exec (``gate.py``); ``run.py`` goes the
-whole way with a runner.  Nothing depends on time: a denial is judged by how the run ended,
-whenever that is.  The decisions are in ``requirement.py`` and ``retry_offer.py``; here is only the
-order of things.
+``admit`` comes before the first run and ``after`` follows each one, for callers that start
+processes themselves, such as unified exec (``gate.py``); ``run.py`` takes all steps with a runner.
+A denial is judged by how the run ended, whenever that is.  The decisions are in ``requirement.py``
+and ``retry_offer.py``.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ SIDE_EFFECTS = "the first run may have changed something: that stays, and all of
 
 
 class TurnAborted(ApprovalRejected):
-    """The approver was asked and wants the whole turn to stop."""
+    """The approver wants the whole turn to stop."""
 
 
 class RetryRejected(ApprovalRejected):
-    """The run was refused by the sandbox and the approver wanted no other."""
+    """The sandbox refused the run, and the approver refused a retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one run is to be made.  ``sandbox`` goes to the executor as it is."""
+    """The sandbox, network and environment of one run.  The executor gets ``sandbox`` unchanged."""
 
     number: int
     sandbox: Intent | None = None
@@ -74,7 +74,7 @@ class Attempt:
 
 
 class CallFlow:
-    """One call on its way: ``admit`` before the first run, ``after`` behind each."""
+    """One call: ``admit`` before the first run, ``after`` following each run."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class CallFlow:
         self._durations: list[float] = []
 
     async def admit(self) -> Attempt:
-        """Let it through; raises Forbidden or ApprovalRejected."""
+        """Approve the call and return its first run; raises Forbidden or ApprovalRejected."""
         need = self._requirement.need
         if need is Need.FORBIDDEN:
             reason = self._requirement.reason or "blocked by policy"
@@ -115,7 +115,7 @@ class CallFlow:
         return attempt if path is None else replace(attempt, env={"PATH": path})
 
     async def after(self, denied: Denied, output: bytes = b"") -> Attempt | None:
-        """The run is over; the next one, or None if this was the last.
+        """Note the end of a run; returns the retry, or None if this was the last run.
 
         Raises RetryRejected or TurnAborted if another run was offered and not wanted.
         """
@@ -144,7 +144,7 @@ class CallFlow:
         return sandbox_intent(self.settings)
 
     def _outside(self, *, free: bool) -> bool:
-        """Whether such a run is without a sandbox; one that others made is still there."""
+        """Whether a run leaves the sandbox; an external one cannot be left."""
         if self.settings.sandbox.mode is Mode.EXTERNAL:
             return False
         return free or sandbox_intent(self.settings, self._wants) is None
@@ -206,7 +206,7 @@ class CallFlow:
         return self._go(free=True, grants=Grants())
 
     async def _chance(self, denied: Denied, output: bytes) -> _Chance | None:
-        """Whether another run may be offered at all."""
+        """Whether another run may be offered, and what it would open."""
         if not self._requirement.retry:
             return None
         path = refused_path(denied, output, self.call.cwd)
@@ -217,7 +217,7 @@ class CallFlow:
         return _Chance(narrow)
 
     async def _ask(self, question: Question) -> Answer:
-        """Put the question, unless the session has the answer; one at a time for the same call."""
+        """Ask, unless the session has the answer; one question at a time for the same call."""
         house = self._house
         asked = [(key, self._extent(key, question)) for key in self._keys]
         async with house.turn_of(self._keys):
@@ -237,7 +237,7 @@ class CallFlow:
             return answer
 
     def _extent(self, key: Key, question: Question) -> Extent:
-        """What a yes to this question is for this key: of a patch only some paths leave."""
+        """What a yes to this question covers for this key: of a patch only some paths leave."""
         inside = isinstance(key, FileKey) and key.path not in self._requirement.outside_paths
         if inside and question.kind is Kind.PATCH:
             return Extent()
@@ -277,7 +277,7 @@ class CallFlow:
             self._durations.append(self._house.clock() - self._started[-1])
 
     def finished(self, outcome: Outcome) -> None:
-        """The last run ended in a way that is no matter of a sandbox (time, signal)."""
+        """Note that the last run ended for a reason other than the sandbox (time, signal)."""
         self._ended()
         self._finished(outcome)
 

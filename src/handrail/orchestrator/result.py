@@ -1,4 +1,4 @@
-"""The form in which every run ends, also a failed one.  Pure.
+"""The result of a run, also of a failed one.  Pure.
 
 ``normalise`` always returns the same class: the run's own object for success and for a timeout, a
 new one for anything else.
@@ -39,7 +39,7 @@ class CommandTimedOut(HandrailError):
 
 
 class KilledBySignal(HandrailError):
-    """A signal that was not ours ended it; ``output`` is what was printed until then."""
+    """A signal that handrail did not send ended it; ``output`` is what was printed until then."""
 
     def __init__(self, signal: str, output: ExecOutput) -> None:
         super().__init__(f"command was killed by {signal}")

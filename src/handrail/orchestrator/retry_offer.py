@@ -1,4 +1,4 @@
-"""From a sandbox denial to the permission that would avoid it.  Pure.
+"""Find the permission that would have avoided a sandbox denial, to offer a retry.  Pure.
 
 The evidence of the sandbox comes first; the program's error text is only a hint.  Nothing here
 opens anything: it makes the narrow offer that the approver may accept.

@@ -1,4 +1,4 @@
-"""One call, done right: decide -> ask -> sandbox -> run -> refused? -> ask -> again.
+"""Runs one call: decide -> ask -> sandbox -> run -> refused? -> ask -> run again.
 
 An ``Orchestrator`` holds what a session has: settings, reviewers, memory.  Calls run side by side;
 each keeps the settings it started with.
@@ -44,7 +44,7 @@ class Ran(Generic[T]):
 
 
 class Orchestrator:
-    """The settings, the reviewers and the memory of one session."""
+    """The settings, the reviewers and the approvals of one session."""
 
     def __init__(
         self,
@@ -74,16 +74,16 @@ class Orchestrator:
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
 
     def update_environment(self, *, policy: Policy | None = None, cwd: str | None = None) -> None:
-        """New settings for later runs; those on their way keep theirs."""
+        """Use new settings for later runs; running ones keep theirs."""
         self.settings = self.settings.moved(policy=policy, cwd=cwd)
 
     def grant(self, grants: Grants) -> None:
-        """More than the mode allows, for the rest of the session."""
+        """Grant more than the mode allows, for the rest of the session."""
         given = self.settings.grants.with_(grants)
         self.settings = replace(self.settings, grants=given)
 
     def course(self, call: Call) -> CallFlow:
-        """The way of one command, with the settings of this moment."""
+        """Make the flow of one command, with the current settings."""
         settings = self.settings
         keys: tuple[Key, ...] = (command_key(call),)
         if settings.table is Table.SEED:
@@ -93,14 +93,14 @@ class Orchestrator:
         return CallFlow(self, call, requirement, settings, keys)
 
     async def run(self, call: Call, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
-        """The whole way of one command; what the last run came to.
+        """Run one command through all steps; returns the result of the last run.
 
         The runner's errors (a timeout among them) are not retried.
         """
         return await self.go(self.course(call), runner)
 
     async def go(self, course: CallFlow, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
-        """The same for a course that was made before."""
+        """Version of `run` for a flow that was made before."""
         attempt: Attempt | None = await course.admit()
         while attempt is not None:
             ran = await runner(attempt)
@@ -128,14 +128,14 @@ class Orchestrator:
         return session
 
     async def nearest(self, path: str) -> str | None:
-        """The path itself or the nearest above it that exists; None: only the root does."""
+        """The path itself or its nearest existing parent; None: only the root exists."""
         for candidate in ancestors(path):
             if await self._exists(candidate):
                 return candidate
         return None
 
     def amend(self, call_id: str, prefix: tuple[str, ...], *, free: bool) -> None:
-        """A rule for all that start like this, from now on."""
+        """Add a rule for all commands that start like this."""
         settings = self.settings
         sandbox = Sandbox.OFF if free else None
         if not free and settings.unset_sandbox is Sandbox.OFF:
@@ -150,7 +150,7 @@ class Orchestrator:
             self.listener(notice)
 
     def turn_of(self, keys: tuple[Key, ...]) -> asyncio.Lock:
-        """Equal questions wait for each other: the first answer may be for the session."""
+        """A lock for equal questions: the first answer may be for the session."""
         lock = self._turns.get(keys)
         if lock is None:
             lock = self._turns[keys] = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""What a run is decided by, as one frozen snapshot.
+"""The settings that decide about a run, as one frozen snapshot.
 
 A run reads its snapshot once, at its start; a change of settings is a new snapshot for later runs.
 ``sandbox_intent`` turns it into what an executor enforces.
@@ -40,7 +40,7 @@ class Mode(enum.Enum):
 
 
 class Table(enum.Enum):
-    """Which generation's table says what happens to a command."""
+    """Which generation of the decision table is used."""
 
     CURRENT = "current"
     SEED = "seed"
@@ -59,12 +59,12 @@ class SandboxMode:
 
     @property
     def restricted(self) -> bool:
-        """Files are restricted: commands run in a sandbox of ours."""
+        """Whether files are restricted: commands run in a sandbox."""
         return self.mode in (Mode.READ_ONLY, Mode.WORKSPACE_WRITE)
 
     @property
     def may_run_free(self) -> bool:
-        """Whether a run without any sandbox can be had at all: it could read everything."""
+        """Whether a run without a sandbox is possible at all: it could read everything."""
         return not self.deny_read
 
 
@@ -80,7 +80,7 @@ class Grants:
         return bool(self.read or self.write or self.network)
 
     def with_(self, other: Grants) -> Grants:
-        """Both."""
+        """The union of both."""
         return Grants(
             tuple(dict.fromkeys(self.read + other.read)),
             tuple(dict.fromkeys(self.write + other.write)),
@@ -131,7 +131,7 @@ class Settings:
             raise UsageError(f"the workspace has to be an absolute path, not {self.cwd!r}")
 
     def moved(self, *, policy: Policy | None = None, cwd: str | None = None) -> Settings:
-        """The same with other rules or another workspace."""
+        """A copy with other rules or another workspace."""
         return replace(
             self,
             policy=self.policy if policy is None else policy,
@@ -139,7 +139,7 @@ class Settings:
         )
 
     def situation(self, cwd: str, *, escalates: bool, lookup: Lookup | None = None) -> Situation:
-        """What the policy wants to know besides the command."""
+        """The facts that the policy needs besides the command."""
         tmpdir = os.environ.get("TMPDIR")
         return Situation(
             cwd=cwd,
@@ -170,7 +170,7 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
 
 
 def rules_paths(settings: Settings) -> tuple[str, ...]:
-    """The files the rules come from and go to: who may write them needs to ask for nothing more.
+    """The rules files, read and written; a command that can write one can allow itself anything.
 
     As they are named and where links lead, for either could be written.
     """
@@ -251,7 +251,7 @@ def _private_tmp(settings: Settings) -> bytes | None:
 
 
 def native(path: str) -> bytes:
-    """A path as the kernel has it."""
+    """A path as the kernel has it, in bytes."""
     return path.encode("utf-8", "surrogateescape")
 
 

@@ -144,7 +144,7 @@ def explanation(command: Sequence[str], verdict: Verdict) -> str:
 def _finding_lines(finding: Finding) -> list[str]:
     shown = " ".join("…" if word is None else shlex.quote(word) for word in finding.command)
     seen = "may run" if finding.glimpsed else "command"
-    lines = [f"{seen} `{shown}`: {finding.decision.word}, because of {finding.cause.value}"]
+    lines = [f"{seen} `{shown}`: {finding.decision.word} ({finding.cause.value})"]
     for match in finding.matches:
         path = f" (as {match.resolved_program})" if match.resolved_program else ""
         why = f": {match.rule.justification}" if match.rule.justification else ""

@@ -161,8 +161,8 @@ def _refused_at_once(policy: Policy, situation: Situation) -> Verdict | None:
         return Verdict(
             Action.FORBID,
             cause=Cause.ESCALATION,
-            reason="more permissions can only be had by asking, and nobody may be asked here: run"
-            " it without them",
+            reason="more permissions need an approval, and the approval policy allows no question:"
+            " run it without them",
         )
     return None
 

@@ -57,7 +57,7 @@ class LintResult:
         """The remarks, one a line, and a count."""
         warnings = len(self.remarks) - self.errors
         lines = [str(remark) for remark in self.remarks]
-        lines.append(f"{self.errors} errors, {warnings} warnings")
+        lines.append(f"errors: {self.errors}, warnings: {warnings}")
         return "\n".join(lines) + "\n"
 
 

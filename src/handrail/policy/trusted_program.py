@@ -202,7 +202,7 @@ class _Judgement:
             yield f"{path} may be another program: {refusal}"
 
     def _other_name(self, path: str) -> str | None:
-        """A file of ours with a name elsewhere (a hard link) may be written by that name."""
+        """Why a file with another hard link may be written by that name."""
         real = os.path.realpath(path)
         found = os.stat(real)
         directory = posixpath.dirname(real)

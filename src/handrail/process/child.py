@@ -42,7 +42,7 @@ class Sink(Protocol):
 
 
 class Child:
-    """A process we keep, from its start until it is forgotten."""
+    """A process from its start until it is forgotten."""
 
     __slots__ = (
         "_started",
@@ -91,12 +91,12 @@ class Child:
         self.ending = ChildEnd(self, spawned.pidfd)
 
     def begin(self) -> None:
-        """Start reading, and hear of the exit."""
+        """Start to read its output and to watch for its exit."""
         if self.ending.pidfd >= 0:  # else discarded meanwhile
             self.go_on()
 
     def go_on(self) -> None:
-        """The same for one that a server before us has begun with, and that may have ended."""
+        """Version of `begin` for a child recovered from a previous server; it may have exited."""
         self.output.read()
         if self.exit is not None:
             self.ending.maybe_closed()
@@ -122,7 +122,7 @@ class Child:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether a sandboxed child that has exited seems to have met its sandbox."""
+        """Whether a sandboxed child that has exited seems to have been refused something."""
         return self.ending.verdict
 
     @property
@@ -145,7 +145,7 @@ class Child:
 
     @property
     def mark(self) -> int | None:
-        """What its whole family has inherited, as far as that is known."""
+        """The tag that its whole tree has inherited, as far as that is known."""
         return self.launcher.marks.get(self.number)
 
     @property
@@ -159,7 +159,7 @@ class Child:
 
     @property
     def age(self) -> float:
-        """Seconds since the start; of one that had ended before we were there, until then."""
+        """Seconds since the start; for a recovered child that had exited, its total run time."""
         until = self.ending.ended_at
         return max(0.0, (time.monotonic() if until is None else until) - self._started)
 
@@ -194,11 +194,11 @@ class Child:
         return self.output.read_chunk(chunk)
 
     def acknowledge(self, first: int, last: int) -> None:
-        """The reader has everything with these numbers."""
+        """Note that the reader has everything with these sequence numbers."""
         self.output.acknowledge(first, last)
 
     def resume(self) -> None:
-        """The sink wants output again, or there is no sink any more."""
+        """Continue to read: the sink wants output again, or there is no sink any more."""
         self.output.resume()
 
     def resize(self, rows: int, cols: int) -> None:
@@ -212,7 +212,7 @@ class Child:
         return self.stdin.write(data, accept)
 
     def input_room(self, size: int) -> int | None:
-        """None when that many bytes would be taken now, or input is closed; else how many."""
+        """None when that many bytes fit now, or input is closed; else how many fit."""
         return self.stdin.room(size)
 
     def close_stdin(self) -> None:
@@ -233,7 +233,7 @@ class Child:
         return messages.Count.unpack(answer.fields).number
 
     async def _signal_sandboxed(self, sandbox: Containment, number: int, tree: bool) -> int:
-        """The wrapper would die of the signal, and every process in the sandbox with it."""
+        """Signal the processes in the sandbox: bwrap would die of the signal, and they with it."""
         deadline = self.loop.time() + _SETUP_SECONDS
         while self.running:
             reached = sandbox.signal(number, tree=tree)
@@ -247,11 +247,11 @@ class Child:
         await self.ending.kill()
 
     def ask_to_end(self, seconds: float) -> None:
-        """HUP for a terminal, TERM, and after that grace KILL, whatever becomes of us."""
+        """HUP for a terminal, TERM, and KILL after the grace, even without this server."""
         self.ending.ask(seconds)
 
     async def end(self, seconds: float) -> None:
-        """The same; returns when all have ended or the KILL is sent."""
+        """Version of `ask_to_end` that returns when all have ended or the KILL is sent."""
         if seconds > 0:
             self.ask_to_end(seconds)
             await self.see_out(seconds)
@@ -259,7 +259,7 @@ class Child:
             await self.kill()
 
     async def see_out(self, seconds: float) -> None:
-        """Wait for one that was asked to end, and kill it when its grace is over."""
+        """Wait for a child that was asked to end, and kill it when its grace is over."""
         await self.ending.see_out(seconds)
         await self.kill()
 
@@ -270,30 +270,30 @@ class Child:
         self.launcher.keep(self.number, name, fd)
 
     def wake(self) -> None:
-        """Something has happened: wake the callers of ``changed``."""
+        """Wake the callers of ``changed``: something has happened."""
         if self._waiters is not None:
             waiters, self._waiters = self._waiters, None
             for future in waiters:
                 _wake(future)
 
     def told_exit(self) -> None:
-        """Tell of the exit, once."""
+        """Tell the sink of the exit, once."""
         if self.on_exit is not None:
             on_exit, self.on_exit = self.on_exit, None
             on_exit(self)
 
     def told_closed(self) -> None:
-        """Tell of the close, once."""
+        """Tell the sink of the close, once."""
         if self.on_closed is not None:
             on_closed, self.on_closed = self.on_closed, None
             on_closed(self)
 
     def drop_tags(self) -> None:
-        """No message about it is formatted any more."""
+        """Drop the formatted tags: no message about this child follows."""
         self.tags = _NO_TAGS
 
     def shrink(self) -> None:
-        """It is closed: keep only what late readers may ask for; there may be very many."""
+        """Keep only what late readers may ask for, after the close; there may be very many."""
         self.spec = self.spec.without_env()
         if not self.output.is_behind:
             self.drop_tags()
@@ -303,7 +303,7 @@ class Child:
         self.output.shrink()
 
     def discard(self, *, forget: bool = True) -> None:
-        """Let go of everything, retained output too.  The child must have ended or been killed.
+        """Release everything, retained output too.  The child must have ended or been killed.
 
         Without ``forget`` the keeper goes on knowing its family, so that it can be ended.
         """

@@ -87,7 +87,7 @@ class ChildEnd:
 
     @property
     def due(self) -> messages.Due | None:
-        """When it is to end, as far as that is known."""
+        """When the child is to end, as far as that is known."""
         child = self._child
         if self.asked is not None or child.spec.timeout is None:
             return self.asked
@@ -96,7 +96,7 @@ class ChildEnd:
         return messages.Due(b"%d" % child.number, CAUSE_TIME, at, grace)
 
     def ask(self, seconds: float) -> None:
-        """HUP for a terminal, TERM, and after that grace KILL, whatever becomes of us."""
+        """HUP for a terminal, TERM, and KILL after the grace, even without this server."""
         child = self._child
         log.info("process %r: asked to end, with %g s of grace", child.key[:80], seconds)
         now, grace = int(time.monotonic() * 1000), int(seconds * 1000)
@@ -138,7 +138,7 @@ class ChildEnd:
         release.kill(child)
 
     def kill_leader(self) -> None:
-        """SIGKILL to the leader and its group ourselves, for there is no keeper to do it."""
+        """SIGKILL to the leader and its group from here, because there is no keeper."""
         if self.pidfd >= 0:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -153,19 +153,19 @@ class ChildEnd:
             await self._child.end(seconds)
 
     def evict(self) -> None:
-        """It has written more than it may: end it."""
+        """End a child that has written more than it may."""
         if self.exit is None and self.cause is None:
             self.cause = ExitKind.EVICTED
             self._child.output.mark(EVICTED)
             self.end_soon(0.0)
 
     def note_terminated(self) -> None:
-        """For the next server: it was asked to end."""
+        """Record for the next server that the child was asked to end."""
         self.terminated = True
         self._child.output.mark(TERMINATED)
 
     def go_on(self) -> None:
-        """It was being ended by a server before us, which may have died in the middle of that."""
+        """Continue an end that a previous server had begun and perhaps not finished."""
         if self.cause is not None or (self.terminated and self.asked is None):
             # How much grace it had is known only of one that was to be killed at once.
             at_once = self.killed or self.cause is not None
@@ -174,7 +174,7 @@ class ChildEnd:
     # --- exited ------------------------------------------------------------------------------
 
     def exited(self, status: int, *used: int) -> None:
-        """Its leader has exited; ``used`` is empty where that was not counted."""
+        """Record the exit of the leader; ``used`` is empty where that was not counted."""
         sandbox = self._child.spec.containment
         if sandbox is None:
             self._reaped(status, *used)
@@ -204,7 +204,7 @@ class ChildEnd:
         )
 
     def lost(self) -> None:
-        """It has ended, and its status cannot be learned any more: say that it is not known."""
+        """Record an exit whose status cannot be learned any more as not known."""
         if self.exit is None:
             sandbox = self._child.spec.containment
             if sandbox is not None:
@@ -212,7 +212,7 @@ class ChildEnd:
             self._note_exit(ExitInfo(ExitKind.LOST, None), LOST)
 
     def _note_exit(self, info: ExitInfo, status: int) -> None:
-        """Number the exit, record it for the next server, tell it."""
+        """Number the exit, record it for the next server, tell the sink."""
         child, output = self._child, self._child.output
         self.exit, self.status = info, status
         if child.spec.judge is not None:
@@ -235,13 +235,13 @@ class ChildEnd:
     # --- closed ------------------------------------------------------------------------------
 
     def drain_later(self) -> None:
-        """Exited and not closed yet: give the streams their time."""
+        """Give the streams of an exited child time to end."""
         child = self._child
         if not child.closed and not child.output.waits and not child.spec.waits_for_streams:
             self._timer = child.loop.call_later(DRAIN_SECONDS, self._drained)
 
     def _drained(self) -> None:
-        """The time for the streams to end is over: close without that."""
+        """Close without the end of the streams: their time is over."""
         child = self._child
         taken = child.output.take_rest()
         if child.closed:
@@ -253,7 +253,7 @@ class ChildEnd:
             self._timer = child.loop.call_later(DRAIN_SECONDS, self._drained)
 
     def maybe_closed(self) -> None:
-        """A stream has ended, or the exit is known: it may have been the last."""
+        """Close if the exit is known and this stream was the last to end."""
         child = self._child
         if self.exit is None or not child.output.ended:
             return
@@ -279,7 +279,7 @@ class ChildEnd:
         child.told_closed()
 
     def discard(self) -> None:
-        """Nothing is wanted of it any more; what comes is thrown away."""
+        """Ignore everything that still comes: the child is not wanted any more."""
         self._discarded = True
         sandbox = self._child.spec.containment
         if self.exit is None and sandbox is not None:
@@ -288,14 +288,14 @@ class ChildEnd:
         self.close_pidfd()
 
     def park(self) -> None:
-        """Do nothing any more."""
+        """Stop all timers and watchers."""
         self._stop_timer()
         for task in (self._task, self.search):
             if task is not None:
                 task.cancel()
 
     def close_pidfd(self) -> None:
-        """The process behind it has ended."""
+        """Close the pidfd: its process has ended."""
         if self.pidfd >= 0:
             self._child.loop.remove_reader(self.pidfd)
             os.close(self.pidfd)
@@ -308,4 +308,4 @@ class ChildEnd:
 
 
 def _nothing() -> None:
-    """The end of the sandbox is not waited for."""
+    """Do nothing: the end of the sandbox is not waited for."""

@@ -1,7 +1,7 @@
-"""The last descriptors of a server go to no process: they are for connections, answers and ends.
+"""Reserve the last fds of a server for connections, so that a full server can still be managed.
 
-Without them no client could connect to end what takes all the others; and the next server, which is
-handed every one of them, would have none left for those who want to resume.
+Without it no client could connect to end processes that use all other fds; and the next server,
+which takes all of them over, would have none left for clients that resume.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def limit() -> int:
 
 
 def outside(fd: int) -> int:
-    """The descriptor, if it is none of the last; else it is closed, and OSError is raised."""
+    """The fd, unless it is one of the reserve: then it is closed and OSError is raised."""
     if fd >= limit():
         os.close(fd)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -56,7 +56,7 @@ def _may_execute(path: bytes, cwd: int) -> bool:
 
 
 def check(name: bytes, env: dict[bytes, bytes], cwd: bytes) -> None:
-    """Raise SpawnFailed for a program that whatever holds it could not start either.
+    """Raise SpawnFailed for a program that its wrapper could not start either.
 
     For one in a sandbox: bubblewrap would say so with an exit code, like any command's own.
     """
@@ -80,7 +80,7 @@ def spawn_failed(program: bytes, number: int) -> SpawnFailed:
 
 
 def os_text(number: int) -> str:
-    """The kernel's sentence, with the number a program can look at."""
+    """The kernel's sentence with the errno, which a program can look at."""
     text = os.strerror(number)
     if number == errno.E2BIG:
         limit = os.sysconf("SC_ARG_MAX")

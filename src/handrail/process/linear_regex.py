@@ -1,4 +1,4 @@
-"""Finding a pattern in a stream of output, in time that grows with the stream alone.  Pure.
+"""Search a pattern in a stream of output, in time linear in the stream.  Pure.
 
 Patterns come from clients, and the engine of ``re`` can take forever on some of them, during
 which no other client is served.  So a pattern is made into a machine that looks at each byte once:
@@ -48,7 +48,7 @@ class _Builder:
 
     def _add(self, takes: tuple[int, int] | None, leads: tuple[Any, tuple[int, ...]] | None) -> int:
         if len(self.takes) >= MOST_STATES:
-            raise PatternRefused("the pattern is too large to be waited for here; make it shorter")
+            raise PatternRefused("the pattern is too large; make it shorter")
         self.takes.append(takes)
         self.leads.append(leads)
         return len(self.takes) - 1
@@ -72,7 +72,7 @@ class _Builder:
         if op is ops.SUBPATTERN:
             _, add, remove, inner = value
             if add or remove:
-                raise PatternRefused("flags for a part of a pattern are not offered here")
+                raise PatternRefused("flags for a part of a pattern are not supported")
             return self.sequence(inner, then)
         if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
             least, most, inner = value
@@ -80,7 +80,7 @@ class _Builder:
         if op is ops.AT:
             return self._add(None, (value, (then,)))
         raise PatternRefused(
-            f"{str(op).lower()} in a pattern cannot be waited for here; use plain repetitions,"
+            f"{str(op).lower()} in a pattern is not supported; use plain repetitions,"
             " classes and alternatives"
         )
 
@@ -165,11 +165,11 @@ class _Place:
 
 
 class Search:
-    """One pattern on its way through one stream.  Feed it in pieces of any size."""
+    """One pattern searched in one stream, fed in pieces of any size."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > _LONGEST:
-            raise PatternRefused(f"a pattern has at most {_LONGEST} characters here")
+            raise PatternRefused(f"a pattern has at most {_LONGEST} characters")
         try:
             tree = parser.parse(pattern.encode("utf-8", "surrogateescape"), re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as error:
@@ -185,11 +185,11 @@ class Search:
         self._place = self._find(frozenset(), _EDGE)
 
     def reset(self) -> None:
-        """What follows does not follow what was fed."""
+        """Start anew: the next bytes do not follow those fed before."""
         self._place = self._find(frozenset(), _EDGE)
 
     def feed(self, data: bytes) -> int | None:
-        """Look at the next bytes: how many of them lie before the end of the first match."""
+        """Feed the next bytes; returns how many of them precede the end of the first match."""
         place = self._place
         for index, byte in enumerate(data):
             following = place.next[byte]
@@ -202,7 +202,7 @@ class Search:
         return None
 
     def ends_here(self) -> bool:
-        """Whether it matches if nothing follows."""
+        """Whether the pattern matches if nothing follows."""
         return _ACCEPT in self._reach(self._place, _EDGE)
 
     def _step(self, place: _Place, byte: int) -> _Place | bool:
@@ -220,7 +220,7 @@ class Search:
         return following
 
     def _reach(self, place: _Place, after: int) -> set[int]:
-        """Every state that is reached without taking a byte; a match may begin anywhere."""
+        """Every state that is reached without consuming a byte; a match may begin anywhere."""
         reached: set[int] = set()
         todo = [self._start, *place.core]
         while todo:

@@ -1,4 +1,4 @@
-"""System calls without which nothing can be promised, tried before anything is started.
+"""Check that the kernel allows the system calls that handrail cannot do without.
 
 A kernel that is too old or the filter of a container may refuse them.  What can be done without
 is done without (docs/decisions/0019); for these there is no other way that never signals a wrong
@@ -30,7 +30,7 @@ _REFUSED = (1, 22, 38)
 
 @functools.cache
 def check() -> None:
-    """Try them once; raises UsageError with the call that is refused."""
+    """Try each call once; raises UsageError that names the refused one."""
     for name, call in _CALLS.items():
         try:
             call()
@@ -41,7 +41,7 @@ def check() -> None:
 
 
 def _check_file_size() -> None:
-    """Output and input of processes are in files that reach far, most of them with holes."""
+    """Check the limit on file sizes: output and input are in large, mostly sparse files."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if 0 <= most < unnamed_file.LARGEST:
         raise UsageError(

@@ -25,7 +25,7 @@ DEFAULT_COLS = 80
 
 
 class OnLag(enum.Enum):
-    """What becomes of output that its reader does not take."""
+    """What happens to output that its reader does not take."""
 
     BLOCK = "block"  # the child waits, also while no client is attached
     DROP = "drop"  # the child goes on, and the gap is announced
@@ -79,15 +79,15 @@ NO_LIMITS = Limits()
 
 
 class Containment(Protocol):
-    """What is around a command that runs in a sandbox."""
+    """The running sandbox of a command, as the process table uses it."""
 
     def sent(self) -> None:
-        """The keeper has been given its own copies of the descriptors that are passed."""
+        """Close the fds of which the keeper has copies now."""
 
     def attend(
         self, listener: int, loop: AbstractEventLoop, keep: Callable[[int], None] | None
     ) -> None:
-        """Answer what the command's calls announce; takes the descriptor.
+        """Answer the reported syscalls of the command; owns the fd.
 
         ``keep`` has the keeper hold what the next server must know of it.
         """
@@ -98,10 +98,10 @@ class Containment(Protocol):
 
     @property
     def holdings(self) -> tuple[int, int]:
-        """Where calls are announced and those that are being answered; -1: none."""
+        """The fds of the listener and of the ledger of pending calls; -1: none."""
 
     def park(self) -> None:
-        """Another server goes on with it."""
+        """Stop using the sandbox: another server takes over."""
 
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Wait until the command is about to start; False when it will not."""
@@ -110,7 +110,7 @@ class Containment(Protocol):
         """The command was not started."""
 
     def settle(self, loop: AbstractEventLoop, done: Callable[[], None]) -> None:
-        """The leader has exited: call back when no process of the sandbox is left."""
+        """Call back when the leader has exited and no process of the sandbox is left."""
 
     def signal(self, number: int, *, tree: bool) -> int:
         """Signal the command's group or all processes inside; how many were reached."""
@@ -118,7 +118,7 @@ class Containment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a contained command seems to have met its sandbox, and what is known of that."""
+    """Whether a sandboxed command seems to have been refused something, and the evidence."""
 
     denied: bool
     denials: tuple[Any, ...] = ()
@@ -130,7 +130,7 @@ Judge = Callable[[int | None, list[bytes], Sequence[Any]], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One command, complete: nothing is taken from the server's own environment any more."""
+    """One command, complete: nothing is added from the server's own environment."""
 
     argv: tuple[bytes, ...]
     cwd: bytes
@@ -144,7 +144,7 @@ class ProcessSpec:
     #: (number in the child, descriptor here); the descriptors stay the caller's.  Number -1 is the
     #: program by which its calls are announced (``keeper/seccomp_spawn.py``).
     passed: tuple[tuple[int, int], ...] = ()
-    #: None: wait for a reader who is attached, drop beyond the retention without one.
+    #: None: wait for an attached reader, drop beyond the retention without one.
     on_lag: OnLag | None = None
     #: Seconds until the whole tree is ended.
     timeout: float | None = None
@@ -171,12 +171,12 @@ class ProcessSpec:
 
     @property
     def command(self) -> tuple[tuple[bytes, ...], bytes]:
-        """Words and directory as they were asked for."""
+        """The argv and directory as they were requested."""
         return (self.argv, self.cwd) if self.asked is None else self.asked
 
     @property
     def announced(self) -> bool:
-        """Whether there will be a listener for its calls."""
+        """Whether there will be a listener for its syscalls."""
         return any(number == seccomp_spawn.PROGRAM for number, _ in self.passed)
 
     def without_env(self) -> ProcessSpec:
@@ -227,7 +227,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ExitInfo:
-    """The whole truth about an exit; ``code`` is what a shell would show."""
+    """How a process ended; ``code`` is what a shell would show."""
 
     kind: ExitKind
     code: int | None

@@ -38,7 +38,7 @@ _TIDY_SECONDS = 0.25
 
 
 class Observer(Protocol):
-    """Who counts processes; told of each start and each end once."""
+    """Counts processes; called once for each start and each end."""
 
     def started(self, child: Child) -> None: ...
     def exited(self, child: Child) -> None: ...
@@ -49,7 +49,7 @@ class StartCancelled(HandrailError):
 
 
 class Starting:
-    """An id whose process is on its way."""
+    """An id whose process is being started."""
 
     __slots__ = ("at", "cancelled")
 
@@ -70,7 +70,7 @@ class ProcessTable:
         observer: Observer | None = None,
         owner: str | None = None,
     ) -> None:
-        self._owner = owner  # who finds these processes again after a crash
+        self._owner = owner  # the owner that finds these processes after a crash
         self._launcher = launcher
         self._loop = loop
         self._retention = retention
@@ -129,7 +129,7 @@ class ProcessTable:
         preparing: Coroutine[Any, Any, ProcessSpec],
         sink: Callable[[], Sink | None],
     ) -> asyncio.Task[Child]:
-        """The same for a spec that is still being made; the id is taken at once.
+        """Version of `start` for a spec that is still being made; the id is reserved at once.
 
         Also raises what making it raises.
         """
@@ -169,7 +169,7 @@ class ProcessTable:
             task.exception()
 
     async def started(self) -> None:
-        """Wait for those that are on their way; they come to nothing when there is no keeper."""
+        """Wait for the starts in progress; they fail when there is no keeper."""
         if self._starts:
             await asyncio.wait(self._starts)
 
@@ -217,7 +217,7 @@ class ProcessTable:
         return child
 
     def revive(self, child: Child, closed_ago: float | None) -> None:
-        """A process of a server before us; ``closed_ago``: how long it has been closed."""
+        """Add a process of a previous server; ``closed_ago``: how long it has been closed."""
         self._entries[child.key] = child
         child.on_closed = self._retire
         if child.running:
@@ -236,7 +236,7 @@ class ProcessTable:
             self._observer.exited(child)
 
     def adopt(self, child: Child) -> None:
-        """Take a child over from another table; its key becomes another where that is taken."""
+        """Take a child over from another table; it gets a new id where its own is taken."""
         key, number = child.key, 1
         while child.key in self._entries:
             number += 1
@@ -250,7 +250,7 @@ class ProcessTable:
             self._retire(child)
 
     def give_up(self, child: Child) -> None:
-        """Let another table have it."""
+        """Give a child to another table."""
         del self._entries[child.key]
         child.on_closed = None
         if child.running:
@@ -259,13 +259,13 @@ class ProcessTable:
         child.tags = {}  # they hold the key
 
     def _note(self, key: str, spec: ProcessSpec, place: Starting) -> bytes:
-        """What the next server is to know of it."""
+        """The note about it for the next server."""
         return b"" if self._owner is None else start_note.encode(self._owner, key, spec, place.at)
 
     async def _set_up(
         self, key: str, place: Starting, spec: ProcessSpec, spawned: Spawned
     ) -> tuple[ProcessSpec, Spawned]:
-        """Wait until a sandbox stands; one that met a moving file system is tried again.
+        """Wait until a sandbox is set up; retried when the file system changed meanwhile.
 
         Lets go of everything when it raises.
         """
@@ -306,7 +306,7 @@ class ProcessTable:
             self._timer = self._loop.call_later(left, self._expire)
 
     def _expire(self) -> None:
-        """Free the ids whose time is over; many at once, for each time the keeper is asked."""
+        """Free the ids whose time is over; many at once, for each costs a request to the keeper."""
         born = self._loop.time() - self._retention
         over = []
         for _ in range(len(self._closed)):
@@ -337,7 +337,7 @@ class ProcessTable:
         try:
             left = set(await self._launcher.orphans())
         except KeeperLost:
-            left = set(known)  # who knows
+            left = set(known)  # unknown: keep all
         for child in over:
             child.discard(forget=child.number not in left)
         for number in self._haunted.keys() - left:
@@ -402,7 +402,7 @@ def spawn(launcher: Launcher, spec: ProcessSpec, note: bytes = b"") -> Coroutine
 
 
 def _abandon(spec: ProcessSpec) -> None:
-    """Let go of the sandbox of a child that is not started."""
+    """Release the sandbox of a child that is not started."""
     if spec.sent is not None:
         spec.sent()
     if spec.containment is not None:
@@ -416,7 +416,7 @@ def _tidy() -> None:
 
 
 def _last_words(spawned: Spawned) -> str:
-    """What bwrap said to its stderr, or to the terminal."""
+    """What bwrap wrote to its stderr, or to the terminal."""
     try:
         return (
             os.read(spawned.fds[min(1, len(spawned.fds) - 1)], 4096)
@@ -428,7 +428,7 @@ def _last_words(spawned: Spawned) -> str:
 
 
 async def _kill(child: Child) -> None:
-    """End one that is not wanted, and let go of it."""
+    """Kill an unwanted child, and release it."""
     try:
         await child.kill()
     except BaseException:
@@ -438,7 +438,7 @@ async def _kill(child: Child) -> None:
 
 
 def _end(child: Child) -> None:
-    """The same without waiting, whether there is a keeper or not."""
+    """Version of `_kill` that does not wait, with or without a keeper."""
     if child.launcher.link.alive:
         child.launcher.kill(child.number)
     else:
@@ -447,10 +447,10 @@ def _end(child: Child) -> None:
 
 
 def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
-    """Its sandbox came to nothing."""
+    """Release a sandbox that was not set up."""
     if spec.containment is not None:
         spec.containment.settle(loop, _nothing)
 
 
 def _nothing() -> None:
-    """Nothing waits for the end of a process that never began."""
+    """Do nothing: the process never began."""

@@ -90,7 +90,7 @@ def _any_has(text: str, characters: str, number: int) -> bool:
 
 
 class _Refused(Exception):
-    """Valid for the scanner, not for us."""
+    """A value that the scanner accepts and the wire does not."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _legible(value: Any) -> Any:
 
 
 def request_message(request_id: RequestId, method: str, params: Any) -> bytes:
-    """A call of ours."""
+    """Encode a request."""
     return b'{"id":%b,"method":%b,"params":%b}' % (
         encode(request_id),
         encode(method),
@@ -244,5 +244,5 @@ def request_message(request_id: RequestId, method: str, params: Any) -> bytes:
 
 
 def notification_message(method: str, params: Any) -> bytes:
-    """A notification of ours."""
+    """Encode a notification."""
     return b'{"method":%b,"params":%b}' % (encode(method), encode(params))

@@ -53,14 +53,14 @@ class Notification(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """The answer to a request of ours."""
+    """The answer to a request of this side."""
 
     id: RequestId
     result: Any
 
 
 class ErrorResponse(Struct, frozen=True):
-    """The refusal of a request of ours."""
+    """The refusal of a request of this side."""
 
     id: RequestId
     code: int

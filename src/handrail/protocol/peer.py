@@ -25,11 +25,11 @@ class Peer(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """Our calls that are unanswered."""
+        """The unanswered calls of this side."""
         return len(self._pending)
 
     def call(self, waiter: T) -> int:
-        """Register a new call of ours and return its id."""
+        """Register a new call and return its id."""
         self._issued += 1
         self._pending[self._issued] = waiter
         return self._issued

@@ -72,7 +72,7 @@ def _own_code() -> Finding:
 
 
 def _linked_files() -> list[str]:
-    """Files of ours with more than one hard link."""
+    """The files of handrail with more than one hard link."""
     found = []
     for _, real, kind in own_code.places():
         top = os.fsdecode(real)

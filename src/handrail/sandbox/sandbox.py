@@ -180,7 +180,7 @@ class Sandbox:
     def _watcher(self, plan: Plan) -> DenialRecorder:
         if not self._bwrap.connects:
             raise SandboxUnavailable(
-                "calls cannot be announced here, so attempts cannot be noted; leave"
+                "this machine cannot report syscalls, so denials cannot be recorded; leave"
                 " watchDenials out, or run `handrail doctor` to see why"
             )
         from handrail.sandbox.syscalls.denial_recorder import watch_plan  # rare
@@ -216,7 +216,7 @@ class Sandbox:
             )
         if os.uname().machine not in ARCHES:
             raise SandboxUnavailable(
-                f"no filter program for {os.uname().machine}; run commands on x86_64 or aarch64"
+                f"there is no seccomp filter for {os.uname().machine}; use x86_64 or aarch64"
             )
 
     def _ready(self) -> Planner:

@@ -1,4 +1,4 @@
-"""How often the sandbox of one call is made, and what each try learns from the one before.
+"""How often the sandbox of one call is tried, and what each try learns from the last.
 
 A plan names what was looked at.  Until bwrap has mounted it other processes create, rename and
 remove names, so a plan may have to be made again.  One ``Tries`` goes with a call from its first

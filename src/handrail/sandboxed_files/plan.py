@@ -124,7 +124,7 @@ def _of_calls(profile: Profile, writes: bool) -> Profile:
 
 
 def _reading(profile: Profile) -> Profile:
-    """The same profile with every write removed."""
+    """The profile without write access."""
     from handrail.sandbox.profile import Access, Rule
 
     rules = tuple(

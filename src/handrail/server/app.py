@@ -129,7 +129,7 @@ class Server:
     def admit(self, session: Session) -> None:
         """Refuse a new process while the server drains, or when a quota is used up."""
         if self.draining:
-            raise RpcError(INTERNAL_ERROR, "the server is stopping and starts nothing any more")
+            raise RpcError(INTERNAL_ERROR, "the server is stopping and starts no more processes")
         bounds = self.settings.quota
         retained = self._retained.at(self.loop.time(), bounds.bytes)
         refusal = quota.refusal(bounds, session.table, self.measures.running, retained)

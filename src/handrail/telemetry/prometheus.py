@@ -1,6 +1,6 @@
 """The registry as Prometheus text, format 0.0.4.
 
-A pure function over ``metrics``; the server decides who may read it.
+A pure function over ``metrics``; the server decides which clients may read it.
 """
 
 from __future__ import annotations

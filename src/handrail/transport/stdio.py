@@ -22,7 +22,7 @@ class StdioConnection(LineConnection):
 async def open_stdio(receiver: Receiver, *, stdin_fd: int = 0, stdout_fd: int = 1) -> Transport:
     """Exchange lines on two fds of any kind: pipes, sockets, files, a terminal.
 
-    They stay open and belong to the caller, who also decides what else writes to ``stdout_fd``.
+    They stay open and belong to the caller, which also decides what else writes to ``stdout_fd``.
     """
     reader = Descriptor(stdin_fd, os.O_RDONLY)
     try:

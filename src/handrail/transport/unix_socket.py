@@ -1,6 +1,6 @@
 """Unix sockets: only for the owner of the server (and root), from the first instant.
 
-Owns how a safe socket file is made (its directory, its mode, stale ones) and who may connect.
+Owns how a safe socket file is made (its directory, its mode, stale ones) and which users connect.
 A peer that begins with an HTTP method is served like on TCP, with ``route``; any other sends one
 message a line and gets the receiver that ``accept`` returns.
 """
@@ -242,7 +242,7 @@ def _prepare_directory(path: str) -> tuple[str, str]:
     except OSError as error:
         raise UsageError(f"cannot use {parent} for a socket: {error.strerror}") from error
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise UsageError(f"{parent} is not a directory of our own; choose one that is")
+        raise UsageError(f"{parent} does not belong to this user; choose a directory that does")
     if info.st_mode & 0o022:
         raise UsageError(f"{parent} may be written to by others; use a directory of mode 0700")
     return path, parent

@@ -62,7 +62,7 @@ _EXEC_FIELDS: dict[str, object] = {
     "yield_time_ms": _field("integer", f"{_YIELD} (default {DEFAULT_EXEC_MS})", minimum=0),
     "max_output_tokens": _TOKENS,
     "shell": _field("string", "bash, zsh or sh (default: the user's shell)"),
-    "login": _field("boolean", "Whether the shell reads the login profile (default true)"),
+    "login": _field("boolean", "Whether the shell reads the login profile (default: if allowed)"),
     "sandbox_permissions": _field(
         "string",
         "require_escalated asks to run it outside the sandbox (default use_default)",

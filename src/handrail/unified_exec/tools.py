@@ -104,10 +104,11 @@ class ExecAnswer:
 
     @property
     def wall_time_seconds(self) -> float:
+        """``wall_time`` in seconds."""
         return self.wall_time.total_seconds()
 
     def structured(self) -> dict[str, object]:
-        """The answer as data; what is not known is left out."""
+        """The answer as data; what is not known is left out.  Never raises."""
         fields: dict[str, object | None] = {
             "chunk_id": self.chunk_id,
             "wall_time_seconds": self.wall_time_seconds,

@@ -200,7 +200,7 @@ class AsyncWorkspace:
     ) -> AsyncWorkspace:
         record = claim.record
         if not record.at.startswith(("ws://", "wss://")):
-            token = None  # such a server knows who connects
+            token = None  # such a server asks the kernel for the user
         workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
         workspace._claim = claim
         workspace._tag = record.id

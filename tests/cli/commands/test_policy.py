@@ -97,7 +97,7 @@ def test_files_that_cannot_be_used_and_wrong_usage(folder: Path) -> None:
 def test_lint_looks_through_files_and_folders(folder: Path) -> None:
     code, out, _ = handrail("policy", "lint", ".", cwd=folder)
     assert code == 0
-    assert out.splitlines()[-1] == "0 errors, 1 warnings"
+    assert out.splitlines()[-1] == "errors: 0, warnings: 1"
     assert handrail("policy", "lint", "--strict", "a.rules", cwd=folder)[0] == 1
     (folder / "b.rules").write_text("prefix_rule(\n")
     code, out, _ = handrail("policy", "lint", ".", cwd=folder)

@@ -19,16 +19,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "apply-patch",
-        help="apply a patch in the form models write",
-        description="Apply a patch (*** Begin Patch ... *** End Patch) given as one argument or"
-        " on standard input.",
+        help="apply a patch to the files in this directory",
+        description="Apply a patch (*** Begin Patch ... *** End Patch), given as one argument or on"
+        " standard input, to the files in this directory.",
         epilog="Exit codes: 0 applied, 1 not applied, 2 wrong usage.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--compatible",
         action="store_true",
-        help="apply hunk after hunk: what came before a failure stays",
+        help="apply one change after the other; after a failure the earlier ones stay",
     )
     options.add_json(parser)
     parser.add_argument("patch", metavar="PATCH", nargs="*", help="the whole patch")

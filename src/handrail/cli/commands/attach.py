@@ -14,14 +14,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "attach",
         help="attach to a detached process",
-        description="Show what it has written so far and connect it to this terminal. The exit"
-        " code is the process's own, 0 when it was left by the key, and 128+N when it was left by"
-        " the signal N: without a terminal Ctrl-C leaves it running, too.",
+        description="Show the output of a detached process so far and connect it to this terminal."
+        " Exit codes: the process's own; 0 after --detach-key and 128+N after signal N, both of"
+        " which leave it running.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
     parser.add_argument(
-        "--detach-key", default="ctrl-]", help="leaves it running (default: %(default)s)"
+        "--detach-key", default="ctrl-]", metavar="KEY", help="ends attach (default: %(default)s)"
     )
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -66,7 +66,7 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
 
 
 async def _fit(process: object) -> None:
-    """Give the process's terminal the size of ours, if it has one."""
+    """Give the process's terminal the size of the user's, if it has one."""
     from handrail.cli import terminal
     from handrail.errors import ResizeFailed
     from handrail.workspace.process import AsyncProcess

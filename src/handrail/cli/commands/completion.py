@@ -14,7 +14,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "completion",
         help="print completions for a shell",
-        description='Print completions: eval "$(handrail completion bash)".',
+        description='Print completions for a shell; use: eval "$(handrail completion bash)".',
         allow_abbrev=False,
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -30,9 +30,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "cp",
         help="copy files to or from another machine",
-        description="Copy files. A path that begins with : is on the machine of --at, relative"
-        " to where its server works. What cannot be copied is told, and everything else is copied;"
-        " links to directories are not followed. 1: something was not copied.",
+        description="Copy files to or from the machine of --at. A path that begins with : is on"
+        " that machine, relative to its server's directory. Files that cannot be copied are"
+        " reported and the others are copied; links to directories are not followed. Exit codes:"
+        " 1 if a file was not copied.",
         allow_abbrev=False,
     )
     options.add_place(parser)

@@ -18,11 +18,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "doctor",
-        help="say what this machine can enforce",
+        help="say what this machine can enforce, and how to fix the rest",
         description="Say what this machine can enforce, what is missing and how to get it.",
         allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

@@ -12,7 +12,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "kill",
         help="end a detached process",
-        description="End it with all its descendants: SIGTERM, then SIGKILL.",
+        description="End a detached process with all its descendants: SIGTERM, then SIGKILL.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
@@ -21,9 +21,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         type=options.seconds,
         default=2.0,
-        help="between TERM and KILL (default: %(default)s)",
+        help="seconds between TERM and KILL (default: %(default)s)",
     )
-    parser.add_argument("-s", "--signal", metavar="NAME", help="send only this, as in hup or usr1")
+    parser.add_argument("-s", "--signal", metavar="NAME", help="only send this signal, such as hup")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

@@ -18,11 +18,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "logs",
         help="print the output of a detached process",
-        description="Print the output that is still kept, stdout to stdout, stderr to stderr.",
+        description="Print the last MiB of a detached process's output, each stream on our own.",
         allow_abbrev=False,
     )
     detached.add_id(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="wait for more until its end")
     options.add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 

@@ -29,58 +29,56 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "mcp",
-        help="serve an agent's shell to an MCP host",
-        description="Serve exec_command, write_stdin, apply_patch and the like by MCP, on stdio"
-        " unless --http is given.",
+        help="give an MCP host tools to run commands",
+        description="Serve the tools exec_command, write_stdin, read_output, list_processes, kill"
+        " and apply_patch to an MCP host, on stdio unless --http is given.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--cwd", metavar="DIR", default=".", help="the workspace (default: here)")
+    add("--cwd", metavar="DIR", default=".", help="the workspace (default: this directory)")
     add(
         "--approval",
         choices=_APPROVALS,
         default="on-request",
-        help="when questions are asked (default: %(default)s)",
+        help="when the user is asked before a command runs (default: %(default)s)",
     )
-    add("--sandbox", choices=_MODES, default="workspace-write", help="default: %(default)s")
+    add("--sandbox", choices=_MODES, default="workspace-write", help="(default: %(default)s)")
     add("--network", action="store_true", help="let sandboxed commands use the network")
     add(
         "--add-dir",
         action="append",
         default=[],
         metavar="DIR",
-        help="another directory commands may write in",
+        help="one more directory that commands may write; may be repeated",
     )
-    add("--rules", action="append", default=[], metavar="FILE", help="a rules file; may repeat")
-    add("--rules-file", metavar="FILE", help="where an «always» is written")
+    add(
+        "--rules", action="append", default=[], metavar="FILE", help="a rules file; may be repeated"
+    )
+    add("--rules-file", metavar="FILE", help="the rules file to which a «yes, always» is added")
     add(
         "--without-elicitation",
         choices=("deny", "approve"),
         default="deny",
-        help="the answer to questions a host cannot show (default: %(default)s)",
+        help="the answer to questions if the host cannot show them (default: %(default)s)",
     )
     add(
         "--approval-timeout",
         metavar="S",
         type=float,
         default=300.0,
-        help="how long a question stays open (default: %(default)s)",
+        help="seconds until a question without an answer counts as no (default: %(default)s)",
     )
     add("--http", metavar="IP:PORT", help="serve streamable HTTP here instead of stdio")
     add(
         "--token-file",
         metavar="PATH",
-        help="holds the token HTTP clients send (else $HANDRAIL_MCP_TOKEN, else a new one is"
-        " printed)",
+        help="file with the token that HTTP clients send (without it: $HANDRAIL_MCP_TOKEN, or a new"
+        " token, which is printed)",
     )
-    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
-    add("--insecure-no-auth", action="store_true", help="HTTP without a token")
-    add(
-        "--any-user",
-        action="store_true",
-        help="let processes of every user of this machine connect on loopback (default: those of"
-        " this user and root)",
-    )
+    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host too")
+    add("--insecure-no-auth", action="store_true", help="serve HTTP without a token")
+    text = "accept every user of this machine on loopback (default: this user and root)"
+    add("--any-user", action="store_true", help=text)
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -106,7 +104,7 @@ async def _serve(args: argparse.Namespace) -> int:
 
     cwd = os.path.realpath(args.cwd)  # noqa: ASYNC240 (before anything is served)
     if not os.path.isdir(cwd):  # noqa: ASYNC240 (as above)
-        raise UsageError(f"--cwd: {args.cwd} is no directory")
+        raise UsageError(f"--cwd {args.cwd} is not a directory; name one that is")
     approval, granular = read_approval(args.approval)
     roots = tuple(os.path.realpath(folder) for folder in args.add_dir)  # noqa: ASYNC240 (as above)
     settings = Settings(

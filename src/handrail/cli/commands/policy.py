@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "policy",
         help="check a command against rules files, or lint them",
-        description="Rules files: what they say about a command, and what is wrong with them.",
+        description="Check a command against rules files, or check the files themselves.",
         allow_abbrev=False,
     )
     own = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -39,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "check",
-        help="what do rules files say about a command?",
+        help="say what rules files decide about a command",
         description="Print as JSON which rules match a command, and what they decide.",
         epilog="Exit codes: 0 answered, 1 a rules file cannot be used, 2 wrong usage. With"
         " --explain or --exit-code: 0 allow, 3 ask, 4 forbid; 5 no rule matches (--exit-code).",
@@ -50,53 +50,45 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "--resolve-host-executables",
         action="store_true",
-        help="let a rule on a bare name speak for a path to it",
+        help="apply a rule for a program's name to its paths too (host_executable)",
     )
     add("--pretty", action="store_true", help="JSON over several lines")
-    add("--json", action="store_true", help="print JSON if the rules cannot be used, too")
+    add("--json", action="store_true", help="print errors as JSON too")
     add(
         "--shell",
         action="store_true",
-        help="take a shell script apart, and judge every command in it; one word is a script",
+        help="judge every command of a shell script; a single argument is the script",
     )
-    add(
-        "--explain",
-        action="store_true",
-        help="say in words what would happen, why, and by which line of which file",
-    )
-    add(
-        "--exit-code",
-        action="store_true",
-        help="give the decision as exit code, too",
-    )
+    add("--explain", action="store_true", help="say in words what would happen, and by which rule")
+    add("--exit-code", action="store_true", help="return the decision as the exit code")
     add(
         "--approval",
         choices=_APPROVALS,
         default="on-request",
-        help="with --explain: when questions are asked (default: %(default)s)",
+        help="with --explain: the approval policy (default: %(default)s)",
     )
     add(
         "--sandbox",
         choices=_SANDBOXES,
         default="workspace-write",
-        help="with --explain: what the command may touch (default: %(default)s)",
+        help="with --explain: the sandbox mode (default: %(default)s)",
     )
-    add("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="the command, word by word")
+    add("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="with its arguments")
     parser.set_defaults(run=run_check, parser=parser)
 
 
 def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "lint",
-        help="what is wrong, or not as meant, in rules files?",
-        description="Lint rules files and folders of them, in the order given.",
+        help="find mistakes in rules files",
+        description="Find mistakes in rules files and in directories of them, in the order given.",
         epilog="Exit codes: 0 they can be used, 1 they cannot (with --strict: there are remarks),"
         " 2 wrong usage.",
         allow_abbrev=False,
     )
-    parser.add_argument("--strict", action="store_true", help="warnings count like errors")
+    parser.add_argument("--strict", action="store_true", help="count warnings as errors")
     options.add_json(parser)
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a rules file, or a folder")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a rules file or a directory")
     parser.set_defaults(run=run_lint, parser=parser)
 
 

@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Describe the command."""
     parser = commands.add_parser(
         "proxy",
-        help="bridge stdin and stdout to this machine's server",
+        help="connect stdin and stdout to this user's server",
         description="Connect stdin and stdout to the exec-server of this user, and start it if"
         " there is none.",
         allow_abbrev=False,
@@ -67,7 +67,7 @@ def default_socket() -> str:
 
 
 def connect(path: str) -> socket.socket | None:
-    """Connect to the server there and check that it is ours; None if none listens.
+    """Connect to the server there and check that it is the user's own; None if none listens.
 
     Raises OSError when it is not, or cannot be connected to.
     """
@@ -84,7 +84,7 @@ def connect(path: str) -> socket.socket | None:
     except TimeoutError:
         sock.close()
         raise UsageError(
-            f"the server at {path} does not answer; if it is stopped, let it go on"
+            f"the server at {path} does not answer; if it is stopped (SIGSTOP), send it SIGCONT"
         ) from None
     except OSError:
         sock.close()
@@ -94,7 +94,7 @@ def connect(path: str) -> socket.socket | None:
 
 
 def start(path: str) -> socket.socket:
-    """Start a server that outlives us; of several proxies at once one does it."""
+    """Start a server that outlives this process; of several proxies at once one does it."""
     import fcntl
 
     folder = private_places.runtime_directory()
@@ -123,7 +123,7 @@ def start(path: str) -> socket.socket:
 
 
 def _open_log(path: str) -> int:
-    """Open the log of a server started here, beside its socket, in a directory of ours."""
+    """Open the log of a server started here, beside its socket, in a private directory."""
     private_places.make_above(os.fsencode(path))
     above = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -21,7 +21,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "ps",
         help="list detached processes",
-        description="List what was started with `handrail run --detach` or left by detach().",
+        description="List processes of `handrail run --detach` and of Workspace.detach().",
         allow_abbrev=False,
     )
     options.add_place(parser)

@@ -35,7 +35,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "serve",
         help="run the exec-server",
-        description="Serve commands to clients of the exec-server wire.",
+        description="Start the exec-server: run commands and file calls for clients that speak the"
+        " protocol of Codex's exec-server. Prints the address it listens on.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -50,83 +51,88 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         type=_positive,
         default=None,
-        help=f"requests at a time per connection and lane (default: {DEFAULT_CONCURRENT_REQUESTS};"
-        " 1: strictly in order)",
+        help="requests of one connection that run at the same time (default:"
+        f" {DEFAULT_CONCURRENT_REQUESTS}; 1: strictly in order)",
     )
     add(
         "--detach-ttl",
         metavar="S",
         type=_seconds,
         default=30.0,
-        help="how long a session outlives its connection (default: %(default)s)",
+        help="seconds a session is kept without a connection, then ended (default: %(default)s)",
     )
     add(
         "--on-stop",
         choices=("end", "keep"),
         default="end",
-        help="what becomes of the children when the server is told to stop (default: %(default)s)",
+        help="when the server stops: end its processes, or keep them for the next server"
+        " (default: %(default)s)",
     )
-    add("--state-dir", metavar="DIR", help="where server and keeper find each other again")
+    add(
+        "--state-dir",
+        metavar="DIR",
+        help="the directory by which the next server finds this one's processes",
+    )
     add(
         "--orphan-ttl",
         metavar="S",
         type=_seconds,
         default=600.0,
-        help="how long children wait for a server after a crash (default: %(default)s)",
+        help="seconds processes wait for the next server after a crash (default: %(default)s)",
     )
     add(
         "--max-processes",
         metavar="N",
         type=_positive,
         default=DEFAULT_PROCESSES,
-        help="running processes of all sessions (default: %(default)s)",
+        help="most running processes of all sessions (default: %(default)s)",
     )
     add(
         "--max-session-processes",
         metavar="N",
         type=_positive,
         default=DEFAULT_SESSION_PROCESSES,
-        help="running processes of one session (default: %(default)s)",
+        help="most running processes of one session (default: %(default)s)",
     )
     add(
         "--trees",
         choices=("auto", "cgroup", "walk"),
         default="auto",
-        help="how whole trees are ended: by a control group for each process, by a walk over"
-        " /proc, or as a probe finds best (default: %(default)s)",
+        help="how process trees are found and ended: by a control group for each process, by a"
+        " walk over /proc, or as a test at the start finds best (default: %(default)s)",
     )
-    add("--log-level", choices=_LEVELS, default="warning")
+    add("--log-level", choices=_LEVELS, default="warning", help="(default: %(default)s)")
     add("--log-json", action="store_true", help="log as JSON lines")
-    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host header")
+    add("--allow-host", action="append", default=[], metavar="HOST", help="accept this Host too")
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help="accept this Origin")
     add(
         "--http-header-env",
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable that http/request may send in a header",
+        help="a variable of the server that http/request may send in a header",
     )
     add("--otel", action="store_true", help="export telemetry by OTLP (needs handrail[otel])")
     auth = parser.add_argument_group("authentication of WebSocket clients")
     add = auth.add_argument
-    add("--ws-auth", choices=("capability-token", "signed-bearer-token"))
-    add("--ws-token-file", metavar="PATH")
-    add("--ws-token-sha256", metavar="HEX")
-    add("--ws-shared-secret-file", metavar="PATH")
-    add("--ws-issuer", metavar="ISS")
-    add("--ws-audience", metavar="AUD")
-    add("--ws-max-clock-skew-seconds", metavar="S", type=_whole)
+    add(
+        "--ws-auth",
+        choices=("capability-token", "signed-bearer-token"),
+        help="what clients send: one fixed token, or JSON web tokens signed with HS256",
+    )
+    add("--ws-token-file", metavar="PATH", help="the capability token")
+    add("--ws-token-sha256", metavar="HEX", help="its SHA-256, instead of the file")
+    add("--ws-shared-secret-file", metavar="PATH", help="the secret that signs bearer tokens")
+    add("--ws-issuer", metavar="ISS", help="the issuer that bearer tokens must have")
+    add("--ws-audience", metavar="AUD", help="the audience that bearer tokens must have")
+    add("--ws-max-clock-skew-seconds", metavar="S", type=_whole, help="(default: 30)")
     add(
         "--insecure-no-auth",
         action="store_true",
         help="listen beyond loopback without authentication",
     )
-    add(
-        "--any-user",
-        action="store_true",
-        help="let processes of every user of this machine connect on loopback (default: those of"
-        " this user and root)",
-    )
+    text = "accept every user of this machine on loopback (default: this user and root)"
+    add("--any-user", action="store_true", help=text)
     # Accepted for the peer's launchers, which only use it together with a relay.
     add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=run, parser=parser)

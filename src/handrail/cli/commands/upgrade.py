@@ -20,11 +20,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "upgrade",
         help="replace a running server without ending its processes",
-        description="Start the installed version beside a running server and hand over to it:"
-        " clients are told to resume, no process notices.",
+        description="Start the installed version beside a running server and hand its processes"
+        " over; clients have to reconnect and resume their sessions.",
         allow_abbrev=False,
     )
-    parser.add_argument("--state-dir", metavar="DIR", help="of that server, if it was given one")
+    parser.add_argument(
+        "--state-dir", metavar="DIR", help="the state directory of that server, if it was given one"
+    )
     options.add_json(parser)
     parser.set_defaults(run=run)
 
@@ -67,7 +69,7 @@ def _upgrade(path: str | None) -> tuple[int, int]:
                 return before, after
             reason = upgrade_server.refusal(path)
             if reason is not None:
-                raise UsageError(f"server {before} goes on as it was: {reason}")
+                raise UsageError(f"server {before} did not hand over and keeps running: {reason}")
             if ended and not state_dir.in_use(path):
                 raise UsageError(
                     f"server {before} ended before it had handed over, and no other has taken its"

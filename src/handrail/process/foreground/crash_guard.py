@@ -1,4 +1,4 @@
-"""A second process that waits for the end of this one, and clears up after a violent one."""
+"""A second process that cleans up when this one is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 class CrashGuard:
-    """Calls ``clear_up`` when this process ends without having dismissed it.
+    """Calls ``clear_up`` when this process ends without having dismissed the guard.
 
     It is there before the command, and gives ``clear_up`` the pid that ``tell`` has sent, or 0.
     ``first`` is called then, while there is nothing else to do, and may not come to its end.  A
@@ -62,7 +62,7 @@ class CrashGuard:
         os.write(self._line, b"%d" % pid)
 
     def dismiss(self) -> None:
-        """All is well."""
+        """End the guard: this process cleans up itself."""
         _signal.pidfd_send_signal(self._pidfd, _signal.SIGKILL)
         os.close(self._pidfd)
         os.close(self._line)

@@ -1,8 +1,8 @@
-"""A terminal of its own for a command in the foreground, and what is typed and shown between.
+"""A pseudo-terminal for a command in the foreground, and the copies to and from the user's.
 
-The user's terminal is raw meanwhile: every key goes to the command's terminal, and means there
-what it means there.  Two threads copy, in the one way and in the other, so that the one who waits
-for the command has nothing to do with it.  ``_thread`` and not ``threading``, for the reason
+The user's terminal is in raw mode meanwhile: every key goes to the command's terminal, which
+interprets it.  Two threads copy, one for each direction, beside the thread that waits for the
+command.  ``_thread`` and not ``threading``, for the reason
 that ``run.py`` gives.
 
 A key that stops jobs is the exception.  The kernel stops no process in a session without a shell,
@@ -30,7 +30,7 @@ _LFLAG, _KEYS = 3, 6
 
 
 class PtyRelay:
-    """One pair of terminals; the command gets ``theirs``."""
+    """One pseudo-terminal; the command gets ``theirs``."""
 
     def __init__(self) -> None:
         #: The user's; stdin is another one in the crash guard.
@@ -43,16 +43,16 @@ class PtyRelay:
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """Those of a command that lead to its terminal; stderr only if it was a terminal here."""
+        """The fds of a command that lead to its terminal; stderr only if it was a terminal here."""
         return (0, 1, 2) if os.isatty(2) else (0, 1)
 
     @property
     def path(self) -> str:
-        """By which it is opened."""
+        """The path by which the terminal is opened."""
         return os.ttyname(self.theirs)
 
     def begin(self) -> None:
-        """The command has it: copy from now on."""
+        """Copy from now on: the command has its terminal."""
         os.close(self.theirs)
         self.take()
         self._shown.acquire()
@@ -60,7 +60,7 @@ class PtyRelay:
         _thread.start_new_thread(self._type, ())
 
     def spill(self) -> None:
-        """Show what was written there and not shown: there was no command."""
+        """Show what was written to the terminal although no command was started."""
         os.set_blocking(self._ours, False)
         try:
             while data := os.read(self._ours, _PIECE):
@@ -69,7 +69,7 @@ class PtyRelay:
             pass  # that was all
 
     def take(self) -> None:
-        """Have every key of the user's terminal, those that mean something too."""
+        """Put the user's terminal into raw mode, so that every key is passed on."""
         mode = termios.tcgetattr(self._user)
         # As cfmakeraw(3) has it; the module tty would do the same.
         mode[0] &= ~(termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP)
@@ -83,7 +83,7 @@ class PtyRelay:
         self._set(mode)
 
     def give_back(self) -> None:
-        """The user's terminal as it was."""
+        """Restore the user's terminal."""
         self._set(self._before)
 
     def _set(self, mode: list[int | list[bytes | int]]) -> None:
@@ -93,12 +93,12 @@ class PtyRelay:
             pass  # hung up
 
     def let_go(self) -> None:
-        """For a process that was forked: the command's terminal ends without it."""
+        """Close the command's terminal in a forked process, so that it can end."""
         os.close(self._ours)
         os.close(self.theirs)
 
     def resize(self) -> None:
-        """The size of the user's."""
+        """Give the command's terminal the size of the user's."""
         try:
             size = fcntl.ioctl(self._user, termios.TIOCGWINSZ, bytes(_SIZE_BYTES))
             fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
@@ -106,7 +106,7 @@ class PtyRelay:
             pass  # the terminal is gone, as we shall hear
 
     def finish(self) -> None:
-        """The command has ended: wait until all it wrote is shown, and give back the terminal."""
+        """Wait until the ended command's output is shown, and restore the user's terminal."""
         self._shown.acquire(timeout=_LAST_SECONDS)
         self.give_back()
 
@@ -136,7 +136,7 @@ class PtyRelay:
             pass  # the command has ended, or our terminal has
 
     def _stops(self, data: bytes) -> int:
-        """Where in ``data`` the key is that stops jobs; -1: the command's terminal takes it all."""
+        """The position in ``data`` of the key that stops jobs; -1: there is none to handle."""
         mode = termios.tcgetattr(self._ours)
         at = data.find(mode[_KEYS][termios.VSUSP])
         if at < 0 or not mode[_LFLAG] & termios.ISIG:
@@ -146,7 +146,7 @@ class PtyRelay:
 
 
 def _is_stopped_by_nobody(group: int) -> bool:
-    """Whether the group has no shell above it, and its leader does nothing about the key."""
+    """Whether the group has no shell above it, and its leader ignores the key that stops jobs."""
     try:
         if group <= 0 or os.getsid(group) != group:
             return False

@@ -1,4 +1,4 @@
-"""One command whose parent is this very process: for a program that does nothing else.
+"""Run one command as a direct child of this process, for a program that does nothing else.
 
 It does for one command what the keeper does for many: it adopts what is orphaned, passes
 signals on, and ends all of it at the end.  The command gets our own stdin, stdout and stderr,
@@ -103,7 +103,7 @@ class Foreground:
 
     @property
     def pid(self) -> int:
-        """Of the command, or of what holds it."""
+        """The pid of the command, or of its wrapper."""
         return self._pid
 
     def start(self, argv: list[str], env: Mapping[str, str]) -> None:
@@ -165,12 +165,12 @@ class Foreground:
 
     @property
     def own_streams(self) -> tuple[int, ...]:
-        """Those that a command has from us, and not from a terminal of its own."""
+        """The fds that a command has from this process, and not from a terminal of its own."""
         theirs = () if self.terminal is None else self.terminal.streams
         return tuple(number for number in range(3) if number not in theirs)
 
     def attend(self, timeout: float | None) -> int:
-        """Pass signals on until it ends, then end what it has left; its exit code.
+        """Pass signals on until it ends, then end its descendants; returns its exit code.
 
         128+N for one that signal N has ended, 124 after ``timeout`` seconds.
         """
@@ -189,7 +189,7 @@ class Foreground:
                 self._copies.finish()
 
     def give_up(self) -> None:
-        """What was to hold the command has not come to start it: wait for its end."""
+        """Wait for the end of a wrapper that could not start the command."""
         self._wait(None)
         if self.terminal is not None:
             self.terminal.spill()
@@ -230,7 +230,7 @@ class Foreground:
             self._go()
 
     def _stop(self) -> None:
-        """Stop the command together with us, and let it go on when we do.
+        """Stop the command and this process, and continue both together.
 
         By a signal that it cannot miss: the kernel drops the terminal's own for a group without
         a shell above it.
@@ -243,9 +243,7 @@ class Foreground:
         self._go()
 
     def _go(self) -> None:
-        """One that has the terminal goes on in the foreground only: the kernel stops others that
-        read in the background.
-        """
+        """Continue the command; one with the terminal only in the foreground, where it may read."""
         while self._typing and _in_background():
             if _signal.sigpending().intersection(_PASSED_ON):
                 break  # there is something to tell it
@@ -258,7 +256,7 @@ class Foreground:
         self._send(_GO)
 
     def _stand(self, number: int) -> bool:
-        """Stop by this signal until we are continued; whether we were."""
+        """Stop by this signal until continued; returns whether that happened."""
         _signal.signal(number, _signal.SIG_DFL)
         os.kill(os.getpid(), number)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (number,))  # here
@@ -275,7 +273,7 @@ class Foreground:
             pass  # it is gone, as we shall hear
 
     def _reap(self) -> int | None:
-        """The status of our command, if it has ended; orphans that came to us are buried."""
+        """The status of the command, if it has ended; reaps orphans that came to us."""
         found = None
         while True:
             try:
@@ -288,7 +286,7 @@ class Foreground:
                 found = status
 
     def _send(self, number: int) -> None:
-        """Signal the whole family: the command, and what was orphaned to us."""
+        """Signal the command, its descendants, and the orphans that came to this process."""
         if self._inside is not None and number != _signal.SIGKILL:
             # What holds it would die of a signal that is meant for it.
             self._inside.signal(number, tree=True)
@@ -303,7 +301,7 @@ class Foreground:
                 tree.send(one, 0, set(), number)
 
     def _bury(self) -> None:
-        """The command has ended: nothing of it stays."""
+        """After the command's end: end everything that it has left."""
         if self._inside is not None:
             self._inside.wait()  # the kernel has ended all of them, or does it just now
             return
@@ -321,7 +319,7 @@ class Foreground:
 
 
 def is_plain(number: int) -> bool:
-    """Whether a stream of ours is no more than a stream, or closed.
+    """Whether a stream of this process is only a stream, or closed.
 
     Pipes, sockets and terminals are, and devices to which whatever is done changes nothing.
     """
@@ -343,7 +341,7 @@ def start_passing(
     no_input: bool = False,
     terminal: PtyRelay | None = None,
 ) -> tuple[int, int]:
-    """Start a program in a session of its own; its pid, and the listener of its calls or -1.
+    """Start a program in a session of its own; returns its pid, and its listener or -1.
 
     ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``.
     ``no_input``: it has nothing to read.  ``terminal``: the one that controls it.
@@ -388,7 +386,7 @@ def _code(status: int) -> int:
 
 
 def _become_subreaper() -> None:
-    """What the command orphans comes to us, and can be ended with it."""
+    """Become the parent of the command's orphans, so that they can be ended with it."""
     try:
         # The module below ctypes: half a millisecond instead of four.
         from _ctypes import call_function, dlopen, dlsym
@@ -402,7 +400,7 @@ def _become_subreaper() -> None:
 
 
 def keep_to_ourselves() -> None:
-    """The command gets 0, 1 and 2 and nothing else we were given."""
+    """Give the command the fds 0, 1 and 2 and no other."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2:

@@ -1,4 +1,4 @@
-"""Streams of ours that a sandboxed command gets as pipes, because it could do more with the file.
+"""Copy files that a sandboxed command has as streams through pipes: an fd would allow it more.
 
 A descriptor of a file is more than a stream: ``/proc/self/fd/0`` opens the same file for writing, a
 log that is appended to can be cut or read back, its mode can be changed, and a directory leads to
@@ -59,26 +59,26 @@ class StreamCopies:
 
     @property
     def descriptors(self) -> list[int]:
-        """All that a forked process has to close, so that each pipe ends when it is to end."""
+        """The fds that a forked process has to close, so that each pipe can end."""
         found = [fd for output in self._outputs for fd in (output.ours, output.theirs)]
         if self._input is not None:
             found += [self._input.ours, self._input.theirs]
         return [fd for fd in found if fd >= 0]
 
     def sent(self) -> None:
-        """The command has its ends."""
+        """Close the command's ends, of which it has copies."""
         for output in self._outputs:
             output.theirs = _closed(output.theirs)
 
     def begin(self) -> None:
-        """Copy from now on, in threads: no fork may come after this."""
+        """Start the copying threads; no fork may come after this."""
         for output in self._outputs:
             output.begin()
         if self._input is not None:
             self._input.begin()
 
     def finish(self) -> None:
-        """The command has ended: wait until everything it wrote is in the files."""
+        """After the command's end: wait until everything it wrote is in the files."""
         for output in self._outputs:
             output.finish()
         if self._input is not None:
@@ -95,7 +95,7 @@ class StreamCopies:
         return None
 
     def spill(self) -> None:
-        """There was no command: pass on what was said instead, and let go."""
+        """Pass on what was written although there was no command, and close everything."""
         self.sent()
         for output in self._outputs:
             output.copy()
@@ -104,7 +104,7 @@ class StreamCopies:
 
 
 class _Input:
-    """Our stdin on its way to a command.
+    """Copies our stdin to a command.
 
     The position of the file moves as if the command read it itself: by what it has read, so that
     the next program with the same stdin goes on behind that.
@@ -162,7 +162,7 @@ class _Input:
 
 
 class _Output:
-    """What a command writes on its way to a file of ours."""
+    """Copies what a command writes to a file of ours."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -221,7 +221,7 @@ def _is_copied(number: int, may_write: Callable[[bytes], bool]) -> bool:
 
 
 def _leads_to(path: bytes, status: os.stat_result) -> bool:
-    """Whether the file still has this path; one without a path is in no place that is writable."""
+    """Whether the file still has this path; a file without a path is in no writable place."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -230,7 +230,7 @@ def _leads_to(path: bytes, status: os.stat_result) -> bool:
 
 
 def _same_description() -> bool:
-    """Whether stdout and stderr are one and the same opened file (``2>&1``), or append to one."""
+    """Whether stdout and stderr are one open file description (``2>&1``), or append to one file."""
     import fcntl
 
     try:

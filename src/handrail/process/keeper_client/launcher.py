@@ -1,4 +1,4 @@
-"""What the keeper can be asked: start a child, signal it, let go of it.
+"""The requests to the keeper: start a child, signal it, forget it.
 
 Every child of this package comes from here, and the keeper is its parent.  Exits arrive by
 themselves and go to the callback of ``watch``.  How messages travel is in ``link.py``.
@@ -38,7 +38,7 @@ ExitCallback = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A child of a server before us; the descriptors are the caller's to close."""
+    """A child of a previous server; the caller closes the descriptors."""
 
     child: int
     pid: int
@@ -53,7 +53,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A child that runs; the descriptors are the caller's to close."""
+    """A running child; the caller closes the descriptors."""
 
     child: int
     pid: int
@@ -71,7 +71,7 @@ class Abilities:
 
 
 class Launcher:
-    """What the keeper at the other end of ``link`` can be asked."""
+    """Sends requests to the keeper at the other end of ``link``."""
 
     def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -124,19 +124,19 @@ class Launcher:
         self.abilities = Abilities(able.trees.decode(), frozenset(map(bytes.decode, able.limits)))
 
     async def found(self) -> tuple[dict[bytes, bytes], list[Found]]:
-        """Notes and children that were there before us."""
+        """The notes and children that previous servers left."""
         self._listing = ({}, [])
         await self.link.ask(messages.LIST, [])
         listing, self._listing = self._listing, ({}, [])
         return listing
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """Leave something for the next server, or take it back."""
+        """Store a note for the next server, or remove it."""
         note = messages.Note(key, value or b"", value is not None)
         self.link.tell(messages.NOTE, 0, note.pack())
 
     def renote(self, child: int, value: bytes) -> None:
-        """Leave word of a change to what the note of a child says; gone when it is forgotten."""
+        """Store a change to the note of a child; removed when the child is forgotten."""
         self._renoted.add(child)
         self.note(b"child/%d" % child, value)
 
@@ -259,7 +259,7 @@ class Launcher:
         return self.link.ask_of_children(messages.SIGNAL, wanted.pack())
 
     def end_by(self, due: messages.Due, *, again: bool = False) -> None:
-        """Have the keeper end a whole tree with grace, whatever becomes of us.
+        """Have the keeper end a whole tree with grace, even if this server is gone by then.
 
         ``again``: it is another keeper that is told, and goes on where the one before was.
         """
@@ -269,7 +269,7 @@ class Launcher:
             self.link.tell(messages.DUE, 0, due.pack())
 
     async def has_begun(self, child: int) -> bool:
-        """Whether an end by the clock has begun, as far as any keeper can have told us."""
+        """Whether a planned end has begun, as far as a keeper can have said so."""
         with contextlib.suppress(KeeperLost):  # then it has said everything
             await self.link.ask(messages.WHO, [])
         return child in self._begun
@@ -300,15 +300,15 @@ class Launcher:
             self.link.tell_at_once(messages.KEEP, copy.pack(), [fd])
 
     def drop(self, child: int, name: bytes) -> None:
-        """Have the keeper close its copy too: only then does the child see an end of file."""
+        """Have the keeper close its copy: only then does the child see an end of file."""
         self.link.tell(messages.DROP, 0, messages.Copy(b"%d" % child, name).pack())
 
     def release(self, child: int) -> None:
-        """The streams of this child have ended."""
+        """Tell the keeper that the streams of this child have ended."""
         self.link.tell_soon(messages.RELEASE, child)
 
     def forget(self, child: int) -> None:
-        """Nothing more is wanted of this child."""
+        """Tell the keeper to forget this child."""
         self._watchers.pop(child, None)
         self._early.pop(child, None)
         self.marks.pop(child, None)
@@ -319,7 +319,7 @@ class Launcher:
         self.link.tell_soon(messages.FORGET, child)
 
     def discard(self, child: int, *, running: bool) -> None:
-        """End what is left of a child that is not wanted, and forget it."""
+        """Kill what is left of an unwanted child, and forget it."""
         self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
         if running:
             self.watch(child, lambda *_: self.forget(child))
@@ -332,11 +332,11 @@ class Launcher:
         self.close()
 
     def close(self) -> None:
-        """Let go of the keeper.  An embedded one then ends its children and itself."""
+        """Close the link.  An embedded keeper then ends its children and itself."""
         self.link.close()
 
     def relink(self, handle: KeeperHandle) -> None:
-        """Go on with another keeper; what was asked of the one before has failed."""
+        """Continue with another keeper; requests to the previous one have failed."""
         self._watchers.clear()
         self._early.clear()
         self._starts.forget_asked()
@@ -344,7 +344,7 @@ class Launcher:
         self.link.relink(handle)
 
     def restored(self) -> None:
-        """The keeper we go on with knows our children: now it may start others."""
+        """Allow starts again: the new keeper knows the children."""
         self.link.restored()
         self._starts.start_next()
 
@@ -389,7 +389,7 @@ class Launcher:
             self._early[child] = known
 
     def _found(self, message: messages.Message) -> None:
-        """One child of a list."""
+        """Make one child of a list."""
         state = messages.ChildState.unpack(message.fields)
         child = int(state.child)
         names = state.names if not message.cut else []
@@ -412,7 +412,7 @@ class Launcher:
         )
 
     def _unwanted(self, message: messages.Message) -> None:
-        """No caller waits for this answer any more; a child that came of it must not live on."""
+        """Handle the answer to a cancelled request; a child that was started is killed."""
         if message.op == messages.SPAWNED:
             self.discard(int(messages.Spawned.unpack(message.fields).child), running=True)
         message.close()
@@ -422,13 +422,13 @@ class Launcher:
 
 
 def _seen(future: asyncio.Future[messages.Message]) -> None:
-    """The answer to this question does not matter."""
+    """Ignore the answer."""
     if not future.cancelled():
         future.exception()
 
 
 def _check_room(fd: int, starts: int) -> None:
-    """Refuse before anything runs: a child whose descriptors we cannot take has to be killed.
+    """Refuse a start for which fds are missing: a child whose fds do not fit has to be killed.
 
     Numbers are given from below, so when a high one is free all above it are.  Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""The server's end of the link to the keeper: questions, their answers, and what waits to be sent.
+"""The server's end of the link to the keeper: requests, answers, and the send queue.
 
 Questions carry a serial number and are answered by futures.  A keeper that does not keep up
 never blocks the server: what it does not take at once is queued, with copies of the descriptors.
@@ -28,7 +28,7 @@ _REAP_SECONDS_MOST = 2.0
 
 
 class KeeperLink:
-    """The link to one keeper after another, on one event loop.
+    """The link to the current keeper, on one event loop.
 
     ``heard`` is called with every message, ``closed`` when there is no keeper any more for what
     waits to be asked.
@@ -67,13 +67,13 @@ class KeeperLink:
 
     @property
     def ended(self) -> bool:
-        """Whether the keeper has ended because we asked it to."""
+        """Whether the keeper has ended because this server asked it to."""
         said = self._goodbye
         return said is not None and said.done() and not said.cancelled() and not said.exception()
 
     @property
     def crowded(self) -> bool:
-        """Whether the keeper has not taken everything that it was told."""
+        """Whether the keeper has not received everything that was sent to it."""
         return bool(self._unsent)
 
     @property
@@ -90,13 +90,13 @@ class KeeperLink:
     def ask(
         self, op: int, fields: list[bytes], fds: list[int] | None = None
     ) -> asyncio.Future[messages.Message]:
-        """Ask the keeper; the future raises KeeperLost when there is none."""
+        """Send a request; the future raises KeeperLost when there is no keeper."""
         serial, future = self.reserve()
         self.send_question(serial, future, op, fields, fds or [])
         return future
 
     def ask_of_children(self, op: int, fields: list[bytes]) -> asyncio.Future[messages.Message]:
-        """Ask what only a keeper can answer that knows them; while there is none, it waits."""
+        """Send a request when there is a keeper that knows the children."""
         if not self.bereft:
             return self.ask(op, fields)
         future: asyncio.Future[messages.Message] = self._loop.create_future()
@@ -104,16 +104,16 @@ class KeeperLink:
         return future
 
     def reserve(self) -> tuple[int, asyncio.Future[messages.Message]]:
-        """A serial number for a question, and what its answer comes by."""
+        """A serial number for a request, and the future of its answer."""
         self._serial = self._serial % 0xFFFFFFFF + 1
         return self._serial, self._loop.create_future()
 
     def await_answer(self, serial: int, future: asyncio.Future[messages.Message]) -> None:
-        """The question is sent, or will be."""
+        """Register a request that is sent, or will be."""
         self._questions[serial] = future
 
     def answer(self, message: messages.Message) -> bool:
-        """Give an answer to its question; False when no caller waits for it any more."""
+        """Pass an answer to its request; False when no caller waits for it any more."""
         future = self._questions.pop(message.serial, None)
         if future is None or future.done():
             return False
@@ -121,7 +121,7 @@ class KeeperLink:
         return True
 
     def fail(self, serial: int, error: OSError) -> None:
-        """A question could not be sent."""
+        """Fail a request that could not be sent."""
         future = self._questions.pop(serial, None)
         if future is not None and not future.done():
             future.set_exception(error)
@@ -134,7 +134,7 @@ class KeeperLink:
         fields: list[bytes],
         fds: list[int],
     ) -> None:
-        """Send a question that has its serial number."""
+        """Send a request that has its serial number."""
         if self.alive:
             self.tell(op, serial, fields, fds)
             self.await_answer(serial, future)
@@ -144,7 +144,7 @@ class KeeperLink:
     def tell(
         self, op: int, serial: int, fields: list[bytes], fds: list[int] | tuple[int, ...] = ()
     ) -> None:
-        """Send now, or when the keeper takes it; raises OSError without a descriptor for that."""
+        """Send now, or when the keeper reads again; raises OSError without an fd for that."""
         if not self.alive:
             return
         if not self._unsent:
@@ -168,7 +168,7 @@ class KeeperLink:
                 pass  # seen by the reader
 
     def tell_soon(self, op: int, child: int) -> None:
-        """Say RELEASE or FORGET of a child, together with others."""
+        """Send RELEASE or FORGET for a child, together with others."""
         (self._released if op == messages.RELEASE else self._forgotten).append(b"%d" % child)
         if len(self._released) + len(self._forgotten) >= _GATHER_MOST:
             self._send_gathered()
@@ -188,7 +188,7 @@ class KeeperLink:
                 await self._stopped
 
     def close(self) -> None:
-        """Let go of the keeper.  An embedded one then ends its children and itself."""
+        """Close the link.  An embedded keeper then ends its children and itself."""
         self._send_gathered()
         self.tell(messages.BYE, 0, [])
         self.on_lost = None
@@ -261,7 +261,7 @@ class KeeperLink:
             self.on_lost()
 
     def relink(self, handle: KeeperHandle) -> None:
-        """Go on with another keeper; what was asked of the one before has failed."""
+        """Continue with another keeper; requests to the previous one have failed."""
         self._sock = handle.sock
         self._sock.setblocking(False)
         self._pid = 0 if handle.found else handle.pid
@@ -272,7 +272,7 @@ class KeeperLink:
         self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def restored(self) -> None:
-        """The keeper we go on with knows our children."""
+        """Note that the new keeper knows the children."""
         self._knows = True
         self._wake()
         held, self._held = self._held, []
@@ -281,7 +281,7 @@ class KeeperLink:
                 self.send_question(self.reserve()[0], future, op, fields, [])
 
     async def at_hand(self) -> None:
-        """Wait until there is a keeper that knows our children, or there will be none."""
+        """Wait until there is a keeper that knows the children, or there will be none."""
         while self.on_lost is not None:
             if self.bereft:
                 future: asyncio.Future[None] = self._loop.create_future()
@@ -301,7 +301,7 @@ class KeeperLink:
                 future.set_result(None)
 
     def give_up(self) -> None:
-        """There will be no other keeper."""
+        """Note that there will be no other keeper."""
         self.on_lost = None
         self._wake()
         held, self._held = self._held, []
@@ -332,5 +332,5 @@ class KeeperLink:
 
 
 def gone() -> KeeperLost:
-    """What a question is answered with that has no keeper to answer it."""
+    """The answer to a request that has no keeper to answer it."""
     return KeeperLost("the keeper is gone, so nothing can be started or signalled now; try again")

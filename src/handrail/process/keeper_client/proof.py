@@ -1,4 +1,4 @@
-"""Whether what listens as a keeper is one of ours, before anything is entrusted to it.
+"""Check that a process that listens as a keeper is the user's own, before sending it anything.
 
 A keeper and a server share the secret of their directory (``handrail.proof``).  Besides, the kernel
 shows that what listens has our user id, and that the process which answers is in our own pid
@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None = SECONDS) -> str | None:
-    """Why the other end is not to be used; None if it is ours.
+    """Why the other end must not be used; None if it may be.
 
     ``seconds``: for each answer, None for any time.  Raises TimeoutError.
     """
@@ -44,7 +44,7 @@ def doubt(sock: socket.socket, secret: bytes | None, seconds: float | None = SEC
 
 
 def report(path: str, reason: str) -> None:
-    """Say that a socket is left alone."""
+    """Log that a socket is left alone."""
     import logging
 
     logging.getLogger(__name__).error("%s is not used as a keeper: %s", path, reason)
@@ -74,7 +74,7 @@ def _received(sock: socket.socket) -> messages.Message | None:
 
 
 def _doubt_process(sock: socket.socket) -> str | None:
-    """Asked twice: a process that answers before and after we look is the one we look at."""
+    """Ask twice: a process that answers before and after its check is the checked one."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     try:
         before = _answering(sock)
@@ -88,7 +88,7 @@ def _doubt_process(sock: socket.socket) -> str | None:
 
 
 def _answering(sock: socket.socket) -> int:
-    """The process that answers a harmless question, as the kernel says."""
+    """The pid of the process that answers a harmless question, from the kernel."""
     messages.send(sock, messages.WHO, 1, [])
     space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(16)
     _, ancillary, _, _ = sock.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What to say of a keeper that is there and does not answer.
+"""Report a keeper that is there and does not answer.
 
 A keeper that is stopped, or waits for a device, has the children and the lease: a server can only
 wait for it.  It says so, and which process it waits for.
@@ -51,13 +51,13 @@ def describe(sock: socket.socket, started: int = 0) -> str:
 
 
 def is_stopped(sock: socket.socket) -> bool:
-    """Whether a signal or a debugger holds it: it will not answer by itself."""
+    """Whether a signal or a debugger holds the process: it will not answer by itself."""
     return _state(pid_of(sock)) in ("T", "t")
 
 
 @contextlib.contextmanager
 def reported(sock: socket.socket, started: int = 0) -> Iterator[None]:
-    """Say which process is waited for when this takes long, and when it has gone on."""
+    """Report the process that is waited for when this takes long, and when it continues."""
     import asyncio  # imported by every caller of this one
 
     waiting = _Waiting(sock, started)
@@ -71,7 +71,7 @@ def reported(sock: socket.socket, started: int = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported_by_thread(sock: socket.socket) -> Iterator[None]:
-    """The same before there is an event loop."""
+    """Version of `reported` without an event loop."""
     import threading
 
     waiting = _Waiting(sock, 0)
@@ -88,7 +88,7 @@ def reported_by_thread(sock: socket.socket) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have a stop signal that a starting server blocks end this wait by KeyboardInterrupt."""
+    """Let a stop signal, which a starting server blocks, end this wait by KeyboardInterrupt."""
     import signal
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -108,7 +108,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class _Waiting:
-    """What was said of one keeper."""
+    """What was reported of one keeper."""
 
     def __init__(self, sock: socket.socket, started: int) -> None:
         self._sock = sock
@@ -126,7 +126,7 @@ class _Waiting:
 
 
 def _state(pid: int) -> str:
-    """The letter of its state; empty when it is gone."""
+    """The letter of the process state; empty when it is gone."""
     if not pid:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Starting the keeper, as the first thing a server does.
+"""Start the keeper, as the first thing a server does.
 
 Apart from ``launcher.py`` so that the program can be started before asyncio is imported: both
 then get ready at the same time.
@@ -20,7 +20,7 @@ from handrail.process import required_syscalls
 
 
 class KeeperHandle(NamedTuple):
-    """A keeper that runs and was not spoken to yet."""
+    """A running keeper to which nothing was sent yet."""
 
     sock: socket.socket
     pid: int
@@ -29,7 +29,7 @@ class KeeperHandle(NamedTuple):
 
 
 class KeeperSilent(UsageError):
-    """A keeper is there and says nothing."""
+    """A keeper exists and does not answer."""
 
 
 #: Python and the keeper's program, as this server has them.
@@ -43,7 +43,7 @@ _CLAIM_SECONDS = 10.0
 def find_keeper(
     path: str, secret: bytes | None = None, *, report: bool = True, wait: bool = False
 ) -> KeeperHandle | None:
-    """The keeper that listens there, if one does and proves that it is ours.
+    """The keeper that listens there, if there is one and it proves that it is the user's own.
 
     ``secret``: of the directory it listens in; None if that has none yet, as earlier versions left
     it.  ``report``: log why one is not used.  One that does not answer is waited for, and named in
@@ -98,7 +98,7 @@ def holder_of(handle: KeeperHandle) -> int:
 
 
 def check_keeper() -> str | None:
-    """Whether our keeper's program can take over from one that runs; the reason when not."""
+    """Whether the keeper's program can take over from a running one; returns the reason if not."""
     import subprocess  # only for an upgrade
 
     python, main = PROGRAM
@@ -121,7 +121,7 @@ def check_keeper() -> str | None:
 def ask_keeper(
     handle: KeeperHandle, op: int, fields: list[bytes], seconds: float
 ) -> messages.Message | None:
-    """One question before there is an event loop; None when no answer came."""
+    """Send one request without an event loop; None when no answer came."""
     handle.sock.settimeout(seconds)
     try:
         messages.send(handle.sock, op, 1, fields)
@@ -131,7 +131,7 @@ def ask_keeper(
 
 
 def become_private() -> None:
-    """Have children see as little of this process as of its keeper."""
+    """Hide this process from children as its keeper is hidden."""
     hardening.become_private()
 
 
@@ -190,7 +190,7 @@ def start_keeper(
 
 
 def _in_memory(text: bytes) -> int:
-    """A descriptor from which it is read, out of the way of the keeper's numbers."""
+    """An fd of the program text in memory, above the keeper's fds."""
     made = unnamed_file.create("handrail-secret")
     try:
         os.write(made, text)
@@ -201,7 +201,7 @@ def _in_memory(text: bytes) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Not ours, which may hold secrets and would outlive us there.
+    """The keeper's environment: not this process's, which may hold secrets and would outlive it.
 
     Python's own allocator never gave back what ten thousand children had taken (3 MiB of 11);
     the C library's does, and a keeper allocates too little for its speed to matter.

@@ -1,4 +1,4 @@
-"""Starts that the keeper is asked for, a few at a time."""
+"""Limits how many starts the keeper is asked for at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STARTS_MOST = 32
 
 
 class StartQueue:
-    """Starts under way, and those that wait for their turn."""
+    """Starts in progress, and those that wait for their turn."""
 
     def __init__(self, link: KeeperLink) -> None:
         self._link = link
@@ -34,7 +34,7 @@ class StartQueue:
         return len(self._later)
 
     def ask(self, fields: list[bytes], fds: list[int]) -> asyncio.Future[messages.Message]:
-        """Ask for a start now, or in its turn; copies of the descriptors are kept until then."""
+        """Ask for a start now or later; copies of the fds are kept until then."""
         link = self._link
         serial, question = link.reserve()
         # A keeper that does not know our children yet starts none: its mark may be in no file, and
@@ -49,13 +49,13 @@ class StartQueue:
         return question
 
     def answered(self, serial: int) -> None:
-        """An answer has come; if it was a start's, the next may begin."""
+        """Note an answer; if it was a start's, the next may begin."""
         if serial in self._asked:
             self._asked.discard(serial)
             self.start_next()
 
     def start_next(self) -> None:
-        """Ask for as many as may be under way."""
+        """Ask for as many starts as may be in progress."""
         while self._later and len(self._asked) < _STARTS_MOST and not self._link.bereft:
             serial, question, fields, fds = self._later.popleft()
             try:
@@ -71,11 +71,11 @@ class StartQueue:
                     os.close(fd)
 
     def forget_asked(self) -> None:
-        """The keeper that was asked is gone."""
+        """Forget the starts that a lost keeper was asked for."""
         self._asked.clear()
 
     def close(self) -> None:
-        """None of those that wait will be started."""
+        """Fail the waiting starts."""
         for *_, fds in self._later:
             for fd in fds:
                 os.close(fd)

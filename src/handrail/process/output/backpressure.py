@@ -1,4 +1,4 @@
-"""A reader that does not keep up, for children that asked for a way with it (``on_lag``).
+"""Back-pressure for children with an ``on_lag`` rule: what to do when the reader is slow.
 
 ``block``: a *window*.  Output that the reader has not acknowledged is never dropped; when it
 fills the retention, the pipe is left alone and the child waits, whether a client is attached or
@@ -27,7 +27,7 @@ _PAGE = 4 * STEP
 
 
 class Window:
-    """How much may be taken that the reader has not acknowledged."""
+    """How much may be read that the reader has not acknowledged."""
 
     __slots__ = ("_apart", "_log", "acknowledged")
 
@@ -75,7 +75,7 @@ class Backlog:
         self.gap: tuple[int, int] | None = None
 
     def keeps_up(self, child: Child, sink: Sink, seq: int) -> bool:
-        """Whether a new chunk can be told now; if not, ``Child.resume`` will come back to it."""
+        """Whether a new chunk can be sent now; if not, ``Child.resume`` sends it later."""
         if not self.behind:
             if sink.ready:
                 return True
@@ -85,8 +85,7 @@ class Backlog:
         return False
 
     def catch_up(self, child: Child) -> bool:
-        """Tell what is left, in the order of the numbers, while the sink is ready; whether all
-        is told."""
+        """Send what is left, in order, while the sink is ready; returns whether all is sent."""
         sink, log = child.sink, self._log
         if not self.behind:
             return True
@@ -110,7 +109,7 @@ class Backlog:
         return True
 
     def _tell_ends(self, child: Child, sink: Sink, before: int) -> bool:
-        """Tell of an exit or a close numbered below ``before``; False when it has to wait."""
+        """Send an exit or a close numbered below ``before``; False when it has to wait."""
         log = self._log
         for seq, tell in ((log.exit_seq, sink.exited), (log.closed_seq, sink.closed)):
             if seq is not None and self._reached < seq < before and self._is_next(seq):

@@ -1,4 +1,4 @@
-"""What a child writes: its streams, the numbers of their chunks, and how fast it may go on.
+"""The output of a child: its streams, the sequence numbers of their chunks, back-pressure.
 
 Readable pipe -> spool -> number -> sink, one step at a time (``stream.py``).  A sink that does not
 keep up says so (``sink.ready`` false): then the pipe is left alone until ``resume``, it fills, and
@@ -64,7 +64,7 @@ class ChildOutput:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether no more output comes."""
         return all(stream.ended for stream in self.streams)
 
     @property
@@ -88,7 +88,7 @@ class ChildOutput:
 
     @property
     def is_behind(self) -> bool:
-        """The sink is still to be told of earlier things first."""
+        """Whether earlier events have to be sent to the sink first."""
         return self._backlog is not None and self._backlog.behind
 
     @property
@@ -103,7 +103,7 @@ class ChildOutput:
         return spool.read(chunk.start, chunk.size) if spool is not None else b""
 
     def texts(self) -> list[bytes]:
-        """What is retained: each stream, and all in the order in which it came."""
+        """The retained output: each stream, and all in the order of arrival."""
         streams: list[list[bytes]] = [[], [], []]
         both: list[bytes] = []
         for chunk in self.log.read(0, None).chunks:
@@ -115,18 +115,18 @@ class ChildOutput:
     # --- while it runs -------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take output whenever there is some."""
+        """Read output whenever there is some."""
         for stream in self.streams:
             stream.read()
 
     def acknowledge(self, first: int, last: int) -> None:
-        """The reader has everything with these numbers."""
+        """Note that the reader has everything with these sequence numbers."""
         window = self._window
         if window is not None and window.acknowledge(first, last) and self.blocked:
             self.resume()
 
     def resume(self) -> None:
-        """The sink wants output again, or there is no sink any more."""
+        """Continue to read: the sink wants output again, or there is no sink any more."""
         if self._backlog is not None and self._backlog.catch_up(self._child) and self.closed:
             self._child.drop_tags()
         if self.blocked:
@@ -134,7 +134,7 @@ class ChildOutput:
             self.read()
 
     def readable(self, stream: Stream) -> None:
-        """A stream has something; take it, if it is wanted now."""
+        """Read from a stream that has output, if the sink wants some."""
         if self.held_back and not self.closed:
             stream.stop_reading()
             if not self.blocked:
@@ -156,7 +156,7 @@ class ChildOutput:
         return sink
 
     def append(self, stream: int, start: int, size: int) -> None:
-        """Number some bytes that are in the spool, record them, and tell the sink.
+        """Number bytes that are in the spool, record them, and tell the sink.
 
         Raises OSError, and does none of it, when there is no room for the record.
         """
@@ -180,7 +180,7 @@ class ChildOutput:
             child.ending.evict()
 
     def open_spool(self, kind: int) -> tuple[Spool, Staging | None]:
-        """Make the place where a stream goes; the keeper has it before the first byte does."""
+        """Make the spool of a stream; the keeper has it before the first byte is written."""
         if fault_points.armed:
             fault_points.point("spool.open")
         spool = Spool()
@@ -200,7 +200,7 @@ class ChildOutput:
         return spool, staging
 
     def stream_ended(self, kind: int) -> None:
-        """Nothing more comes from that stream; a terminal takes no input then either."""
+        """Note that a stream has ended; a terminal takes no input then either."""
         if kind == PTY:
             self._child.stdin.close()
 
@@ -213,13 +213,13 @@ class ChildOutput:
     # --- the record ----------------------------------------------------------------------
 
     def mark(self, flag: int) -> None:
-        """For the next server: this happened to the child."""
+        """Record an event of the child for the next server."""
         index = self.open_index()
         if index is not None:
             index.mark(flag)
 
     def open_index(self) -> EventIndex | None:
-        """Where to note something of a child that may not have written anything yet."""
+        """Make the index of a child that may not have written anything yet."""
         if self.index is None and not self.closed:
             fd = -1
             try:
@@ -234,7 +234,7 @@ class ChildOutput:
         return self.index
 
     def close_index(self) -> None:
-        """We need it no more; the keeper may."""
+        """Close this process's copy of the index; the keeper has its own."""
         if self.index is not None:
             self.index.close()
             self.index = None
@@ -292,18 +292,18 @@ class ChildOutput:
         self.log = self.log.settled()
 
     def drop(self) -> None:
-        """Let go of the retained bytes, and of their descriptors."""
+        """Release the retained bytes and their fds."""
         for stream in self.streams:
             stream.drop()
 
     def end(self) -> None:
-        """Read no stream any more."""
+        """Stop reading all streams."""
         for stream in self.streams:
             if not stream.ended:
                 stream.end()
 
     def discard(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.end()
         self.drop()
         self.close_index()
@@ -311,12 +311,12 @@ class ChildOutput:
     # --- one server after another, one keeper after another --------------------------------
 
     def park(self) -> None:
-        """Touch nothing any more; another server goes on with the streams."""
+        """Stop using the streams: another server takes over."""
         for stream in self.streams:
             stream.park()
 
     def holdings(self) -> dict[bytes, int]:
-        """What a keeper is to hold of it, by the names it has there."""
+        """The fds that a keeper holds of it, by their names there."""
         held = {}
         for stream in self.streams:
             name = STREAM_NAMES[stream.index].encode()
@@ -331,7 +331,7 @@ class ChildOutput:
         return held
 
     def attach(self, held: dict[bytes, int]) -> None:
-        """Go on with the spools and the index of a server before us; takes the descriptors."""
+        """Take over the spools and the index of a previous server; owns the descriptors."""
         for stream in self.streams:
             stream.ended = stream.fd < 0
             spool = held.pop(b"spool." + STREAM_NAMES[stream.index].encode(), -1)
@@ -347,7 +347,7 @@ class ChildOutput:
                 self.index = EventIndex.find(stream.spool.fd, INDEX_AT)
 
     def recall(self) -> dict[int, int]:
-        """Take the numbers from the index; says how far each stream is numbered."""
+        """Restore the numbers from the index; returns how far each stream is numbered."""
         if self.index is None:
             return {}
         ends, events = self.index.ends, self.index.chunks()
@@ -355,7 +355,7 @@ class ChildOutput:
         return {event.stream: event.start + event.size for event in events}
 
     def number_rest(self, numbered: dict[int, int]) -> None:
-        """Number what was taken from the pipes and told to no client."""
+        """Number the bytes that were read from the pipes and sent to no client."""
         for stream in self.streams:
             spool, staging = stream.spool, stream.staging
             if spool is None:

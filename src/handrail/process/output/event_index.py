@@ -1,4 +1,4 @@
-"""Which bytes of a process have which number, in a place that outlives the server.
+"""The sequence numbers of a process's bytes, in memory that outlives the server.
 
 How it works.  A record of fixed size for each chunk, in a ring by its number, and a head with
 what happens once: the exit, the close, that the process was terminated.  Everything is written
@@ -35,7 +35,7 @@ LOST = 1 << 40
 
 @dataclass(slots=True)
 class Ends:
-    """What happens to a process once; 0 where it has not."""
+    """The events that happen once to a process; 0 where they have not."""
 
     flags: int = 0
     exit_seq: int = 0
@@ -60,7 +60,7 @@ class EventIndex:
 
     @classmethod
     def find(cls, fd: int, base: int) -> EventIndex | None:
-        """The index a server before us has left there, if it has."""
+        """The index that a previous server left there, if any."""
         data = os.pread(fd, _HEAD.size, base)
         if len(data) < _HEAD.size or not data.startswith(_MAGIC):
             return None
@@ -68,11 +68,11 @@ class EventIndex:
 
     @property
     def own_fd(self) -> int | None:
-        """The memfd, when it is not a spool's."""
+        """The fd of the index's own memfd, when it is not in a spool's."""
         return self._fd if self._base == 0 else None
 
     def chunk(self, seq: int, stream: int, start: int, size: int, total: int) -> None:
-        """Some bytes have a number; ``total``: bytes of the process up to and including it."""
+        """Record a chunk; ``total``: bytes of the process up to and including it."""
         record = _RECORD.pack(seq, start, total, size, stream)
         os.pwrite(self._fd, record, self._records + seq % _RING * _RECORD.size)
 
@@ -90,7 +90,7 @@ class EventIndex:
         self._write_head()
 
     def chunks(self) -> list[Event]:
-        """What is recorded, in the order of the numbers."""
+        """The recorded chunks, in the order of their numbers."""
         size = os.fstat(self._fd).st_size - self._records
         if size <= 0:
             return []
@@ -104,7 +104,7 @@ class EventIndex:
         return events
 
     def close(self) -> None:
-        """Let go of a memfd of its own; a spool's is the spool's."""
+        """Close a memfd of its own; a spool's belongs to the spool."""
         if self._base == 0:
             os.close(self._fd)
 

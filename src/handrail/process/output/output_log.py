@@ -4,7 +4,7 @@ How it works.  Every chunk of output, the exit and the close take the next numbe
 without gaps.  The log knows where a chunk lies in its stream (``start``, ``size``) and not
 what is in it: the bytes are in the stream's spool.  Beyond the retention whole chunks are
 dropped from the front; the log remembers how many bytes each number stands for, so that a
-reader who comes late is told exactly what it missed.
+late reader is told exactly what it missed.
 """
 
 from __future__ import annotations
@@ -98,17 +98,17 @@ class OutputLog:
         return chunk
 
     def exited(self) -> int:
-        """The number of the exit."""
+        """Number the exit."""
         self.exit_seq = self._number(0)
         return self.exit_seq
 
     def closed(self) -> int:
-        """The number of the close, which is the last."""
+        """Number the close, which is the last event."""
         self.closed_seq = self._number(0)
         return self.closed_seq
 
     def restore(self, events: list[Event], exit_seq: int | None, closed_seq: int | None) -> None:
-        """Go on where the log of a server before us ended; only for a log that is new."""
+        """Continue after the log of a previous server; only for a log that is new."""
         self.exit_seq, self.closed_seq = exit_seq, closed_seq
         self.next_seq = max(events[-1].seq if events else 0, exit_seq or 0, closed_seq or 0) + 1
         self._ends_from = first = events[0].seq if events else 1
@@ -148,7 +148,7 @@ class OutputLog:
         return Page(taken, taken[-1].seq + 1 if taken else self.next_seq)
 
     def settled(self) -> OutputLog:
-        """The same after the close, in less room: those that never said anything are all alike."""
+        """A smaller form of the log after the close; logs without output share one object."""
         return _SILENT if self.bytes_total == 0 and self.closed_seq == _SILENT.closed_seq else self
 
     def omitted(self, after: int) -> tuple[int, int]:

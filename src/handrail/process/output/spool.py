@@ -1,4 +1,4 @@
-"""One stream of output, in a place that outlives the server.
+"""One stream of output, in a memfd that outlives the server.
 
 How it works.  A memfd is used as a ring: bytes are spliced from the pipe to the memfd's own
 file position, and at the end of the ring the position goes back to 0.  The kernel moves bytes
@@ -48,7 +48,7 @@ _NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, *_NO_ROOM}
 
 
 class Spool:
-    """Where the bytes of one stream are."""
+    """The bytes of one stream."""
 
     __slots__ = ("_laps", "_offset", "_plain", "_rest", "fd")
 
@@ -62,7 +62,7 @@ class Spool:
 
     @classmethod
     def attach(cls, fd: int) -> Spool:
-        """Go on with the spool of a server before us, which may have been killed in any step."""
+        """Continue the spool of a previous server, which may have been killed in any step."""
         spool = object.__new__(cls)
         spool.fd = fd
         spool._plain = False
@@ -84,7 +84,7 @@ class Spool:
         return self._laps * RING + self._offset
 
     def fill(self, source: int) -> int:
-        """Take up to one step from a pipe.  0 at its end; raises BlockingIOError when empty.
+        """Move up to one step from a pipe.  0 at its end; raises BlockingIOError when empty.
 
         Raises another OSError when there is no room for it.  Even then ``position`` says how much
         was taken, and the next call goes on with the rest.
@@ -175,7 +175,7 @@ class Staging:
 
     @classmethod
     def attach(cls, read_end: int) -> Staging:
-        """Go on with the pipe of a server before us, and what it holds."""
+        """Continue with the pipe of a previous server, and what it holds."""
         staging = object.__new__(cls)
         staging.read_end = read_end
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -185,7 +185,7 @@ class Staging:
         return staging
 
     def fill(self, terminal: int, want: int) -> tuple[int, bool]:
-        """Gather from a terminal; says how many bytes, and whether it has ended.
+        """Read from a terminal; returns how many bytes, and whether it has ended.
 
         A terminal hands out small pieces, so several are gathered before they are numbered.
         """
@@ -219,7 +219,7 @@ class Staging:
         return got, False
 
     def drain(self, spool: Spool) -> int:
-        """Move what is held on to the spool; twice only at the ring's end."""
+        """Move the held bytes to the spool; in two steps only at the ring's end."""
         before = spool.position
         try:
             return spool.fill(self.read_end)
@@ -227,7 +227,7 @@ class Staging:
             self.held -= spool.position - before  # some of it, where there is no room for all
 
     def _copy(self, terminal: int, want: int) -> int:
-        """One page at most, into a pipe that is empty: what was read always has room."""
+        """Copy one page at most into a pipe that is empty, which always has room for it."""
         data = os.read(terminal, min(4096, want))
         view = memoryview(data)
         while view:

@@ -1,4 +1,4 @@
-"""One output of a child: the descriptor it comes from and the spool it goes to.
+"""One output stream of a child: the fd it is read from and the spool it is moved to.
 
 One step of output is moved per turn of the loop and stream, so that no flood holds up another
 child.  ``child_output.py`` says whether output is wanted now, and numbers and tells what has been
@@ -27,7 +27,7 @@ _SILENT_TRIES = 10
 
 
 class Stream:
-    """Where one output of a child stands."""
+    """The state of one output stream."""
 
     __slots__ = (
         "_output",
@@ -58,7 +58,7 @@ class Stream:
         return self._tries_for_room > 0 and not self.ended
 
     def read(self) -> None:
-        """Have ``ChildOutput.readable`` called whenever there is something to take."""
+        """Have ``ChildOutput.readable`` called whenever there is something to read."""
         if not self.reading and not self.ended:
             self.reading = True
             self._output.loop.add_reader(self.fd, self._output.readable, self)
@@ -105,7 +105,7 @@ class Stream:
         return size > 0 and not ended
 
     def _number(self, spool: Spool) -> None:
-        """Number what the spool has taken: the last step, or one that there was no room to record.
+        """Number the last step of the spool, or an earlier one that could not be recorded.
 
         Before the next step is taken, for a chunk never crosses the ring's end.
         """
@@ -115,7 +115,7 @@ class Stream:
             self.numbered += size
 
     def _throw_away(self) -> bool:
-        """Closed with this stream held open: a descendant that writes to it must not block."""
+        """Discard output after the close: a descendant that still writes must not block."""
         try:
             size = len(os.read(self.fd, STEP))
         except BlockingIOError:
@@ -127,7 +127,7 @@ class Stream:
         return size > 0
 
     def _retry(self, error: OSError) -> bool:
-        """Out of descriptors, memory or disk: the child waits until there is some."""
+        """Wait for fds, memory or disk space; the child waits meanwhile."""
         self.stop_reading()
         self._tries_for_room += 1
         if self._tries_for_room == _SILENT_TRIES:
@@ -142,13 +142,13 @@ class Stream:
         return False
 
     def _try_again(self) -> None:
-        """Also when the pipe is empty: what could not be stored was read from it before."""
+        """Read again, even from an empty pipe: bytes that were read may wait to be stored."""
         if not self.ended:
             self.read()
             self._output.readable(self)
 
     def end(self) -> None:
-        """Nothing more comes; what was taken stays readable."""
+        """Note the end of the stream; what was read stays readable."""
         self.stop_reading()
         self.ended = True
         self._output.stream_ended(self.index)
@@ -159,7 +159,7 @@ class Stream:
             self.staging = None
 
     def park(self) -> None:
-        """Touch nothing any more; another server goes on with it."""
+        """Stop using the stream: another server takes over."""
         self.stop_reading()
         if not self.ended:
             self.ended = True
@@ -167,14 +167,14 @@ class Stream:
             self.fd = -1
 
     def drop(self) -> None:
-        """Let go of what is retained."""
+        """Release the retained bytes."""
         if self.spool is not None:
             self.spool.close()
             self.spool = None
 
 
 def _hung_up(fd: int) -> bool:
-    """The other end is closed and nothing is left: no spool is needed to learn that."""
+    """Whether the other end is closed and nothing is left; needs no spool."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     events = poll.poll(0)

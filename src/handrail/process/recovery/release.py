@@ -29,7 +29,7 @@ _INFO_EXIT = 1 << 3
 
 
 def park(child: Child) -> None:
-    """Touch nothing of it any more; another server goes on with this child."""
+    """Stop using a child: another server takes over."""
     child.ending.park()
     child.output.park()
     child.stdin.park()
@@ -38,7 +38,7 @@ def park(child: Child) -> None:
 
 
 def holdings(child: Child) -> dict[bytes, int]:
-    """Everything a keeper holds of a child, by the names it has there."""
+    """The fds that a keeper holds of a child, by their names there."""
     held = {} if child.ending.pidfd < 0 else {b"lone": child.ending.pidfd}
     held |= child.output.holdings() | child.stdin.holdings()
     if child.spec.containment is not None:
@@ -48,7 +48,7 @@ def holdings(child: Child) -> dict[bytes, int]:
 
 
 def watch(child: Child) -> None:
-    """Its keeper is gone and does not tell us of its exit: wait for it by its pidfd."""
+    """Watch the pidfd of a child whose keeper is gone."""
     ending = child.ending
     if child.running and ending.pidfd >= 0 and ending.search is None:
         child.loop.add_reader(ending.pidfd, _ended, child)
@@ -76,7 +76,7 @@ def _exit_status(pidfd: int) -> int | None:
 
 
 async def _find_status(child: Child) -> None:
-    """Ask the kernel how it ended; the process that has inherited it may reap it any moment."""
+    """Ask the kernel for the exit status, before the new parent reaps the process."""
     if child.spec.containment is not None and child.mark is not None:
         tag_kill.end({child.mark})  # a sandbox ends with its leader
     try:
@@ -102,12 +102,12 @@ async def _find_status(child: Child) -> None:
 
 
 def kill(*children: Child) -> None:
-    """End whole families ourselves, for there is no keeper to do it."""
+    """Kill whole trees from here, because there is no keeper."""
     for child in children:
         child.ending.kill_leader()
     tag_kill.end({child.mark for child in children if child.mark is not None})
 
 
 def give_up(child: Child) -> None:
-    """There is no keeper and there will be none: its status cannot be learned any more."""
+    """Note that there will be no keeper: the exit status cannot be learned any more."""
     child.ending.lost()

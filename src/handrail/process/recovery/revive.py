@@ -1,4 +1,4 @@
-"""A child of a server that is gone, with everything it has written and was sent.
+"""Restore a child of a previous server, with its output and input.
 
 The order is the order of the facts: what was numbered comes from the index; what lies in a spool
 behind the last number, or in the staging pipe of a terminal, was told to no client and is numbered
@@ -31,7 +31,7 @@ def revive(
     loop: asyncio.AbstractEventLoop,
     contain: Contain | None = None,
 ) -> tuple[Child, float | None]:
-    """The child, and how long it has been closed or None.  Takes the descriptors."""
+    """The child, and how long it has been closed or None.  Owns the descriptors."""
     held = dict(found.fds)
     spec = note.spec()
     if spec.contained and found.exit is None and contain is not None:
@@ -61,7 +61,7 @@ def revive(
 
 
 def _recall_end(child: Child, found: Found) -> None:
-    """What is recorded of its end."""
+    """Restore what is recorded of its end."""
     ending, index = child.ending, child.output.index
     if index is None:
         return

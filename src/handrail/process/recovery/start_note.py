@@ -1,4 +1,4 @@
-"""What the next server has to know of a process, in the keeper's hands.  Pure.
+"""What the next server has to know of a process, stored in the keeper.  Pure.
 
 Written with the request that starts the process, so there is no moment at which one is without
 the other.  The environment is left out: it is not needed again, and it may hold secrets.
@@ -78,7 +78,7 @@ def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> 
 
 
 def decode(data: bytes) -> Note | None:
-    """None for what is no note of this version."""
+    """Decode a note; None for one of another version."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -86,7 +86,7 @@ def decode(data: bytes) -> Note | None:
 
 
 class Move(msgspec.Struct, array_like=True, frozen=True):
-    """Whose a process is since it changed its owner, and its id there."""
+    """The new owner of a process that changed its owner, and its id there."""
 
     owner: str
     key: str

@@ -1,4 +1,4 @@
-"""Families without a keeper, found by the mark they inherited and ended by us.
+"""Find the trees of keepers that are gone by their tags, and kill them.
 
 A keeper that was killed leaves its children to a parent that does not know them; what it had
 started can still be told by its mark (``RLIMIT_LOCKS`` in ``keeper``).
@@ -15,12 +15,12 @@ SPAN = 1 << 24
 
 
 def end(marks: Collection[int]) -> int:
-    """End these families; how many processes that were."""
+    """Kill these trees; returns how many processes that were."""
     return tree.kill_afar(None, marks) if marks else 0
 
 
 def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
-    """End everything keepers with these first marks have started; ``but``: marks to leave.
+    """Kill everything that keepers with these first tags have started; ``but``: tags to leave.
 
     Says how many processes were found.
     """
@@ -28,12 +28,12 @@ def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
 
 
 def started_any(keeper: int, marks: Collection[int]) -> bool:
-    """Whether the keeper with this first mark has started one of these families."""
+    """Whether the keeper with this first tag has started one of these trees."""
     return any(mark in range(keeper, keeper + SPAN) for mark in marks)
 
 
 class _Started:
-    """The marks of everything some keepers have started."""
+    """The tags of everything that some keepers have started."""
 
     def __init__(self, keepers: Iterable[int], but: Collection[int]) -> None:
         self._spans = [range(first, first + SPAN) for first in keepers]

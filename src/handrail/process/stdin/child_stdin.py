@@ -1,4 +1,4 @@
-"""What a child reads: the pump in front of its pipe or terminal, and the ids of its writes."""
+"""The input of a child: the queue in front of its pipe or terminal, and the ids of its writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ChildStdin:
         return self._pump.put(data, accept)
 
     def room(self, size: int) -> int | None:
-        """None when that many bytes would be taken now, or input is closed; else how many."""
+        """None when that many bytes fit now, or input is closed; else how many fit."""
         pump = self._pump
         return None if pump is None or pump.closed or pump.has_room(size) else pump.free
 
@@ -73,20 +73,20 @@ class ChildStdin:
             self._pump.close()
 
     def shrink(self) -> None:
-        """It is closed: keep only the ids."""
+        """Keep only the ids, after the close."""
         self._pump = None
 
     def park(self) -> None:
-        """Touch nothing any more; another server goes on with it."""
+        """Stop using the input: another server takes over."""
         if self._pump is not None:
             self._pump.park(close=not self._child.spec.tty)
 
     def holdings(self) -> dict[bytes, int]:
-        """What a keeper is to hold of it, by the names it has there."""
+        """The fds that a keeper holds of it, by their names there."""
         return {} if self._pump is None else self._pump.holdings(tty=self._child.spec.tty)
 
     def revive(self, fd: int, *, exited: bool) -> None:
-        """Go on with the log of a server before us; takes the descriptor."""
+        """Continue the log of a previous server; owns the descriptor."""
         log, writes = StdinLog.attach(fd)
         self.ledger.recall(writes)
         if self._pump is None:

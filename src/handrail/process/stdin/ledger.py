@@ -1,4 +1,4 @@
-"""A write arrives once, however often it is sent.
+"""Apply each write id once, however often it is sent.
 
 The last ids that were accepted are remembered with a fingerprint of their bytes.  The same id
 again is acknowledged and not written; when its bytes differ, that is worth a line in the log.
@@ -33,19 +33,19 @@ class StdinLedger:
         return self._seen is not None and _digest(write_id) in self._seen
 
     def conflicts(self, write_id: str, data: bytes) -> bool:
-        """A known id comes back with other bytes."""
+        """Whether a known id is repeated with other bytes."""
         check = zlib.crc32(data)
         return self._seen is not None and self._seen.get(_digest(write_id), check) != check
 
     def accept(self, write_id: str, data: bytes) -> None:
-        """Raises what ``store`` raises; then nothing is accepted."""
+        """Accept a write; raises what ``store`` raises, and then nothing is accepted."""
         digest, check = _digest(write_id), zlib.crc32(data)
         if self.store is not None:
             self.store(data, digest, check)
         self._remember(digest, check)
 
     def recall(self, writes: Iterable[tuple[bytes, int]]) -> None:
-        """What a server before us has accepted."""
+        """Restore the writes that a previous server accepted."""
         for digest, check in writes:
             self._remember(digest, check)
 

@@ -1,4 +1,4 @@
-"""Accepted input of one process, in a place that outlives the server.
+"""The accepted input of one process, in a memfd that outlives the server.
 
 How it works.  Bytes are appended to a memfd, then one record says how far they go and under which
 write id they came; only then is the write accepted.  ``sendfile`` moves them on into the pipe or
@@ -40,7 +40,7 @@ _NOT_REFUSED = {errno.EAGAIN, errno.EINTR, errno.EIO, errno.EPIPE, errno.ENOMEM}
 
 
 class StdinLog:
-    """What a child was sent, and how much of it has arrived."""
+    """The input for a child, and how much of it has arrived."""
 
     __slots__ = ("_plain", "_punched", "_records", "closing", "end", "fd", "sent")
 
@@ -57,7 +57,7 @@ class StdinLog:
 
     @classmethod
     def attach(cls, fd: int) -> tuple[StdinLog, list[tuple[bytes, int]]]:
-        """The log a server before us has left, and the writes it had accepted, oldest first."""
+        """The log of a previous server, and the writes it had accepted, oldest first."""
         log = cls(fd)
         log.sent = os.lseek(fd, 0, os.SEEK_CUR)
         data = os.pread(fd, REMEMBERED * _RECORD.size, _RECORDS_AT)
@@ -90,13 +90,13 @@ class StdinLog:
             fault_points.point("stdin.recorded")
 
     def finish(self) -> None:
-        """Nothing comes after this."""
+        """Mark the end of the input."""
         if not self.closing:
             self.closing = True
             self._record(NO_ID, 0, self.end)
 
     def send(self, to: int) -> int:
-        """Move on what ``to`` takes now.  Raises BlockingIOError when that is nothing."""
+        """Send as much as ``to`` takes now.  Raises BlockingIOError when that is nothing."""
         want = self.end - self.sent
         if fault_points.armed:
             want = fault_points.at_most("stdin.send", want)
@@ -129,7 +129,7 @@ class StdinLog:
         os.pwrite(self.fd, record, _RECORDS_AT + self._records % REMEMBERED * _RECORD.size)
 
     def _copy(self, to: int, want: int) -> int:
-        """Where the kernel does not send files there: without the promise for a killed server."""
+        """Copy where the kernel refuses sendfile; a killed server may then send bytes twice."""
         moved = os.write(to, os.pread(self.fd, min(want, 65_536), self.sent))
         os.lseek(self.fd, self.sent + moved, os.SEEK_SET)
         return moved

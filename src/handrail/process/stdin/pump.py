@@ -1,4 +1,4 @@
-"""Bytes on their way into a child's stdin.
+"""The queue of bytes for a child's stdin.
 
 Never blocks: what the child does not take at once waits in the log (``log.py``), in order,
 up to a bound in chunks and in bytes.  Beyond it a writer waits for room, and only that writer.
@@ -67,13 +67,13 @@ class StdinPump:
 
     @property
     def free(self) -> int:
-        """How many bytes would be taken now; 0 also when others wait for their turn."""
+        """How many bytes fit now; 0 also when other writers wait."""
         if self._waiting or len(self._ends) >= QUEUE_CHUNKS:
             return 0
         return max(0, QUEUE_BYTES - (self._waits() if self._ends else 0))
 
     def has_room(self, size: int) -> bool:
-        """Whether that many would be taken now; an empty queue takes any number at once."""
+        """Whether that many bytes fit now; an empty queue takes any number at once."""
         return not self._waiting and not self.full and (not self._ends or size <= self.free)
 
     def _waits(self) -> int:
@@ -103,7 +103,7 @@ class StdinPump:
         return future
 
     def _come_back(self) -> None:
-        """The keeper is too busy to take the log; it has to have that before we accept."""
+        """Try again later: the keeper is too busy to take the log, which it must have first."""
         self._loop.call_later(_BUSY_SECONDS, self._next)
 
     def store(self, data: bytes, digest: bytes = NO_ID, check: int = 0) -> None:
@@ -118,7 +118,7 @@ class StdinPump:
         self._stored = True
 
     def revive(self, log: StdinLog) -> None:
-        """Go on with what a server before us has left."""
+        """Continue with the log of a previous server."""
         if self._fd < 0:
             log.close()  # nothing goes there any more; the keeper has it for the ids
             return
@@ -130,21 +130,21 @@ class StdinPump:
         self._next()
 
     def finish(self) -> None:
-        """End of file after what is queued, and after those who wait for their turn."""
+        """End of file after the queue and the waiting writers."""
         self._closing = True
         if self._log is not None and not self._waiting:
             self._log.finish()
         self._next()
 
     def type_end(self) -> None:
-        """The same for a terminal: type its end-of-file key."""
+        """Version of `finish` for a terminal: type its end-of-file key."""
         eof = termios.tcgetattr(self._fd)[6][termios.VEOF]
         turn = self.put(eof if isinstance(eof, bytes) else bytes((eof,)), _always)
         if turn is not None:  # it may come too late for a process that ends first
             turn.add_done_callback(_heard)
 
     def close(self) -> None:
-        """Drop what is queued and let go of the descriptor."""
+        """Drop the queue and close the fd."""
         if self._fd < 0:
             return
         self._stop_writing()
@@ -158,14 +158,14 @@ class StdinPump:
                 future.set_exception(StdinClosed("stdin of this process was closed"))
 
     def holdings(self, *, tty: bool) -> dict[bytes, int]:
-        """What a keeper is to hold of it; a terminal it has already."""
+        """The fds that a keeper holds of it; it has the terminal already."""
         held = {} if tty or self._fd < 0 else {b"stdin": self._fd}
         if self._log is not None:
             held[b"input"] = self._log.fd
         return held
 
     def park(self, *, close: bool) -> None:
-        """Touch nothing any more; another server goes on with the log."""
+        """Stop using the log: another server takes over."""
         self._stop_writing()
         fd, self._fd = self._fd, -1
         if close and fd >= 0:
@@ -183,7 +183,7 @@ class StdinPump:
                     self._write()
 
     def _write(self) -> None:
-        """Move on what the child takes, and come back when it takes more."""
+        """Write as much as the child takes, and continue when it takes more."""
         log, ends = self._log, self._ends
         if log is None:
             return
@@ -229,7 +229,7 @@ class StdinPump:
             self._log = None
 
     def abandon(self) -> None:
-        """The reader is gone: accept everything, write nothing."""
+        """Accept everything and write nothing: the reader is gone."""
         if self._fd >= 0 and not self.broken:
             self._break()
 
@@ -240,7 +240,7 @@ class StdinPump:
         self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """Give waiting writers their turn, first come first served; then the end, if asked."""
+        """Let waiting writers continue in their order; then the end, if requested."""
         while self._waiting and not self.full:
             future, data, accept = self._waiting[0]
             try:

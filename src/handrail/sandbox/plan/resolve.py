@@ -414,7 +414,7 @@ class Resolver:
         return self.not_writable(link, status) or alias_of_the_system(link, status)
 
     def _private(self) -> None:
-        """Hide every private place of ours; the sandbox cannot create a missing one."""
+        """Hide every private place of handrail; the sandbox cannot create a missing one."""
         for path in self.profile.private:
             PrivateCover(self, path).make()
 
@@ -429,7 +429,7 @@ class Resolver:
         self.rule(path, Access.DENY)
 
     def _mounted_twice(self) -> None:
-        """Keep what is kept, and cover every place of ours, at its other mounts as well."""
+        """Protect and cover the same paths at their other mounts as well."""
         text = self.plan.mount_table
         for alias in mount_aliases.other_names(self.profile.private, text):
             PrivateCover(self, alias).make()

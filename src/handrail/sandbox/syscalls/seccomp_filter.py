@@ -259,7 +259,7 @@ def announcing(arch: str, *, watch: bool) -> bytes:
     main.answer_unless(JEQ, ARCHES[arch][0], ALLOW)
     main.load(_NR)
     if watch:
-        from handrail.sandbox.syscalls import mutating_calls  # only for those who ask
+        from handrail.sandbox.syscalls import mutating_calls  # only when it is asked for
 
         mutating_calls.announce(main, arch)
     else:

@@ -87,7 +87,7 @@ def _started_later(
     *,
     watch: bool,
 ) -> Any:
-    """The same where a sandbox takes a while to plan: in a thread, with others served meanwhile."""
+    """Start a process whose sandbox takes long to plan: in a thread, while other calls run."""
     from handrail.server.methods.process_sandbox import planned, sandboxed
 
     server, session = conn.server, conn.session
@@ -196,7 +196,7 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
 
 
 def _decoded(params: StartParams) -> StartParams:
-    """The same with its words as they were meant."""
+    """The params with percent-encoded arguments decoded."""
     read = percent_words.decode
     policy = params.env_policy
     if policy is not None:

@@ -89,7 +89,7 @@ async def _write_later(conn: Connection, turn: Any) -> WriteResult:
 def _no_room(error: OSError) -> RpcError:
     return RpcError(
         INTERNAL_ERROR,
-        f"no room to keep input of this process ({error.strerror}); nothing was accepted, send"
+        f"the input cannot be stored ({error.strerror}); nothing was accepted, send"
         " the same write again later",
     )
 

@@ -34,8 +34,8 @@ async def adopt(
             for fd in one.fds.values():
                 os.close(fd)
         raise UsageError(
-            f"the {len(found)} processes of the server before us need more descriptors than we may"
-            " open; they are left as they are: raise `ulimit -n` and start again"
+            f"the {len(found)} processes of the previous server need more descriptors than this"
+            " server may open; they keep running: raise `ulimit -n` and start again"
         )
 
     def contain(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
