@@ -96,7 +96,7 @@ def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> 
         counted: list[resource.struct_rusage] = []
         with monkeypatch.context() as patched:
             patched.setattr("time.sleep", lambda _: pytest.fail("it pauses"))
-            orphan_kill.end_namespace(MARK, {other.pid}, counted.append)
+            assert orphan_kill.end_near(MARK, {other.pid}, counted.append, looks=1) == 1
         assert not bearing(token)
         assert len(counted) == 1
         assert alive(other.pid)

@@ -382,7 +382,7 @@ class Children:
             if not self.near:
                 tree.kill_afar(None, {entry.mark})
             elif entry.sandboxed:
-                orphan_kill.end_namespace(entry.mark, set(self.by_pid), entry.count)
+                orphan_kill.end_near(entry.mark, set(self.by_pid), entry.count, looks=1)
             else:
                 tree.kill(None, entry.mark, set(self.by_pid), entry.count)
         del self.by_mark[entry.mark]

@@ -60,11 +60,14 @@ def end_near(
     mark: int,
     others: set[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
+    *,
+    looks: int = _QUIET,
 ) -> int:
     """Kill orphans of this keeper with this tag, and those that come to it when they have ended.
 
     ``others``: children that are no orphans, whose status is for another to take.  ``reaped`` is
-    called with what each has used.  Says how many were found.
+    called with what each has used.  ``looks``: as ``_QUIET``; one is enough for a PID namespace,
+    which the kernel ends with its first process.  Says how many were found.
     """
     others = set(others)
     killed: set[int] = set()
@@ -76,7 +79,7 @@ def end_near(
     except OSError:
         return 0  # a kernel without it, or no descriptor free
     try:
-        while quiet < _QUIET and time.monotonic() - began < SECONDS:
+        while quiet < looks and time.monotonic() - began < SECONDS:
             new = False
             # Newest first: one that starts the next and ends is at the end of the list.
             for word in reversed(os.pread(children, _MOST_BYTES, 0).split()):
@@ -100,41 +103,26 @@ def end_near(
                 break  # the dead of one that flees are in the list too: there is none
             if not killed or time.monotonic() - began > _END_SECONDS:
                 quiet += 1
-            if killed or quiet < _QUIET:
+            if killed:
+                _await_exit(next(iter(killed)))
+            elif quiet < looks:
                 time.sleep(_PAUSE)
     finally:
         os.close(children)
     return found
 
 
-def end_namespace(
-    mark: int, others: set[int], reaped: Callable[[resource.struct_rusage], None]
-) -> None:
-    """End the PID namespace that a leader with this mark has left to us, and reap it.
-
-    The kernel ends all of it with its first process, so that nothing flees and one look is enough.
-    As a rule it is ending already; what the command has used is known with its status.
-    """
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb", 0) as children:
-            pids = set(map(int, children.read(_MOST_BYTES).split())) - others
-        for pid in pids:
-            if mark_of(pid) == mark:
-                os.kill(pid, signal.SIGKILL)
-                _await_exit(pid)
-                _reap(pid, reaped)
-    except OSError:
-        pass  # a kernel without it, or no descriptor free
-
-
 def _await_exit(pid: int) -> None:
-    fd = os.pidfd_open(pid)
+    """Wait for a child that was killed, one millisecond at most."""
     try:
-        exited = select.poll()
-        exited.register(fd, select.POLLIN)
-        exited.poll(_END_SECONDS * 1000)
-    finally:
-        os.close(fd)
+        fd = os.pidfd_open(pid)
+    except OSError:  # no descriptor free
+        time.sleep(_PAUSE)
+        return
+    exited = select.poll()
+    exited.register(fd, select.POLLIN)
+    exited.poll(1)
+    os.close(fd)
 
 
 def end_afar(marks: Container[int]) -> int:
