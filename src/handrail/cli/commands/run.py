@@ -292,27 +292,20 @@ def _is_empty(fd: int) -> bool:
     return any(not events & select.POLLIN for _, events in poll.poll(0))
 
 
-def _read_all() -> asyncio.Future[bytes]:
-    """Our whole stdin, read by a thread that no end of this program waits for."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bytes] = loop.create_future()
-
-    def tell(data: bytes, error: OSError | None) -> None:
-        if not answer.done():  # else it was cancelled
-            answer.set_exception(error) if error else answer.set_result(data)
+async def _read_all() -> bytes:
+    """Read our whole stdin, by a thread that no end of this program waits for."""
+    loop, ended, data = asyncio.get_running_loop(), asyncio.Event(), bytearray()
 
     def read() -> None:
-        data, error = bytearray(), None
-        try:
+        with contextlib.suppress(OSError):  # it is closed
             while piece := os.read(0, 1 << 20):
-                data += piece
-        except OSError as failed:
-            error = failed
+                data.extend(piece)
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, bytes(data), error)
+            loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
-    return answer
+    await ended.wait()
+    return bytes(data)
 
 
 async def _leave(args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str]) -> int:
