@@ -153,6 +153,25 @@ def test_a_detached_process_outlives_its_workspace(url: str, root: Path) -> None
     eventually(lambda: not alive(pid))
 
 
+def test_it_outlives_a_workspace_that_was_left_and_found_again(
+    url: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(root / "xdg"))
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
+        kept = ws.start("echo $$; sleep 600", detach=True)
+        other = ws.start("sleep 600")
+        pid = int(kept.wait_for(r"^\d+$", timeout=20).match)
+        left = ws.detach()
+    with Workspace.attach(left) as back:
+        assert [process.id for process in back.processes] == [kept.id, other.id]
+    assert alive(pid)
+    with Workspace(root, at=url, sandbox="off") as later:
+        with pytest.raises(ProcessUnknown):
+            later.process(other.id)
+        later.process(kept.id).terminate()
+    eventually(lambda: not alive(pid))
+
+
 def test_a_detached_process_can_be_ended(url: str, root: Path) -> None:
     with Workspace(root, at=url, sandbox="off") as ws:
         process = ws.start("echo $$; sleep 600", detach=True)

@@ -183,6 +183,8 @@ class ExecSession(ABC):
 
     #: As in its request.
     process_id: str
+    #: It was started with ``detach``: neither its executor's ``close`` nor a workspace's ends it.
+    detached: bool = False
 
     @abstractmethod
     def subscribe_output(self, *, paced: bool = False) -> Subscription:

@@ -73,7 +73,6 @@ class RemoteSession(BufferedSession):
         self._client = client
         self._tty = tty
         self._timeout = timeout
-        #: It outlives the session of its client.
         self.detached = detached
         self._order = EventOrder()
         self._denied = Denied(likely=False)

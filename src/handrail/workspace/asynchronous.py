@@ -119,7 +119,7 @@ class AsyncWorkspace:
             await to_the_end(self._ground.abandon() if elsewhere else self._close())
 
     async def _close(self) -> None:
-        await asyncio.gather(*(one.end() for one in self._processes if not one.detached))
+        await asyncio.gather(*(one.end() for one in self._processes if not one.session.detached))
         self._let_go()
         await self._ground.close()
         if self._claim is not None:
@@ -163,6 +163,7 @@ class AsyncWorkspace:
                 for follower, process in self._processes.items()
                 if follower.worth_finding
             },
+            outliving=[one.session.process_id for one in self._processes if one.session.detached],
             count=self._count,
         )
         if self._claim is not None:
@@ -215,6 +216,7 @@ class AsyncWorkspace:
                 session = await executor.attach(process_id)
             except ProcessUnknown:
                 continue  # it has ended, longer ago than its server remembers
+            session.detached = process_id in record.outliving
             workspace._follow(
                 ProcessFollower(
                     session,
@@ -247,11 +249,9 @@ class AsyncWorkspace:
         """
         executor = await self.executor()
         session = await executor.attach(id)
+        session.detached = True
         sandboxed = self._profile is not None
-        follower = ProcessFollower(
-            session, (), executor.features, sandboxed=sandboxed, detached=True
-        )
-        return self._follow(follower)
+        return self._follow(ProcessFollower(session, (), executor.features, sandboxed=sandboxed))
 
     def _follow(self, follower: ProcessFollower) -> AsyncProcess:
         process = self._processes[follower] = AsyncProcess(follower)
@@ -434,7 +434,6 @@ class AsyncWorkspace:
             features,
             sandboxed=profile is not None,
             started=started,
-            detached=detach,
         )
         # A process that has ended belongs to its holder alone, and its output with it.
         for one in [one for one in self._processes if not (one.shown or one.held_open)]:

@@ -41,6 +41,8 @@ class DetachedRecord:
     env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
     #: Ids of its processes and their commands, as of the detach.
     processes: dict[str, list[str]] = field(default_factory=dict)
+    #: The ids of those that outlive the workspace.
+    outliving: list[str] = field(default_factory=list)
     #: How many processes it has started in all.
     count: int = 0
 

@@ -39,7 +39,6 @@ class ProcessFollower:
         sandboxed: bool,
         started: float | None = None,
         returned_to: bool = False,
-        detached: bool = False,
     ) -> None:
         """``started``: by the monotonic clock, before the start was requested; None: now."""
         self.session = session
@@ -49,8 +48,6 @@ class ProcessFollower:
         self._started = time.monotonic() if started is None else started
         self._ended: float | None = None  # when its end was seen
         self._returned_to = returned_to
-        #: It outlives its workspace.
-        self.detached = detached
         self._timed_out = False
         #: Its executor does not enforce the timeout, so this does.
         self.timed_here = False
