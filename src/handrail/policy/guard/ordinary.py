@@ -13,7 +13,8 @@ from collections.abc import Set as AbstractSet
 from handrail.policy.guard.programs import LAUNCHERS, VERB_LAUNCHERS
 from handrail.policy.rules import Words
 
-_ORDINARY = frozenset({
+#: Programs that run nothing by their words.
+ORDINARY = frozenset({
     # the shell's own
     ":", "[", "[[", "break", "cd", "continue", "dirs", "disown", "echo", "exit", "export", "false",
     "fg", "bg", "getopts", "help", "jobs", "kill", "let", "local", "popd", "printf", "pushd", "pwd",
@@ -57,7 +58,7 @@ _SPELLED = re.compile(r"[\\'\"`$(){}\[\]@*!]+")
 def may_launch(words: Words, names: AbstractSet[str]) -> str | None:
     """The name among ``names`` that a program which is not ordinary may run by its words."""
     first = words[0] if words else None
-    if not first or posixpath.basename(first) in _ORDINARY:
+    if not first or posixpath.basename(first) in ORDINARY:
         return None
     known = posixpath.basename(first) in _READ
     for word in words[1:]:
