@@ -119,3 +119,11 @@ def test_normal_paths_are_normal(path: str) -> None:
     assert once.startswith("/")
     assert not once.startswith("//")
     assert normal_path(once) == once
+
+
+@pytest.mark.parametrize("name", ["git", "/bin/git", "/usr/bin/../bin/git", "//usr/bin/git"])
+def test_another_spelling_of_the_path_of_a_forbid_is_a_sighting(name: str) -> None:
+    policy = parse_rules('prefix_rule(["/usr/bin/git", "push"], "forbidden")', "r")
+    assert [sure for _, sure in policy.refusals((name, "push"))] == [False]
+    assert [sure for _, sure in policy.refusals(("/usr/bin/git", "push"))] == [True]
+    assert not policy.refusals((name, "pull"))

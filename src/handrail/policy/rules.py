@@ -141,6 +141,15 @@ class Policy:
             index.setdefault(rule.first, []).append(rule)
         return {first: tuple(rules) for first, rules in index.items()}
 
+    @cached_property
+    def _refusing(self) -> dict[str, tuple[PrefixRule, ...]]:
+        """Prompt and forbid rules by the base name of their program."""
+        index: dict[str, list[PrefixRule]] = {}
+        for rule in self.rules:
+            if rule.decision is not Decision.ALLOW:
+                index.setdefault(posixpath.basename(rule.first), []).append(rule)
+        return {base: tuple(rules) for base, rules in index.items()}
+
     def extended(self, rules: Iterable[PrefixRule]) -> Policy:
         """This policy with more rules appended."""
         return Policy((*self.rules, *rules), self.hosts, self.network, self.lost)
@@ -176,9 +185,10 @@ class Policy:
     def refusals(self, words: Words) -> tuple[tuple[Match, bool], ...]:
         """The prompt and forbid rules that a partly known command matches, each with «for certain».
 
-        Both the name as written and its base name count, whatever else matches: a path in front of
-        a program does not avoid a forbid.  Unknown words are first left out (certain), then taken
-        for anything (not certain).
+        The base name counts, whatever path is in front of it, in the command and in the rule: a
+        path avoids no forbid, unless a host list says that it is another program.  A rule for
+        another path is not certain.  Unknown words are first left out (certain), then taken for
+        anything (not certain).
         """
         name = words[0] if words else None
         if not name:
@@ -186,19 +196,16 @@ class Policy:
         known = tuple(word for word in words if word is not None)
         found: list[tuple[Match, bool]] = []
         base = posixpath.basename(name)
-        names = (
-            [name] if base in ("", name) or not self._may_stand_for(name, base) else [name, base]
-        )
-        for first in names:
-            for rule in self._by_first.get(first, ()):
-                if rule.decision is Decision.ALLOW:
-                    continue
-                path = name if first != name else None
-                prefix = rule.matched_prefix(known)
-                if prefix is not None:
-                    found.append((Match(rule, prefix, path), True))
-                elif len(known) < len(words) and rule.could_match(words):
-                    found.append((Match(rule, (rule.first,), path), False))
+        listed = base == name or self._may_stand_for(name, base)
+        for rule in self._refusing.get(base, ()):
+            if rule.first == base and not listed:
+                continue
+            path = name if rule.first != name else None
+            prefix = rule.matched_prefix(known)
+            if prefix is not None:
+                found.append((Match(rule, prefix, path), rule.first in (name, base)))
+            elif len(known) < len(words) and rule.could_match(words):
+                found.append((Match(rule, (rule.first,), path), False))
         return tuple(found)
 
     def network_lists(self) -> tuple[frozenset[str], frozenset[str]]:

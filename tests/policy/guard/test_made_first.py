@@ -14,6 +14,19 @@ from handrail.policy.load import parse_rules
 FORBIDDEN = parse_rules('prefix_rule(["zap"], "forbidden")', "r.rules")
 
 EVASIONS = [
+    # a name directly behind its option, a compiler's own names, a program that is not known
+    "sort -os <<< 'zap x'; sh s",
+    "sort -uos t; sh s",
+    "curl -sos file:///proc/self/cwd/t; sh s",
+    "echo 'int main(){return system(\"zap\");}' > q.c; gcc q.c; ./a.out",
+    "echo 'int main(){return system(\"zap\");}' > q.c; gcc -oq q.c; ./q",
+    "echo 'int main(){return system(\"zap\");}' > q.c; cc -c q.c; cc q.o; ./a.out",
+    "echo 'int main(){return system(\"zap\");}' > q.c; x86_64-linux-gnu-gcc-12 q.c; ./a.out",
+    "gcc -oq -xc - <<< 'main(){system(\"zap\");}'; ./q",
+    "gcc -xc /dev/stdin <<< 'main(){system(\"zap\");}'; ./a.out",
+    "gcc -xc <(echo 'main(){system(\"zap\");}'); ./a.out",
+    "logsave s printf 'z\\141p'; sh s",
+    "logsave s printf 'z\\141p'; chmod +x s; ./s",
     "IFS=_; X='._-exec_zap_;'; find $X",
     "true '. -exec zap ;'; find $_",
     "[[ '. -exec zap ;' =~ .* ]]; find $BASH_REMATCH",

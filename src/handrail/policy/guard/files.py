@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from handrail.policy.guard import programs
 from handrail.policy.guard.code import python_writes, read_python
+from handrail.policy.guard.ordinary import ORDINARY
 from handrail.policy.guard.values import CALLERS, UNUSUAL_NAME, variables
-from handrail.policy.guard.words import ELEMENTS, LISTING, NUMBER, Unclear, Word, known
+from handrail.policy.guard.words import ELEMENTS, LISTING, MADE, NUMBER, Unclear, Word, known
 from handrail.policy.tables import names
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ _MOVERS = frozenset({"cp", "mv", "ln", "link", "install", "tee", "dd", "rsync"})
 _NAMES_OF_ITS_OWN = frozenset(
     {"split", "csplit", "patch", "uudecode", "cpio", "ar", "shar", "zipnote"}
 )
-_QUIET_OUTPUT = names("quiet output")
+_COMPILERS = frozenset({*programs.COMPILERS, *names("other compilers")})
+#: ``-o`` names no file here, or the program is among the writers.
+_OTHER_O = names("other output option")
 _SYSTEM = ("/bin/", "/usr/", "/sbin/")
 #: Files that shells, git and other programs read at start-up, and that can run things.
 _STARTUP = re.compile(
@@ -59,6 +62,8 @@ class Files:
         #: Base name -> its whole text if that is certain.
         self._written: dict[str, str | None] = {}
         self._unknown: list[Word] = []
+        #: Words of programs that are not known: files that they may write.
+        self._given: set[str] = set()
         self._runs: list[tuple[Word, str]] = []
         self._programs: set[str] = set()
         self._by_path = False
@@ -97,13 +102,17 @@ class Files:
         if base in _NAMES_OF_ITS_OWN:
             self._anything = True
         values = [word.value or "" for word in words]
-        if base not in _QUIET_OUTPUT or "-" in values or "-E" in values:
+        touched = any(self._base(value) in self._written for value in values[1:] if value)
+        if base in _COMPILERS:
+            # A text of the script's own becomes ``a.out``, ``q.o``, or what ``-o`` says.
+            fed = any(value in ("-", "-E") or value.startswith(_DEVICES) for value in values)
+            self._anything |= touched or fed or any(MADE in word.sources for word in words)
+        elif base not in _OTHER_O:
             self._outputs(words)
         if base in ("tar", "bsdtar") and any(
             value.startswith(("--transform", "--xform", "-s")) for value in values
         ):
             self._anything = True
-        touched = any(self._base(word.value) in self._written for word in words[1:] if word.value)
         if base in programs.WRITERS or (touched and base not in _READERS):
             for word in words[1:]:
                 if word.value is None:
@@ -111,13 +120,15 @@ class Files:
                         self._check_name(word)
                         self._unknown.append(word)
                     continue
-                for part in (word.value, word.value.partition("=")[2]):
+                for part in (word.value, word.value.partition("=")[2], *_glued(word.value)):
                     if part and not part.startswith("-"):
                         if base in _MOVERS:
                             self._check_name(known(part))
                         self._write_name(part, None)
                         if base in programs.DECOMPRESSORS:
                             self._write_name(posixpath.splitext(part)[0], None)
+        elif base not in KNOWN:
+            self._given.update(self._base(value) for value in values[1:])
 
     def _outputs(self, words: Sequence[Word]) -> None:
         """``-o FILE``, ``--output=FILE``"""
@@ -227,7 +238,8 @@ class Files:
             raise Unclear("it writes where shells, git or other programs keep what they run")
         if "git" in self._programs and any(_GIT_FILE.fullmatch(base) for base in self._written):
             raise Unclear("it writes what git reads at its start")
-        for base in self._programs & set(self._written):
+        given = self._given if self._by_path else set()
+        for base in self._programs & {*self._written, *given}:
             raise Unclear(f"it runs {base}, which it writes itself")
         if self._anything and self._by_path:
             raise Unclear("it runs a file and writes files of unknown names")
@@ -288,7 +300,7 @@ class Files:
         if word.value is not None:
             base = self._base(word.value)
             known_text = (base, language) in done and self._written.get(base) is not None
-            if base in self._written and not known_text:
+            if base in self._given or (base in self._written and not known_text):
                 raise Unclear(f"it runs {base}, which it writes itself")
         elif (
             self._written
@@ -335,6 +347,32 @@ class Files:
 
 #: Programs that write no file, whatever files they are given.
 _READERS = names("readers")
+
+
+#: Of all others it is not known which files they write.
+KNOWN = frozenset(
+    {
+        *_READERS,
+        *_COMPILERS,
+        *_NAMES_OF_ITS_OWN,
+        *ORDINARY,
+        *programs.WRITERS,
+        *programs.LAUNCHERS,
+        *programs.INTERPRETERS,
+        *programs.PROJECT_RUNNERS,
+        *programs.RUNNING_OPTIONS,
+        *programs.SHELLS,
+        *(name for name, _ in programs.VERB_LAUNCHERS),
+        *("flake8", "isort", "pylint", "shellcheck"),
+    }
+)
+
+
+def _glued(word: str) -> list[str]:
+    """File names that may stand directly behind their option: ``-os``, ``-qOs``."""
+    if not word.startswith("-") or word.startswith("--"):
+        return []
+    return [word[at:] for at in range(2, len(word)) if word[at - 1] in "oO"]
 
 
 def _printed(command: Simple) -> str | None:

@@ -14,7 +14,8 @@ from handrail.policy.guard.programs import LAUNCHERS, VERB_LAUNCHERS
 from handrail.policy.rules import Words
 from handrail.policy.tables import names
 
-_ORDINARY = names("ordinary")
+#: Programs that run nothing by their words.
+ORDINARY = names("ordinary")
 
 _READ = frozenset({*LAUNCHERS, *(name for name, _ in VERB_LAUNCHERS)})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "eval", "xargs"})
@@ -24,7 +25,7 @@ _SPELLED = re.compile(r"[\\'\"`$(){}\[\]@*!]+")
 def may_launch(words: Words, names: AbstractSet[str]) -> str | None:
     """The name among ``names`` that a program which is not ordinary may run by its words."""
     first = words[0] if words else None
-    if not first or posixpath.basename(first) in _ORDINARY:
+    if not first or posixpath.basename(first) in ORDINARY:
         return None
     known = posixpath.basename(first) in _READ
     for word in words[1:]:

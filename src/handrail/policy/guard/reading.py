@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from handrail.policy.guard import programs
 from handrail.policy.guard.builtins import BUILTINS
 from handrail.policy.guard.commands import Script, Simple
-from handrail.policy.guard.files import Files
+from handrail.policy.guard.files import KNOWN, Files
 from handrail.policy.guard.launchers import HANDLERS, launch
 from handrail.policy.guard.script import read_into
 from handrail.policy.guard.values import Values, variables
@@ -139,7 +139,7 @@ class Guard:
         self._nest(+1)
         self.files.run_program(name)
         self._dispatch(base, "/" in name, words, command)
-        self.files.arguments(base, words, command)
+        self.files.arguments(base if base in KNOWN else _general(base), words, command)
         self._nest(-1)
 
     def note(self, words: Sequence[Word]) -> None:
@@ -164,7 +164,7 @@ class Guard:
         return word
 
     def _dispatch(self, base: str, by_path: bool, words: Sequence[Word], command: Simple) -> None:
-        general = _VERSION.sub("", _BUILD.sub("", base))
+        general = _general(base)
         if base in ("npm", "pnpm") and any(word.value == "env" for word in words[1:]):
             raise Unclear(f"{base} may run a command by its script `env`")
         at = _verb(base, words)
@@ -295,6 +295,11 @@ class Guard:
         for word in self._outside:
             if not self.values.is_outside(word):
                 raise Unclear("the name of a command is known only at the run")
+
+
+def _general(base: str) -> str:
+    """A program's name without version and build."""
+    return _VERSION.sub("", _BUILD.sub("", base))
 
 
 def _verb(base: str, words: Sequence[Word]) -> int:
