@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 import handrail
 from handrail import Workspace
@@ -72,8 +73,24 @@ def main() -> None:
             )
             show("ws.run('true'), no sandbox", times["run"], times["bare"], "3 x subprocess.run")
             show("ws.run('true'), sandboxed", times["held"], times["bwrap"], "2 x bare bwrap")
+            files(plain, held)
             leaks(plain)
         commands(directory, bwrap)
+
+
+def files(plain: Workspace, held: Workspace) -> None:
+    """Small files, warm: the helper in the sandbox beside calls of this process."""
+    for ws in (plain, held):
+        ws.files.write("small", "x" * 1000)
+        ws.files.read("small")
+    for what, call in (
+        ("write", lambda ws: ws.files.write("small", "x" * 1000)),
+        ("read", lambda ws: ws.files.read("small")),
+        ("stat", lambda ws: ws.files.stat("small")),
+    ):
+        work = {"plain": partial(call, plain), "held": partial(call, held)}
+        times = measure(work, rounds=200)
+        show(f"ws.files.{what}, sandboxed", times["held"], times["plain"], "none")
 
 
 def leaks(ws: Workspace) -> None:

@@ -173,7 +173,7 @@ class FilesError(HandrailError):
     """A file operation failed.
 
     ``kind`` is one of: not_found, invalid_input, permission_denied, exists, not_a_directory,
-    is_a_directory, read_only, too_large, other.
+    is_a_directory, read_only, busy, too_large, other.
     """
 
     def __init__(self, message: str, *, kind: str = "other", path: str = "") -> None:

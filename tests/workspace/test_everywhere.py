@@ -122,6 +122,7 @@ def test_a_directory_where_a_file_is(everywhere: Everywhere, sandbox: Any) -> No
     async def main(ws: AsyncWorkspace, room: Room) -> None:
         async with AsyncWorkspace(room.base, sandbox=sandbox, executor=room.executor) as other:
             await other.files.write("file", "")
+            await other.run("cat file", check=True)
             for path, kind in (("file", "exists"), ("file/below", "not_a_directory")):
                 for parents in (True, False):
                     with pytest.raises(FilesError) as info:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from handrail import AsyncFiles, ExecutorSpawnFailed, FilesError, Profile, UsageError, Workspace
+from handrail import ExecutorSpawnFailed, FilesError, Profile, UsageError, Workspace
+from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
-from handrail.workspace.profile import Access
 
 
 @pytest.fixture
@@ -118,33 +118,63 @@ def test_files_keep_to_the_same_rules(root: Path) -> None:
             with pytest.raises(FilesError) as info:
                 ws.files.write(path, "escaped")
             assert info.value.kind == "permission_denied", path
+            assert "with a Profile that allows this" in str(info.value)
         ws.files.write("target", "kept")
         (root / "name").symlink_to("target")
-        with pytest.raises(FilesError):
-            ws.files.remove("name")
+        ws.files.remove("name")  # the link, as a command would
         assert ws.files.read("target") == "kept"
         ws.files.remove("target")
         with pytest.raises(FilesError, match="root"):
             ws.files.remove(".", recursive=True)
-        assert ws.files.read("../outside") == "old"  # reading is not restricted
+        assert ws.files.read("/etc/passwd")  # reading is not restricted
 
 
-def test_a_link_that_appears_after_the_check_leads_nowhere(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (root / "sub").mkdir()
-    check = AsyncFiles._allowed
+def test_nothing_is_made_up_by_file_calls_and_no_helper_stays(root: Path) -> None:
+    with Workspace(root, sandbox="off") as other:  # which keeps the executor of the loop
+        with Workspace(root) as ws:
+            ws.files.write("a", "x")
+            assert [entry.name for entry in ws.files.list()] == ["a"]
+            assert os.listdir(root) == ["a"]
+            for name in (".git", ".git/x", ".codex"):
+                with pytest.raises(FilesError, match="cannot be made"):
+                    ws.files.mkdir(name)
+            executor = ws._twin._ground.executor
+            assert isinstance(executor, LocalExecutor)
+            assert executor._sandbox is not None
+            helpers = executor._sandbox._helpers
+            assert helpers is not None
+            assert len(helpers) > 0
+        assert len(helpers) == 0
+        assert other.files.read("a") == "x"
 
-    async def swapped(self: AsyncFiles, full: str, wanted: Access, *, entry: bool = False) -> str:
-        real = await check(self, full, wanted, entry=entry)
-        (root / "sub").rmdir()
-        (root / "sub").symlink_to(root.parent)  # as a command in the background could
-        return real
 
-    monkeypatch.setattr(AsyncFiles, "_allowed", swapped)
-    with Workspace(root) as ws, pytest.raises(FilesError):
-        ws.files.write("sub/outside", "escaped")
-    assert (root.parent / "outside").read_text() == "old"
+def test_the_placeholder_of_a_running_command_is_left_alone(root: Path) -> None:
+    with Workspace(root) as ws, ws.start("echo up; cat") as process:
+        assert process.wait_for("up", timeout=20)
+        assert ".git" in os.listdir(root)
+        for change in (
+            lambda: ws.files.remove(".git", recursive=True),
+            lambda: ws.files.write(".git/config", "x"),
+        ):
+            with pytest.raises(FilesError) as info:
+                change()
+            assert info.value.kind == "permission_denied"
+        assert os.listdir(root / ".git") == []
+
+
+def test_a_tree_with_hidden_files_is_neither_copied_nor_removed(root: Path) -> None:
+    (root / "d").mkdir()
+    (root / "d" / "secret").write_text("s3cret")
+    with Workspace(root, sandbox=Profile(deny=("d/secret",))) as ws:
+        for call in (
+            lambda: ws.files.copy("d", "e", recursive=True),
+            lambda: ws.files.remove("d", recursive=True),
+        ):
+            with pytest.raises(FilesError) as info:
+                call()
+            assert info.value.kind == "permission_denied"
+    assert (root / "d" / "secret").read_text() == "s3cret"
+    assert not (root / "e" / "secret").exists()
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
@@ -194,5 +224,14 @@ def test_landlock_takes_the_place_of_bubblewrap(
         assert result.denials
         with pytest.raises(ExecutorSpawnFailed, match=r"process sandbox: bubblewrap.*; Landlock"):
             ws.run("touch x", sandbox="workspace-write")
+        assert ws.files.list() == []
+        with pytest.raises(FilesError, match="cannot be written"):
+            ws.files.write("x", "")
+        ws.files.write(f"{ws._twin._ground.temporary}/t", "b")
+    with (
+        Workspace(tmp_path) as ws,
+        pytest.raises(FilesError, match=r"file sandbox: bubblewrap.*; Landlock"),
+    ):
+        ws.files.write("x", "")
     assert os.listdir(tmp_path) == []
     assert caplog.text.count("sandboxed by Landlock instead") == 1

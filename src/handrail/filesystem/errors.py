@@ -29,6 +29,7 @@ _KINDS = {
     errno.ENOTDIR: "not_a_directory",
     errno.EISDIR: "is_a_directory",
     errno.EROFS: "read_only",
+    errno.EBUSY: "busy",
 }
 
 

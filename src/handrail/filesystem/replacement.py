@@ -37,7 +37,8 @@ from handrail.filesystem.transfer import NOT_SUPPORTED, transfer
 _MAX_LINKS = 40
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 #: The directory does not take a stage; an existing target can still be written in place.
-_NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP}
+_NO_STAGE_HERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT}
+_NO_STAGE_HERE |= {errno.EINVAL, errno.EOPNOTSUPP}
 #: A file without a name cannot get one: a filter or the file system refuses to link it.
 _NO_LINK = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 #: Rename will not replace this target (a mount point, a sticky directory).
@@ -334,8 +335,11 @@ def _stage_elsewhere() -> int:
     # Rare, and the import costs more than everything else here together.
     from tempfile import TemporaryFile
 
-    with TemporaryFile() as file:
-        return os.dup(file.fileno())
+    try:
+        with TemporaryFile() as file:
+            return os.dup(file.fileno())
+    except OSError:  # a sandbox may have no such directory
+        return os.memfd_create("handrail-stage", os.MFD_CLOEXEC)
 
 
 def _give_mode(fd: int, mode: int) -> None:

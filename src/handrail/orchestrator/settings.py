@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import os
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ from handrail.errors import UsageError
 from handrail.policy.context import Approval, Granular, Lookup, Situation
 from handrail.policy.rules import Policy, Sandbox, normal_path
 from handrail.sandbox import profile
-from handrail.sandbox.profile import PEERS_OFF, Access, Entry, Intent
+from handrail.sandbox.profile import PEERS_OFF, Access, Entry, Intent, denied
 
 #: Names under a writable root that stay read-only.
 PROTECTED_NAMES = tuple(map(os.fsdecode, profile.PROTECTED_NAMES))
@@ -232,7 +231,7 @@ def sandbox_intent(settings: Settings, grants: Grants | None = None) -> Intent |
         entries += [_path(path, Access.READ) for path in own]
     entries += [_path(path, Access.READ) for path in given.read]
     entries += [_path(path, Access.WRITE) for path in given.write]
-    entries += [_denied(path) for path in mode.deny_read]
+    entries += [denied(path, settings.cwd) for path in mode.deny_read]
     return Intent(
         entries=tuple(entries),
         network=mode.network_access or given.network or not mode.restricted,
@@ -257,12 +256,6 @@ def native(path: str) -> bytes:
 
 def _path(path: str, access: Access) -> Entry:
     return Entry(access, path=native(path))
-
-
-def _denied(path: str) -> Entry:
-    if any(char in path for char in "*?[") or not posixpath.isabs(path):
-        return Entry(Access.DENY, glob=path)
-    return _path(path, Access.DENY)
 
 
 def read_approval(value: object) -> tuple[Approval, Granular | None]:

@@ -48,6 +48,8 @@ AT_ROOT = (
 )
 PEERS_OFF = "danger-full-access"
 PROJECT_ROOTS_PREFIX = "codex-project-roots://"
+#: One of these makes a denied path a pattern.
+GLOB_CHARACTERS = frozenset("*?[")
 
 
 class Access(Choice):
@@ -86,6 +88,14 @@ class Entry(Frozen):
     glob: str | None = None
     special: str | None = None  # root, minimal, project_roots, tmpdir, slash_tmp, unknown
     subpath: bytes | None = None
+
+
+def denied(path: str, base: str) -> Entry:
+    """The entry for a path or a pattern that is hidden; relative ones start at ``base``."""
+    if not GLOB_CHARACTERS.isdisjoint(path):
+        return Entry(Access.DENY, glob=path)
+    full = posixpath.normpath(posixpath.join(base, path))
+    return Entry(Access.DENY, path=full.encode("utf-8", "surrogateescape"))
 
 
 class Intent(Frozen):

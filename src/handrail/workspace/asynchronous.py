@@ -284,14 +284,7 @@ class AsyncWorkspace:
     @property
     def files(self) -> AsyncFiles:
         """The files of the workspace."""
-        ground = self._ground
-        rules = None
-        if self._profile is not None:
-            temporary = ground.temporary if self._profile.temporary else None
-            rules = profiles.Rules(
-                self._profile, ground.root, temporary, private=ground.has_private_tmp
-            )
-        return AsyncFiles(ground.executor.files, ground.root, rules)
+        return AsyncFiles(self._ground, self._profile)
 
     # --- commands ------------------------------------------------------------------------
 

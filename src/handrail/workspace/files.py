@@ -1,19 +1,25 @@
-"""The files of a workspace: paths below its root, text or bytes, under the sandbox's rules.
+"""The files of a workspace: paths below its root, text or bytes, in the sandbox of its commands.
 
-A path is relative to the root or absolute.  In a sandboxed workspace a written path must be one
-that its commands may write too, links resolved; reading follows the profile's ``deny``.  ``/tmp``
-is the one that its commands have.
+A path is relative to the root or absolute.  In a sandboxed workspace every call is done as one of
+its commands would do it, by a process in that sandbox: what they can read and write, links and
+``/tmp`` among it, can be read and written here.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, overload
 
 from handrail.errors import FilesError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.workspace.arguments import AnyPath, to_bytes, to_path
-from handrail.workspace.profile import Access, Rules
+from handrail.workspace.location import Location
+from handrail.workspace.profile import Profile
+
+#: The kinds of error by which a sandbox refuses a call.
+_REFUSED = ("permission_denied", "read_only", "busy")
 
 
 class AsyncFiles:
@@ -23,13 +29,10 @@ class AsyncFiles:
     is lost, ExecutorTransportFailed.  Paths may be relative to the root or absolute.
     """
 
-    def __init__(self, files: Files, root: str, rules: Rules | None) -> None:
-        self._files = files
-        # Between our check and the change a command may swap a directory for a link.
-        resolved = getattr(files, "without_links", None)
-        self._changes: Files = files if rules is None or resolved is None else resolved()
-        self._root = root
-        self._rules = rules
+    def __init__(self, ground: Location, profile: Profile | None) -> None:
+        self._ground = ground
+        self._root = ground.root
+        self._profile = profile
 
     @overload
     async def read(
@@ -46,7 +49,9 @@ class AsyncFiles:
 
         ``progress`` is called with the bytes done and the bytes in all.
         """
-        data = await self._files.read(await self._readable(path), progress=progress)
+        full = self._join(path)
+        with self._refusals("read", full):
+            data = await (await self._files()).read(full, progress=progress)
         return data.decode("utf-8", "replace") if text else data
 
     async def write(
@@ -61,15 +66,16 @@ class AsyncFiles:
 
         With ``parents`` missing directories above it are made.
         """
-        full = self._join(path)
+        full, content = self._join(path), to_bytes(data)
         if parents:
             await self.mkdir(posixpath.dirname(full))
-        await self._changes.write(await self._writable(path), to_bytes(data), progress=progress)
+        with self._refusals("written", full):
+            await (await self._files()).write(full, content, progress=progress)
 
     async def exists(self, path: AnyPath) -> bool:
         """Whether the path exists."""
         try:
-            await self._files.metadata(await self._readable(path))
+            await self.stat(path)
         except FilesError as error:
             if error.kind in ("not_found", "not_a_directory"):
                 return False
@@ -78,90 +84,60 @@ class AsyncFiles:
 
     async def stat(self, path: AnyPath) -> FileMetadata:
         """Stat the path's target: kind, size in bytes, times in milliseconds since 1970."""
-        return await self._files.metadata(await self._readable(path))
+        full = self._join(path)
+        with self._refusals("read", full):
+            return await (await self._files()).metadata(full)
 
     async def list(self, path: AnyPath = ".") -> list[FileEntry]:
         """The names in a directory, sorted."""
-        return await self._files.list(await self._readable(path))
+        full = self._join(path)
+        with self._refusals("read", full):
+            return await (await self._files()).list(full)
 
     async def mkdir(self, path: AnyPath, *, parents: bool = True) -> None:
         """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
-        await self._changes.mkdir(await self._writable(path), parents=parents)
+        full = self._join(path)
+        with self._refusals("made", full):
+            await (await self._files()).mkdir(full, parents=parents)
 
     async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
-        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine.
-
-        In a sandboxed workspace a link is left to commands, for its name may lead elsewhere.
-        """
-        full = await self._writable(path, entry=True)
+        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
+        full = self._join(path)
         if full == self._root:
             raise FilesError(
                 "the root of the workspace is not removed; remove what is in it",
                 kind="invalid_input",
                 path=full,
             )
-        await self._changes.remove(full, recursive=recursive, force=force)
+        with self._refusals("removed", full):
+            await (await self._files()).remove(full, recursive=recursive, force=force)
 
     async def copy(self, source: AnyPath, destination: AnyPath, *, recursive: bool = False) -> None:
         """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
-        await self._files.copy(
-            await self._readable(source), await self._writable(destination), recursive=recursive
-        )
+        here, there = self._join(source), self._join(destination)
+        with self._refusals("copied", f"{here} to {there}"):
+            await (await self._files()).copy(here, there, recursive=recursive)
 
-    # --- paths ---------------------------------------------------------------------------
+    async def _files(self) -> Files:
+        return await self._ground.files(self._profile)
 
     def _join(self, path: AnyPath) -> str:
         text = to_path(path)
         if not text or "\0" in text:
             raise FilesError(f"{path!r} is no path", kind="invalid_input", path=text)
-        full = posixpath.normpath(posixpath.join(self._root, text))
-        return full if self._rules is None else self._rules.host_path(full)
+        return posixpath.normpath(posixpath.join(self._root, text))
 
-    async def _readable(self, path: AnyPath) -> str:
-        full = self._join(path)
-        if self._rules is None or not self._rules.denies_anything:
-            return full
-        return await self._allowed(full, Access.READ)
-
-    async def _writable(self, path: AnyPath, *, entry: bool = False) -> str:
-        full = self._join(path)
-        if self._rules is None:
-            return full
-        return await self._allowed(full, Access.WRITE, entry=entry)
-
-    async def _allowed(self, full: str, wanted: Access, *, entry: bool = False) -> str:
-        """The path without links, if the rules allow it; FilesError otherwise.
-
-        With ``entry`` the last name itself is meant, and not its target.
-        """
-        assert self._rules is not None  # noqa: S101 (asked by the callers)
-        if entry and full not in ("/", self._root):
-            parent, name = posixpath.split(full)
-            real = posixpath.join(await self._resolve(parent), name)
-        else:
-            real = await self._resolve(full)
-        allowed = self._rules.access(real)
-        if allowed is Access.DENY or (wanted is Access.WRITE and allowed is not Access.WRITE):
-            verb = "written" if wanted is Access.WRITE else "read"
+    @contextmanager
+    def _refusals(self, done: str, path: str) -> Iterator[None]:
+        """Say of a call that was refused in a sandbox how to allow it."""
+        try:
+            yield
+        except FilesError as error:
+            if self._profile is None or error.kind not in _REFUSED:
+                raise
             raise FilesError(
-                f"{real} may not be {verb} in this workspace, because its sandbox does not allow"
-                " it; open the workspace with a Profile that does",
+                f"{path} cannot be {done}: {error}; what commands of this workspace may not do, its"
+                " file calls may not do either: open it with a Profile that allows this",
                 kind="permission_denied",
-                path=real,
-            )
-        return real
-
-    async def _resolve(self, full: str) -> str:
-        """Links of everything that exists resolved; the missing rest as it was given."""
-        rest: list[str] = []
-        head = full
-        while True:
-            try:
-                found = await self._files.canonical(head)
-            except FilesError as error:
-                if error.kind not in ("not_found", "not_a_directory") or head == "/":
-                    raise
-                head, name = posixpath.split(head)
-                rest.append(name)
-            else:
-                return posixpath.join(found, *reversed(rest))
+                path=error.path or path,
+            ) from error

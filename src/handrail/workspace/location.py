@@ -8,6 +8,7 @@ import posixpath
 
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
 from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.files import Files
 from handrail.sandbox import temp_dirs
 from handrail.sandbox.profile import AT_ROOT, Intent
 from handrail.workspace import profile as profiles
@@ -47,6 +48,7 @@ class Location:
         self._root: str | None = None
         self.temporary: str | None = None
         self._own: temp_dirs.TempDir | None = None
+        self._sandboxed: tuple[Intent, Files] | None = None
         self.closed = False
         #: The id and the secret of the session to go on with, instead of a new one.
         self.session: tuple[str, str | None] | None = None
@@ -101,6 +103,9 @@ class Location:
 
     async def close(self) -> None:
         """Let go; the processes were ended before."""
+        if self._sandboxed is not None:
+            await self._sandboxed[1].close()
+            self._sandboxed = None
         if self._own is not None:
             await asyncio.to_thread(self._own.remove)
         elif (
@@ -193,6 +198,17 @@ class Location:
         temporary = self.temporary if profile is not None and profile.temporary else None
         return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
 
+    async def files(self, profile: Profile | None) -> Files:
+        """The files of the machine as commands under a profile see them; None: all."""
+        files = self.executor.files
+        await self.make_temporary(profile)
+        intent = self.intent(profile)
+        if intent is None:
+            return files
+        if self._sandboxed is None or self._sandboxed[0] != intent:
+            self._sandboxed = intent, files.sandboxed(intent)
+        return self._sandboxed[1]
+
     @property
     def has_private_tmp(self) -> bool:
         """Whether commands can have the temporary directory as their /tmp; old servers cannot."""
@@ -216,12 +232,12 @@ class Location:
 
     async def _make_temporary(self, executor: Executor) -> str:
         """Make one that no other user of its machine can look into."""
+        if (made := await executor.temporary()) is not None:
+            return await executor.files.canonical(made)
         if self.at is None and self.has_private_tmp:
             await asyncio.to_thread(temp_dirs.sweep)
             self._own = temp_dirs.TempDir(self._tag)
             return os.fsdecode(self._own.path)
-        if (made := await executor.temporary()) is not None:
-            return await executor.files.canonical(made)
         place = await executor.place()
         path = posixpath.join(place.temp_dir, f"{_FAR_PREFIX}{self._tag}")
         if self.at is None:  # an executor of the caller's own, which knows what it is worth
