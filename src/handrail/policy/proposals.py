@@ -19,6 +19,7 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from handrail.policy.guard.ordinary import may_launch
+from handrail.policy.guard.programs import OPAQUE
 from handrail.policy.program_names import INTERPRETERS, is_shell, plain_name
 from handrail.policy.programs import (
     ASSIGNMENT,
@@ -37,23 +38,18 @@ from handrail.policy.rules import Argv, Decision, Policy, PrefixRule, Words, str
 
 #: Any word behind these may be an option that runs a program, however they begin.
 _RUNS_ANYTHING = frozenset({
-    "find", "fd", "fdfind", "ssh", "scp", "sftp", "rsync", "tar", "bsdtar", "cpio", "zip", "sed",
-    "ed", "ex", "vi", "vim", "nvim", "view", "emacs", "emacsclient", "nano", "less", "more", "man",
-    "gdb", "lldb", "screen", "tmux", "script", "socat", "nc", "ncat", "netcat", "telnet", "bwrap",
-    "crontab", "su", "runuser", "split", "git-shell", "eval", "source", ".", "trap", "hyperfine",
-    "flatpak", "snap", "wine", "qemu", "ansible", "vagrant", "make", "gmake", "bmake",
+    "find", "fd", "fdfind", "ssh", "scp", "rsync", "tar", "bsdtar", "cpio", "zip", "sed",
+    "emacsclient", "less", "more", "man", "split", "git-shell", "eval", "source", ".", "trap",
+    "qemu", "make", "gmake", "bmake", "gdb", "runuser", "dbus-launch",
     # behind their own words comes a command, here or on another machine
-    "perf", "linux", "i", "gosu", "coreutils", "wsl", "nvm", "fnm", "volta", "rbenv", "pyenv",
-    "direnv", "dotenv", "doppler", "aws-vault", "chamber", "machinectl", "systemd-nspawn",
-    "distrobox", "toolbox", "faketime", "cpulimit", "capsh", "sg", "newgrp", "sshpass", "autossh",
-    "mosh", "et", "tsocks", "torify", "torsocks", "proxychains", "eatmydata", "nocache", "xcrun",
-    "rr", "uftrace", "heaptrack", "kcov", "trace-cmd", "bpftrace", "dtrace", "srun", "sbatch",
-    "salloc", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed", "horovodrun", "bsub",
-    "qsub", "condor_run", "spark-submit", "hadoop", "fzf", "guix", "nix-shell", "dbus-launch",
+    "linux", "i", "wsl", "nvm", "fnm", "volta", "rbenv", "pyenv", "dotenv", "doppler", "aws-vault",
+    "chamber", "autossh", "et", "torify", "nocache", "xcrun", "heaptrack", "kcov", "sbatch",
+    "salloc", "torchrun", "accelerate", "deepspeed", "horovodrun", "bsub", "qsub", "condor_run",
+    "spark-submit", "hadoop",
     # what they load or are told may be a program
-    "code", "codium", "subl", "idea", "tig", "lazygit", "ranger", "mc", "nnn", "lf", "vifm",
-    "msfconsole", "nmap", "xdg-open", "tcc", "visudo", "lxd", "qemu-x86_64",
-    "qemu-aarch64", "qemu-arm", "qemu-i",
+    "code", "codium", "subl", "idea", "tig", "lazygit", "lf", "vifm", "msfconsole", "nmap", "tcc",
+    "lxd", "qemu-x86_64", "qemu-aarch64", "qemu-arm", "qemu-i", "logsave", "env-cmd", "cross-env",
+    "npm-run-all", "claude", "aider", "gemini",
 }) | READS_SCRIPT  # fmt: skip
 #: Of those above: a first operand names what is run, and the rest are its arguments.
 _NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
@@ -111,6 +107,8 @@ _VERBS: dict[str, frozenset[str]] = {
     "systemctl": frozenset({"start", "edit", "link", "enable"}),
     **dict.fromkeys(("pip", "gem"), frozenset({"install"})),
 }
+#: What the guard never reads, unless a prefix with an operand is narrow enough.
+_UNREAD = OPAQUE - WRAPPERS.keys() - _NEEDS_OPERAND - _VERBS.keys()
 #: Beside ``npx``: what is behind them is a package, and the rest its arguments.
 _PACKAGE_RUNNERS = dict.fromkeys(("uvx", "bunx", "pnpx"), wrapper_of("p --from --with --python"))
 #: A command comes behind such a last word, whatever program with verbs it belongs to ..
@@ -148,7 +146,7 @@ def _is_broad(words: Argv, depth: int) -> bool:
         return True
     if is_shell(name) or (name in INTERPRETERS and name not in _VERBS):
         return _has_no_program(name, rest) or _is_broad_module(rest, depth)
-    if name in _RUNS_ANYTHING:
+    if name in _RUNS_ANYTHING or name in _UNREAD:
         return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("C f j n e I W"))
     verb_wrapper = VERB_WRAPPERS.get((name, rest[0])) if rest else None
     if verb_wrapper is not None:
