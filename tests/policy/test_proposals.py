@@ -160,6 +160,14 @@ qemu-x86_64
 rails runner
 php artisan tinker
 apt-get install
+handrail
+handrail sandbox
+handrail run
+codex exec
+choom -n 0
+start-stop-daemon -S
+tini
+logsave log
 """
 NARROW = """
 cargo run

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from handrail.policy import programs
 from handrail.policy.guard.ordinary import may_launch
+from handrail.policy.guard.programs import OPAQUE
 from handrail.policy.programs import (
     INTERPRETERS,
     Wrapper,
@@ -39,6 +40,8 @@ _NARROWED_BY_OPERAND = frozenset({"make", "gmake", "bmake", "sed"})
 _NEEDS_OPERAND = names("needs operand")
 #: Verbs behind which a command, or the name of any script, comes.
 _VERBS = entries("verbs")
+#: What the guard never reads, unless a prefix with an operand is narrow enough.
+_UNREAD = OPAQUE - programs.WRAPPERS.keys() - _NEEDS_OPERAND - _VERBS.keys()
 #: Beside ``npx``: what is behind them is a package, and the rest its arguments.
 _PACKAGE_RUNNERS = wrappers("package runners")
 #: A command comes behind such a last word, whatever program with verbs it belongs to ..
@@ -70,7 +73,7 @@ def _is_broad(words: Argv, depth: int) -> bool:
         return True
     if is_shell(name) or (name in INTERPRETERS and name not in _VERBS):
         return _has_no_program(name, rest) or _is_broad_module(rest, depth)
-    if name in _RUNS_ANYTHING:
+    if name in _RUNS_ANYTHING or name in _UNREAD:
         return name not in _NARROWED_BY_OPERAND or not _operands(rest, wrapper_of("CfjneIW"))
     verb_wrapper = programs.VERB_WRAPPERS.get((name, rest[0])) if rest else None
     if verb_wrapper is not None:
