@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from handrail.keeper import orphan_kill, tree
-from tests.keeper.watching import alive, bearing, eventually, nothing_left, reaped
+from tests.support.eventually import eventually
+from tests.support.processes import alive, bearing, reaped
 
 MARK = 0x1357_9BDF << 24
 TURNS = 6
@@ -58,18 +59,17 @@ class Flight:
 def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     token = f"fleeing {os.urandom(8).hex()}"
     argv = [sys.executable, "-I", "-S", "-c", FLEEING, token]
-    with nothing_left():
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        flight = Flight(process)
-        resource.prlimit(process.pid, orphan_kill.RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
-        monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
-        monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
-        monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too
-        assert tree.kill(None, MARK, set()) >= TURNS
-        assert flight.turns == 0
-        eventually(lambda: not bearing(token), "all are gone")
-        flight.stdin.close()
-        flight.stdout.close()
-        process.wait()
-        for pid in flight.pids:  # one that was killed last may be dying yet
-            eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    flight = Flight(process)
+    resource.prlimit(process.pid, orphan_kill.RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+    monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
+    monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
+    monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too
+    assert tree.kill(None, MARK, set()) >= TURNS
+    assert flight.turns == 0
+    eventually(lambda: not bearing(token), "all are gone")
+    flight.stdin.close()
+    flight.stdout.close()
+    process.wait()
+    for pid in flight.pids:  # one that was killed last may be dying yet
+        eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]

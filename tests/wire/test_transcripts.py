@@ -13,8 +13,6 @@ from tests.wire.replay import CASES, load_cases
 from tests.wire.runner import Case, Target, run_case
 from tests.wire.servers import WebSocketServer
 
-pytestmark = pytest.mark.system
-
 SERVE = [sys.executable, "-m", "handrail", "serve", "--listen"]
 WS_COMMAND = [*SERVE, "ws://127.0.0.1:0"]
 STDIO_COMMAND = [*SERVE, "stdio"]
