@@ -16,7 +16,8 @@ from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process.spec import ExitKind
 from tests.executor.places import ENV, Main, Room, collect, run_in, said
-from tests.keeper.watching import children, descriptors, eventually_so, kilobytes
+from tests.support.eventually import eventually_so
+from tests.support.processes import children, descriptors, kilobytes
 
 Near = Callable[[Main], None]
 
