@@ -1,4 +1,4 @@
-.PHONY: setup demo test conformance interop lint bench fuzz soak clean
+.PHONY: setup demo test quick newest coverage conformance interop lint lock bench fuzz soak clean
 
 setup:
 	@scripts/setup
@@ -8,6 +8,17 @@ demo: setup
 
 test: setup
 	@.venv/bin/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 0 --ignore tests/interop $(ARGS)
+
+# What starts no server, keeper or sandbox: done in seconds.
+quick: setup
+	@.venv/bin/python -m pytest -q -n 2 -m "not system" $(ARGS)
+
+# The pure tests, and one real file of each layer, on the newest Python of this machine.
+newest: setup
+	@scripts/test_newest $(ARGS)
+
+coverage: setup
+	@.venv/bin/python scripts/coverage $(ARGS)
 
 # Recorded cases against our code; FILES="x.jsonl ..." runs others of the same names.
 conformance: setup
@@ -22,6 +33,11 @@ lint: setup
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
 	@scripts/check_prose
+	@.venv/bin/python scripts/lock --check
+
+# Pins for requirements-dev.lock, anew.
+lock: setup
+	@.venv/bin/python scripts/lock
 
 bench: setup
 	@.venv/bin/python bench/compare.py $(ARGS)
@@ -33,4 +49,4 @@ soak: setup
 	@.venv/bin/python tests/system/soak.py $(ARGS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-newest .coverage* .mypy_cache .ruff_cache .pytest_cache

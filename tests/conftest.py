@@ -1,41 +1,120 @@
-"""For every test: how coroutines run, and how hypothesis works here.
-
-A test that is a coroutine runs on uvloop, as the server does, and must leave the loop clean.
-"""
+"""For every test: how coroutines run, what may be left behind, and how hypothesis works here."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import settings
+
+from tests.support import counted_keeper
+from tests.support.coroutines import run
+from tests.support.processes import GRACE, nothing_left
+from tests.support.sandboxes import Held, holding
 
 # A busy machine is slow, which says nothing about the code; pytest's own limit is the limit.
 settings.register_profile("handrail", deadline=None)
 settings.load_profile("handrail")
 
+counted_keeper.install()
+
+HOME = Path(__file__).parent
+#: Where a process must have been reaped when its test has ended.
+AT_ONCE = {"keeper", "process", "unified_exec"}
+#: Where no test may leave a descriptor open.
+COUNTED = {"filesystem", *AT_ONCE}
+#: Where coroutines run on asyncio's loop too; elsewhere those with the marker of this name.
+BOTH_LOOPS = {"transport"}
+#: What ``make quick`` runs, directories and modules: no server, keeper or sandbox is started there.
+PURE = {
+    ".": "patch policy protocol telemetry",
+    "executor": "fake output_buffer reorder rpc",
+    "keeper": "deadlines lease messages",
+    "orchestrator": "approvals approvers call question_text result retry_offer",
+    "process": "env_policy linear_regex spec",
+    "process/output": "event_index output_log",
+    "process/stdin": "ledger",
+    "sandbox": "denial intent profile",
+    "sandboxed_files": "frames",
+    "server": "auth http_front",
+    "server/methods": "config",
+    "transport": "connection_limits frames http_head line_framing masking memory stream",
+    "unified_exec": "events head_tail keys prune tools truncate wait",
+    "wire": "checks matching",
+}
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests that are coroutines; on uvloop, as the server does, unless ``loop`` is given."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    names = inspect.signature(pyfuncitem.obj).parameters
-    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    run(_call(pyfuncitem.obj, pyfuncitem.funcargs), pyfuncitem.funcargs.get("loop", "uvloop"))
     return True
 
 
-def run(main: Any) -> None:
-    """Run a test to its end; whatever the loop complains about fails it."""
-    complaints: list[dict[str, Any]] = []
+async def _call(test: Callable[..., Coroutine[Any, Any, None]], given: Mapping[str, Any]) -> None:
+    """Call a test; what a fixture gives as an asynchronous context is entered on its loop."""
+    async with AsyncExitStack() as stack:
+        for name in inspect.signature(test).parameters:
+            if isinstance(given[name], AbstractAsyncContextManager):
+                given = {**given, name: await stack.enter_async_context(given[name])}
+        await test(**{name: given[name] for name in inspect.signature(test).parameters})
 
-    async def watched() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
-        async with asyncio.timeout(55):
-            await main
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(watched())
-    assert complaints == []
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what depends on how a loop watches descriptors on asyncio's loop too."""
+    marked = metafunc.definition.get_closest_marker("both_loops") is not None
+    here = BOTH_LOOPS & set(metafunc.definition.path.relative_to(HOME).parts)
+    if marked or (here and inspect.iscoroutinefunction(metafunc.function)):
+        if "loop" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("loop")
+        metafunc.parametrize("loop", ["asyncio", "uvloop"])
+
+
+def _is_pure(path: Path) -> bool:
+    place = path.relative_to(HOME)
+    names = PURE.get(str(place.parent), "").split()
+    return place.parts[0] in PURE["."].split() or place.stem.removeprefix("test_") in names
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything that is not pure as ``system``."""
+    for item in items:
+        if not _is_pure(item.path):
+            item.add_marker(pytest.mark.system)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``make quick`` leaves out."""
+    left_out = config.option.markexpr == "not system" and collection_path.suffix == ".py"
+    return True if left_out and not _is_pure(collection_path) else None
+
+
+@pytest.fixture(autouse=True)
+def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a process behind."""
+    here = set(request.path.relative_to(HOME).parts)
+    with nothing_left(grace=0 if here & AT_ONCE else GRACE, counted=bool(here & COUNTED)):
+        yield
+
+
+@pytest.fixture
+def ws() -> Iterator[Path]:
+    """A workspace outside of the system's temporary directory, which other tests fill."""
+    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """Run commands in a sandbox without a server."""
+    with holding() as held:
+        yield held

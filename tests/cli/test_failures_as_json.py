@@ -7,23 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.user import HANDRAIL
-from tests.server.process_kit import nothing_left
 
 NOBODY = "ws://127.0.0.1:1"
 PATCH = "*** Begin Patch\n*** Delete File: missing\n*** End Patch"
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 def handrail(*words: str, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -99,7 +91,7 @@ def test_a_sandbox_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    from tests.server.server_kit import server_process
+    from tests.support.servers import server_process
 
     state = tmp_path / "state"
     state.mkdir(mode=0o700)

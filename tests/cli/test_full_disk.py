@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.user import HANDRAIL
-from tests.server.process_kit import nothing_left
-from tests.server.server_kit import server_process
+from tests.support.servers import server_process
 
 #: Each writes something to stdout.
 WRITERS = {
@@ -29,12 +28,6 @@ WRITERS = {
     "run that copies": ["run", "--env", "A=1", "--sandbox", "off", "--", "echo", "hi"],
     "sandbox as JSON": ["sandbox", "--json", "--", "echo", "hi"],
 }
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture

@@ -7,14 +7,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.landlock import ruleset
 from tests.cli.user import HANDRAIL
-from tests.server.process_kit import nothing_left
 
 READ_ONLY = ["sandbox", "--profile", "read-only", "--"]
 WAYS = {
@@ -49,12 +47,6 @@ attempt(os.utime, number, (1, 1))
 attempt(fcntl.flock, number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 os.write(3 - number if number else 1, b"ended\\n")
 """
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture

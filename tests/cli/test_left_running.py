@@ -16,7 +16,7 @@ import pytest
 from handrail.cli.commands.completion import render
 from handrail.cli.terminal import read_key
 from tests.cli.user import HANDRAIL, Terminal
-from tests.server.server_kit import server_process
+from tests.support.servers import server_process
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

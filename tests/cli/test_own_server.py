@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.executor.sshd import end_all
-from tests.server.process_kit import WAIT, nothing_left
+from tests.support.eventually import LIMIT
 
 HANDRAIL = [sys.executable, "-m", "handrail"]
 
 
 @pytest.fixture
 def room() -> Iterator[Path]:
-    with nothing_left(), tempfile.TemporaryDirectory(prefix="hr-") as name:
+    with tempfile.TemporaryDirectory(prefix="hr-") as name:
         try:
             yield Path(name)
         finally:
@@ -58,7 +58,7 @@ def test_what_listens_in_its_place_is_told_nothing(room: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(runtime / "server.sock"))
         listener.listen()
-        listener.settimeout(WAIT)
+        listener.settimeout(LIMIT)
 
         def answer() -> None:
             sock, _ = listener.accept()
@@ -70,7 +70,7 @@ def test_what_listens_in_its_place_is_told_nothing(room: Path) -> None:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         done = handrail(room, "run", "--env", "S=hunter2", "--detach", "--", "true")
-        thread.join(WAIT)
+        thread.join(LIMIT)
     assert done.returncode != 0
     assert b"does not prove" in done.stderr
     assert heard[0].startswith(b"handrail-proof ")

@@ -16,8 +16,8 @@ import pytest
 from handrail.executor.base import SpawnRequest
 from handrail.executor.remote import RemoteExecutor
 from tests.executor.sshd import end_all
-from tests.keeper.watching import bearing, eventually
-from tests.server.process_kit import nothing_left
+from tests.support.eventually import eventually
+from tests.support.processes import bearing
 
 PROXY = [sys.executable, "-m", "handrail", "proxy"]
 REQUEST = SpawnRequest("p", ("/bin/sh", "-c", "echo $0"), "/", {"PATH": "/usr/bin:/bin"})
@@ -26,7 +26,7 @@ REQUEST = SpawnRequest("p", ("/bin/sh", "-c", "echo $0"), "/", {"PATH": "/usr/bi
 @pytest.fixture
 def room() -> Iterator[Path]:
     """A short path for a socket; whatever bears its name has ended afterwards."""
-    with nothing_left(), tempfile.TemporaryDirectory(prefix="hr-") as name:
+    with tempfile.TemporaryDirectory(prefix="hr-") as name:
         try:
             yield Path(name)
         finally:
@@ -42,31 +42,25 @@ async def one_command(proxy: list[str]) -> bytes:
         await executor.close()
 
 
-def test_the_first_starts_a_server_and_the_others_find_it(room: Path) -> None:
-    async def main() -> None:
-        proxy = [*PROXY, "--socket", f"{room}/sub/s"]
-        found = await asyncio.gather(*(one_command(proxy) for _ in range(3)))
-        assert found == [b"/bin/sh\n"] * 3
-        assert len(bearing(f"unix:{room}/sub/s")) == 1
-        assert os.stat(f"{room}/sub").st_mode & 0o777 == 0o700
-
-    asyncio.run(main())
+async def test_the_first_starts_a_server_and_the_others_find_it(room: Path) -> None:
+    proxy = [*PROXY, "--socket", f"{room}/sub/s"]
+    found = await asyncio.gather(*(one_command(proxy) for _ in range(3)))
+    assert found == [b"/bin/sh\n"] * 3
+    assert len(bearing(f"unix:{room}/sub/s")) == 1
+    assert os.stat(f"{room}/sub").st_mode & 0o777 == 0o700
 
 
-def test_the_session_outlives_the_proxy(room: Path) -> None:
-    async def main() -> None:
-        proxy = [*PROXY, "--socket", f"{room}/s"]
-        executor = await RemoteExecutor.connect(proxy)
-        request = SpawnRequest("long", ("/bin/cat",), "/", {})
-        await executor.spawn(request)
-        session_id, secret = await executor.detach()
-        again = await RemoteExecutor.connect(proxy, session_id=session_id, resume_secret=secret)
-        session = await again.attach("long")
-        await session.write(b"still here\n")
-        assert (await session.wait_for("still here", timeout=20)).match == b"still here"
-        await again.close()
-
-    asyncio.run(main())
+async def test_the_session_outlives_the_proxy(room: Path) -> None:
+    proxy = [*PROXY, "--socket", f"{room}/s"]
+    executor = await RemoteExecutor.connect(proxy)
+    request = SpawnRequest("long", ("/bin/cat",), "/", {})
+    await executor.spawn(request)
+    session_id, secret = await executor.detach()
+    again = await RemoteExecutor.connect(proxy, session_id=session_id, resume_secret=secret)
+    session = await again.attach("long")
+    await session.write(b"still here\n")
+    assert (await session.wait_for("still here", timeout=20)).match == b"still here"
+    await again.close()
 
 
 def test_without_a_server_it_says_so(room: Path) -> None:

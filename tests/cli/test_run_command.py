@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from handrail.sandbox.profile import AT_ROOT
 from handrail.sandbox.temp_dirs import TempDir
 from tests.cli.user import HANDRAIL
 from tests.executor.places import codex_server, why_not
-from tests.server.process_kit import nothing_left
-from tests.server.server_kit import server_process
+from tests.support.servers import server_process
 
 OFF = ["--sandbox", "off"]
 needs_landlock = pytest.mark.skipif(
@@ -30,12 +28,6 @@ needs_landlock = pytest.mark.skipif(
 )
 #: A descendant that never stops to write, and the command's own last words.
 TALKS_ON = "(while :; do echo x >&2; sleep 0.05; done) & head -c 300000 /dev/zero; exit 3"
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 def handrail(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -335,18 +327,15 @@ def test_what_was_left_is_swept_by_the_next(tmp_path: Path) -> None:
     alive.remove()
 
 
-def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
+async def test_input_that_cannot_end_is_refused(tmp_path: Path) -> None:
     why = why_not("codex")
     if why is not None:
         pytest.skip(why)
 
-    async def main() -> None:
-        async with codex_server(tmp_path) as url:
-            words = ["run", *OFF, "--cwd", str(tmp_path), "--at", url, "--", "cat"]
-            refused = await asyncio.to_thread(handrail, *words, input="hello\n")
-            assert refused.returncode == 125
-            assert "--tty" in refused.stderr
-            null = {"input": None, "stdin": subprocess.DEVNULL}
-            assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0
-
-    asyncio.run(main())
+    async with codex_server(tmp_path) as url:
+        words = ["run", *OFF, "--cwd", str(tmp_path), "--at", url, "--", "cat"]
+        refused = await asyncio.to_thread(handrail, *words, input="hello\n")
+        assert refused.returncode == 125
+        assert "--tty" in refused.stderr
+        null = {"input": None, "stdin": subprocess.DEVNULL}
+        assert (await asyncio.to_thread(handrail, *words, **null)).returncode == 0

@@ -5,26 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.system
-
 HANDRAIL = [sys.executable, "-m", "handrail"]
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
 
 
 def run(ws: Path, *words: str) -> subprocess.CompletedProcess[str]:

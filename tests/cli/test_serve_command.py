@@ -15,8 +15,9 @@ import pytest
 
 from handrail.cli.app import main
 from handrail.version import __version__
-from tests.server.process_kit import WAIT, alive, children, nothing_left
-from tests.server.server_kit import SERVE, server_process
+from tests.support.eventually import LIMIT
+from tests.support.processes import alive, children
+from tests.support.servers import SERVE, server_process
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -106,13 +107,12 @@ def test_the_version() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=WAIT,
+        timeout=LIMIT,
     )
     assert said.stdout == f"handrail {__version__}\n"
     assert said.stderr == ""
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_line_on_stdout_and_0_at_the_end(tmp_path: Path, number: int) -> None:
     with server_process(tmp_path / "state") as server:
@@ -121,7 +121,6 @@ def test_one_line_on_stdout_and_0_at_the_end(tmp_path: Path, number: int) -> Non
         assert server.words() == ""
 
 
-@pytest.mark.system
 def test_ipv6_is_announced_in_brackets(tmp_path: Path) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -132,16 +131,15 @@ def test_ipv6_is_announced_in_brackets(tmp_path: Path) -> None:
         assert re.fullmatch(r"ws://\[::1\]:[1-9][0-9]*", server.url)
 
 
-@pytest.mark.system
 def test_a_port_in_use_ends_with_1(tmp_path: Path) -> None:
-    with nothing_left(), socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
         said = subprocess.run(
             [*SERVE, "--listen", url, "--state-dir", str(tmp_path / "state")],
             capture_output=True,
             text=True,
             check=False,
-            timeout=WAIT,
+            timeout=LIMIT,
         )
     assert said.returncode == 1
     assert said.stdout == ""
@@ -150,7 +148,6 @@ def test_a_port_in_use_ends_with_1(tmp_path: Path) -> None:
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.system
 def test_a_state_directory_in_use_ends_with_1(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with server_process(state) as server:
@@ -159,7 +156,7 @@ def test_a_state_directory_in_use_ends_with_1(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=WAIT,
+            timeout=LIMIT,
         )
         assert said.returncode == 1
         assert said.stdout == ""
@@ -168,7 +165,6 @@ def test_a_state_directory_in_use_ends_with_1(tmp_path: Path) -> None:
         assert server.metrics()["handrail_processes_active"] == 0
 
 
-@pytest.mark.system
 def test_beyond_loopback_on_ones_own_responsibility(tmp_path: Path) -> None:
     with server_process(
         tmp_path / "state", "--insecure-no-auth", listen="ws://0.0.0.0:0"
@@ -177,48 +173,43 @@ def test_beyond_loopback_on_ones_own_responsibility(tmp_path: Path) -> None:
         assert "without authentication" in server.words()
 
 
-@pytest.mark.system
 def test_a_closed_stdin_means_nothing_to_a_listener(tmp_path: Path) -> None:
     # server_process gives it the null device; and without any descriptor 0 at all:
-    with nothing_left():
-        process = subprocess.Popen(
-            ["sh", "-c", 'exec "$@" <&-', "sh", *SERVE, "--state-dir", str(tmp_path / "state")],
-            stdout=subprocess.PIPE,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith(b"ws://127.0.0.1:")
-            assert process.poll() is None
-            process.terminate()
-            assert process.wait(WAIT) == 0
-            assert process.stdout.read() == b""
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *SERVE, "--state-dir", str(tmp_path / "state")],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ws://127.0.0.1:")
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(LIMIT) == 0
+        assert process.stdout.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
-@pytest.mark.system
 def test_a_signal_before_it_listens_ends_the_keeper_too(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with nothing_left():
-        process = subprocess.Popen([*SERVE, "--state-dir", str(state)], stdout=subprocess.PIPE)
-        try:
-            deadline = time.monotonic() + WAIT
-            while not children(process.pid):
-                assert time.monotonic() < deadline
-            (keeper,) = children(process.pid)
-            process.terminate()
-            assert process.wait(WAIT) == 0
-            assert not alive(keeper)
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+    process = subprocess.Popen([*SERVE, "--state-dir", str(state)], stdout=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + LIMIT
+        while not children(process.pid):
+            assert time.monotonic() < deadline
+        (keeper,) = children(process.pid)
+        process.terminate()
+        assert process.wait(LIMIT) == 0
+        assert not alive(keeper)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
-@pytest.mark.system
 def test_the_keeper_has_no_stream_of_the_server(tmp_path: Path) -> None:
     """Or a parent that reads our stdout to its end would wait for the keeper too."""
     with server_process(tmp_path / "state") as server:

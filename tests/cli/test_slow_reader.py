@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.user import HANDRAIL
-from tests.server.process_kit import nothing_left
-from tests.server.server_kit import ServerProcess
+from tests.support.servers import ServerProcess
 
 MIB = 1 << 20
 #: Writes so many pieces of 64 KiB, and tells a file how far it is.
@@ -27,12 +26,6 @@ for done in range(int(sys.argv[1])):
     open("done", "w").write(str(done))
 """
 SIZE = 400
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture(params=["here", "there"])

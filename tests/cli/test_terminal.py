@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.user import HANDRAIL, Terminal
-from tests.server.process_kit import nothing_left
 
 WAYS = {
     "run": ("run", "--"),
     "open": ("run", "--sandbox", "off", "--"),
     "sandbox": ("sandbox", "--"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture(params=WAYS)

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.process_kit import nothing_left
-
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 
 
@@ -18,14 +16,13 @@ def test_every_block_runs(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
     script = tmp_path / "quickstart.py"
     script.write_text("\n".join(blocks))
-    with nothing_left():
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(script)],
-            check=False,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=55,
-        )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=55,
+    )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "outside").exists()

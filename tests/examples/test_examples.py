@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.process_kit import nothing_left
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SAID = {
@@ -25,15 +23,14 @@ SAID = {
 
 @pytest.mark.parametrize("name", SAID)
 def test_an_example(name: str, tmp_path: Path) -> None:
-    with nothing_left():
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(EXAMPLES / name)],
-            check=False,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=55,
-        )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=55,
+    )
     assert done.returncode == 0, done.stderr
     for line in SAID[name]:
         assert line in done.stdout.splitlines(), done.stdout

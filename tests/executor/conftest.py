@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from handrail.testing.fixtures import fake_executor
 from tests.executor.places import KINDS, Main, run_in
-from tests.server.process_kit import nothing_left
 
 __all__ = ["fake_executor"]
 
 Run = Callable[[Main], None]
 
 
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
-
-
 @pytest.fixture(params=list(KINDS))
-def everywhere(_tidy: None, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a test in a room of each kind."""
     return lambda main: run_in(request.param, tmp_path, main)
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
-def near(_tidy: None, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def near(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a test with a local executor, on both kinds of loop."""
     return lambda main: run_in("local", tmp_path, main, request.param)
 
 
 @pytest.fixture
-def far(_tidy: None, tmp_path: Path) -> Run:
+def far(tmp_path: Path) -> Run:
     """Run a test with a remote executor over a WebSocket."""
     return lambda main: run_in("websocket", tmp_path, main)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from handrail.executor.base import ExecSession, Executor, OutputKind, SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.executor.remote import RemoteExecutor
 from tests.executor.sshd import no_sshd, sshd
 from tests.interop.codex import cache_dir, installed
-from tests.server.server_kit import ServerProcess
+from tests.support.coroutines import run
+from tests.support.servers import ServerProcess
 
 #: Long enough for a busy machine; nothing is measured by it.
 LIMIT = 30.0
@@ -198,22 +198,16 @@ Main = Callable[[Room], Awaitable[None]]
 
 
 def run_in(kind: str, base: Path, main: Main, loop: str = "uvloop") -> None:
-    """Run a test with an executor of this kind; what the loop complains about fails it."""
+    """Run a test with an executor of this kind."""
     why = why_not(kind)
     if why is not None:
         pytest.skip(why)
-    complaints: list[dict[str, Any]] = []
 
-    async def watched() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
-        async with KINDS[kind](base) as executor:
-            async with asyncio.timeout(LIMIT):
-                await main(Room(executor, kind, base))
+    async def inside() -> None:
+        async with KINDS[kind](base) as executor, asyncio.timeout(LIMIT):
+            await main(Room(executor, kind, base))
 
-    factory = uvloop.new_event_loop if loop == "uvloop" else None
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(watched())
-    assert complaints == []
+    run(inside(), loop)
 
 
 def program(name: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.keeper.watching import bearing
+from tests.support.processes import bearing
 
 _PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 

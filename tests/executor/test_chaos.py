@@ -33,7 +33,7 @@ from tests.executor.places import (
     said,
     serving,
 )
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 SECONDS = float(os.environ.get("HANDRAIL_CHAOS_SECONDS", "4"))
 SEED = int(os.environ.get("HANDRAIL_CHAOS_SEED", "20"))

@@ -26,7 +26,7 @@ from handrail.process.env_policy import EnvPolicy, Inherit
 from handrail.process.spec import ExitKind
 from handrail.sandbox.profile import Access, Entry, Intent, workspace_write
 from tests.executor.places import Main, Room, collect, said
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 Everywhere = Callable[[Main], None]
 

@@ -19,7 +19,7 @@ from handrail.executor.remote import RemoteExecutor
 from handrail.executor.session_client import ExecServerClient
 from handrail.transport.base import Transport
 from handrail.transport.websocket import listen
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 
 @pytest.mark.parametrize(

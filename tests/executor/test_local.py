@@ -17,8 +17,8 @@ from handrail.executor.local import LocalExecutor
 from handrail.process.spec import ExitKind
 from handrail.sandbox.profile import workspace_write
 from tests.executor.places import ENV, Main, Room, collect, run_in, said
-from tests.keeper.watching import children, descriptors, eventually_so, kilobytes
-from tests.server.process_kit import ended
+from tests.support.eventually import eventually_so
+from tests.support.processes import children, descriptors, ended, kilobytes
 
 Near = Callable[[Main], None]
 

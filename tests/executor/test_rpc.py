@@ -13,7 +13,7 @@ from handrail.errors import ConnectionLost, LocalProtocolError, RpcError
 from handrail.executor.rpc import MOST_CALLS, CallTimedOut, RpcConnection
 from handrail.transport.base import Transport
 from handrail.transport.memory import memory_pair
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 
 class Peer:

@@ -16,7 +16,7 @@ from handrail.executor.remote import RemoteExecutor
 from tests.executor.places import Room
 from tests.executor.sshd import free_port
 from tests.executor.test_chaos import DEADLINE, SECONDS, SEED, SLACK, Load
-from tests.server.server_kit import ServerProcess
+from tests.support.servers import ServerProcess
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("handrail.server.recovery.adopt") is None,

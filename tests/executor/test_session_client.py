@@ -24,7 +24,7 @@ from handrail.executor.session_client import ExecServerClient
 from handrail.sandbox.profile import Access, Entry, Intent
 from handrail.transport.base import Transport
 from tests.executor.places import collect
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 REQUEST = SpawnRequest("p", ("program",), "/", {})
 Answer = Callable[["Script", Any], Any]

@@ -21,7 +21,7 @@ from handrail.executor.rpc import RpcConnection
 from handrail.executor.wait_for import pattern_source
 from handrail.testing.memory_server import memory_server
 from tests.executor.test_session_client import REQUEST, Script, Stage, run
-from tests.keeper.watching import eventually_so
+from tests.support.eventually import eventually_so
 
 WAITS = {"capabilities": {"handrail": {"processWait": True, "waitId": True}}}
 

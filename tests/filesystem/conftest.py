@@ -1,9 +1,8 @@
-"""Real files, and no descriptor left behind."""
+"""Real files."""
 
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import shutil
 import subprocess
@@ -15,28 +14,6 @@ from typing import Any
 import pytest
 
 from handrail.filesystem import replacement, syscalls
-
-
-def _descriptors() -> dict[str, str]:
-    found = {}
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            pass  # the one of the listing itself
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_descriptor_left() -> Iterator[None]:
-    syscalls.supports(syscalls.RESOLVE_NO_SYMLINKS)
-    before = _descriptors()
-    yield
-    left = _descriptors().items() - before.items()
-    if left:
-        gc.collect()  # slow, so only when something may hang in a cycle
-        left = _descriptors().items() - before.items()
-    assert not left
 
 
 @pytest.fixture(params=["openat2", "walk"])

@@ -147,53 +147,47 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     watch.close()
 
 
-def test_the_loop_is_told_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        told: asyncio.Queue[int] = asyncio.Queue()
-        slot = WatchSlot(loop, told.put_nowait)
-        assert slot.claim(7)
-        assert slot.hold(7, MissingWatch.arm([str(tmp_path / "a")]))
-        (tmp_path / "other").touch()
-        (tmp_path / "a").touch()
-        (tmp_path / "a").unlink()
-        (tmp_path / "a").touch()
-        assert await asyncio.wait_for(told.get(), 10) == 7
-        await asyncio.sleep(0)
-        assert told.empty()
-        slot.close()
-
-    asyncio.run(scenario())
+async def test_the_loop_is_told_once(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Queue[int] = asyncio.Queue()
+    slot = WatchSlot(loop, told.put_nowait)
+    assert slot.claim(7)
+    assert slot.hold(7, MissingWatch.arm([str(tmp_path / "a")]))
+    (tmp_path / "other").touch()
+    (tmp_path / "a").touch()
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").touch()
+    assert await asyncio.wait_for(told.get(), 10) == 7
+    await asyncio.sleep(0)
+    assert told.empty()
+    slot.close()
 
 
-def test_ids_only_go_up_and_the_newest_watch_stays(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        told: asyncio.Queue[int] = asyncio.Queue()
-        slot = WatchSlot(loop, told.put_nowait)
-        assert slot.claim(20)
-        assert slot.hold(20, arm(tmp_path / "a"))
-        assert slot.claim(21)
-        assert slot.hold(21, arm(tmp_path / "b"))
-        for stale in (0, 20, 21):
-            assert not slot.claim(stale)
-        (tmp_path / "a").touch()  # its watch was replaced
-        (tmp_path / "b").touch()
-        assert await asyncio.wait_for(told.get(), 10) == 21
-        # A claim that finds nothing to watch still ends the older one.
-        assert slot.claim(30)
-        assert slot.hold(30, arm(tmp_path / "c"))
-        assert slot.claim(31)
-        assert not slot.hold(31, None)
-        (tmp_path / "c").touch()
-        assert slot.claim(32)
-        late = arm(tmp_path / "d")
-        assert slot.claim(33)
-        assert not slot.hold(32, late)
-        assert late.fileno() == -1
-        slot.close()
-        assert not slot.claim(99)
-        assert not slot.hold(33, arm(tmp_path / "e"))
-        assert told.empty()
-
-    asyncio.run(scenario())
+async def test_ids_only_go_up_and_the_newest_watch_stays(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Queue[int] = asyncio.Queue()
+    slot = WatchSlot(loop, told.put_nowait)
+    assert slot.claim(20)
+    assert slot.hold(20, arm(tmp_path / "a"))
+    assert slot.claim(21)
+    assert slot.hold(21, arm(tmp_path / "b"))
+    for stale in (0, 20, 21):
+        assert not slot.claim(stale)
+    (tmp_path / "a").touch()  # its watch was replaced
+    (tmp_path / "b").touch()
+    assert await asyncio.wait_for(told.get(), 10) == 21
+    # A claim that finds nothing to watch still ends the older one.
+    assert slot.claim(30)
+    assert slot.hold(30, arm(tmp_path / "c"))
+    assert slot.claim(31)
+    assert not slot.hold(31, None)
+    (tmp_path / "c").touch()
+    assert slot.claim(32)
+    late = arm(tmp_path / "d")
+    assert slot.claim(33)
+    assert not slot.hold(32, late)
+    assert late.fileno() == -1
+    slot.close()
+    assert not slot.claim(99)
+    assert not slot.hold(33, arm(tmp_path / "e"))
+    assert told.empty()

@@ -7,17 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.keeper.peer import Peer, embedded
-from tests.keeper.watching import nothing_left
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture
-def server(_tidy: None) -> Iterator[Peer]:
+def server() -> Iterator[Peer]:
     """The server of a keeper of its own."""
     with embedded() as peer:
         yield peer

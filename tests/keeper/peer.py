@@ -14,7 +14,8 @@ from pathlib import Path
 
 from handrail.keeper import messages
 from handrail.process.keeper_client.start import KeeperHandle, start_keeper
-from tests.keeper.watching import LIMIT, descriptors, eventually, reaped
+from tests.support.eventually import LIMIT, eventually
+from tests.support.processes import descriptors, reaped
 
 PYTHON = sys.executable
 #: For children whose program is looked up by nobody.

@@ -14,7 +14,8 @@ import pytest
 from handrail.keeper import cgroups, messages
 from handrail.keeper.cgroups import Cgroups
 from tests.keeper.peer import Failed, embedded, read_all, read_line
-from tests.keeper.watching import alive, eventually, exists
+from tests.support.eventually import eventually
+from tests.support.processes import alive, exists
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 from handrail.keeper import messages, reexec_save
 from handrail.process.keeper_client.start import PROGRAM, check_keeper
 from tests.keeper.peer import Lodge, Peer, lodge, read_all
-from tests.keeper.watching import alive, descriptors, eventually
+from tests.support.eventually import eventually
+from tests.support.processes import alive, descriptors
 
 #: A server of its own process: takes the lease, tells so, and answers questions or not.
 _HOLDER = """

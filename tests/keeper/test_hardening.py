@@ -9,7 +9,7 @@ import pytest
 
 from handrail.keeper import hardening
 from tests.keeper.peer import embedded, read_all
-from tests.keeper.watching import descriptors
+from tests.support.processes import descriptors
 
 
 def test_a_keeper_gets_no_more_of_an_environment_than_it_needs() -> None:

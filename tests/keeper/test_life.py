@@ -26,7 +26,8 @@ from tests.keeper.peer import (
     read_all,
     read_line,
 )
-from tests.keeper.watching import alive, bearing, children, descriptors, eventually, exists, reaped
+from tests.support.eventually import eventually
+from tests.support.processes import alive, bearing, children, descriptors, exists, reaped
 
 SLEEP = ["/bin/sleep", "1000"]
 SPAWN_TRUE = messages.Spawn(

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from handrail.keeper import RLIMIT_LOCKS, orphan_kill, tree
-from tests.keeper.watching import alive, bearing, eventually, nothing_left, reaped
+from tests.support.eventually import eventually
+from tests.support.processes import alive, bearing, reaped
 
 pytestmark = pytest.mark.fault
 
@@ -60,21 +61,20 @@ class Flight:
 def test_one_that_always_flees_in_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     token = f"fleeing {os.urandom(8).hex()}"
     argv = [sys.executable, "-I", "-S", "-c", FLEEING, token]
-    with nothing_left():
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        flight = Flight(process)
-        resource.prlimit(process.pid, RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
-        monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
-        monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
-        monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too
-        assert tree.kill(None, MARK, set()) >= TURNS
-        assert flight.turns == 0
-        eventually(lambda: not bearing(token), "all are gone")
-        flight.stdin.close()
-        flight.stdout.close()
-        process.wait()
-        for pid in flight.pids:  # one that was killed last may be dying yet
-            eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    flight = Flight(process)
+    resource.prlimit(process.pid, RLIMIT_LOCKS, (MARK, resource.RLIM_INFINITY))
+    monkeypatch.setattr(tree, "_signal_one", flight.before(tree._signal_one))
+    monkeypatch.setattr(orphan_kill, "_kill", flight.before(orphan_kill._kill))
+    monkeypatch.setattr(orphan_kill, "SECONDS", 30.0)  # of a machine that does other things too
+    assert tree.kill(None, MARK, set()) >= TURNS
+    assert flight.turns == 0
+    eventually(lambda: not bearing(token), "all are gone")
+    flight.stdin.close()
+    flight.stdout.close()
+    process.wait()
+    for pid in flight.pids:  # one that was killed last may be dying yet
+        eventually(lambda pid=pid: reaped(pid), "its status is taken")  # type: ignore[misc]
 
 
 def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,23 +83,22 @@ def test_a_namespace_is_ended_with_one_look(monkeypatch: pytest.MonkeyPatch) -> 
     script = """sh -c 'sleep 600; :' "$0" & echo; wait"""
     argv = ["prlimit", f"--locks={MARK}:", "unshare", "--user", "--map-current-user"]
     argv += ["--pid", "--fork", "sh", "-c", script, token]
-    with nothing_left():
-        leader = subprocess.Popen(argv, stdout=subprocess.PIPE)
-        assert leader.stdout is not None
-        if not leader.stdout.readline():
-            leader.wait()
-            pytest.skip("no user namespaces here")
-        other = subprocess.Popen(["sleep", "600"])
-        leader.kill()
+    leader = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert leader.stdout is not None
+    if not leader.stdout.readline():
         leader.wait()
-        assert bearing(token)
-        counted: list[resource.struct_rusage] = []
-        with monkeypatch.context() as patched:
-            patched.setattr("time.sleep", lambda _: pytest.fail("it pauses"))
-            assert orphan_kill.end_near(MARK, {other.pid}, counted.append, looks=1) == 1
-        assert not bearing(token)
-        assert len(counted) == 1
-        assert alive(other.pid)
-        leader.stdout.close()
-        other.kill()
-        other.wait()
+        pytest.skip("no user namespaces here")
+    other = subprocess.Popen(["sleep", "600"])
+    leader.kill()
+    leader.wait()
+    assert bearing(token)
+    counted: list[resource.struct_rusage] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("time.sleep", lambda _: pytest.fail("it pauses"))
+        assert orphan_kill.end_near(MARK, {other.pid}, counted.append, looks=1) == 1
+    assert not bearing(token)
+    assert len(counted) == 1
+    assert alive(other.pid)
+    leader.stdout.close()
+    other.kill()
+    other.wait()

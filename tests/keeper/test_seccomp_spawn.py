@@ -15,7 +15,7 @@ import pytest
 from handrail.keeper import messages, seccomp_spawn
 from handrail.sandbox.syscalls import notify, seccomp_filter
 from tests.keeper.peer import Failed, Peer, embedded
-from tests.keeper.watching import LIMIT
+from tests.support.eventually import LIMIT
 
 #: Says how its first connect went.
 CONNECT = """

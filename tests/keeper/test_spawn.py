@@ -14,16 +14,8 @@ import pytest
 
 from handrail.keeper import messages
 from tests.keeper.peer import Failed, Peer, embedded, read_all, read_line
-from tests.keeper.watching import (
-    alive,
-    children,
-    descriptors,
-    eventually,
-    exists,
-    kilobytes,
-    stat,
-    status,
-)
+from tests.support.eventually import eventually
+from tests.support.processes import alive, children, descriptors, exists, kilobytes, stat, status
 
 ALL_MODES = [messages.MODE_PIPES, messages.MODE_STDIN, messages.MODE_PTY]
 

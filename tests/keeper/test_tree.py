@@ -14,16 +14,8 @@ import pytest
 from handrail.keeper import messages, tree
 from handrail.process.keeper_client.start import PROGRAM
 from tests.keeper.peer import Held, Peer, lodge, read_line
-from tests.keeper.watching import (
-    alive,
-    bearing,
-    children,
-    eventually,
-    exists,
-    stat,
-    status,
-    zombies,
-)
+from tests.support.eventually import eventually
+from tests.support.processes import alive, bearing, children, exists, stat, status, zombies
 
 #: Starts one of each kind, tells their pids, and then waits or leaves.
 FAMILY = """

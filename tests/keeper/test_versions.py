@@ -14,7 +14,8 @@ from handrail.keeper import messages
 from handrail.process.keeper_client.launcher import Found, Launcher
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
 from tests.keeper.peer import Lodge, lodge, read_line
-from tests.keeper.watching import alive, eventually, reaped
+from tests.support.eventually import eventually
+from tests.support.processes import alive, reaped
 
 HELLO_6 = b"\x01\x07\x00\x00\x006\x00%d"
 CLAIM_6 = b"\x01\x07\x00\x00\x006\x00%d\x00claim"
@@ -75,30 +76,27 @@ def start_old_keeper() -> KeeperHandle:
     return KeeperHandle(ours, pid)
 
 
-def test_an_old_keeper_becomes_one_of_ours_and_keeps_its_children() -> None:
+async def test_an_old_keeper_becomes_one_of_ours_and_keeps_its_children() -> None:
     handle = start_old_keeper()
 
-    async def main() -> None:
-        launcher = Launcher(handle, asyncio.get_running_loop())
-        await launcher.hello()
-        assert launcher.keeper_pid == handle.pid
-        notes, found = await launcher.found()
-        assert notes == {b"session/1": b"kept"}
-        runs, ended = sorted(found, key=lambda one: one.child)
-        _check(runs, ended)
-        os.write(runs.fds[b"stdin"], b"a word\n")
-        assert read_line(runs.fds[b"stdout"]) == b"a word"
-        answer = await launcher.signal(41, 9, messages.SCOPE_TREE)
-        assert messages.Count.unpack(answer.fields).number == 1
-        over = asyncio.get_running_loop().create_future()
-        launcher.watch(41, lambda *known: over.set_result(known))
-        async with asyncio.timeout(10):
-            assert (await over)[0] == 9
-        for fd in (*runs.fds.values(), *ended.fds.values()):
-            os.close(fd)
-        await launcher.stop()
-
-    asyncio.run(main())
+    launcher = Launcher(handle, asyncio.get_running_loop())
+    await launcher.hello()
+    assert launcher.keeper_pid == handle.pid
+    notes, found = await launcher.found()
+    assert notes == {b"session/1": b"kept"}
+    runs, ended = sorted(found, key=lambda one: one.child)
+    _check(runs, ended)
+    os.write(runs.fds[b"stdin"], b"a word\n")
+    assert read_line(runs.fds[b"stdout"]) == b"a word"
+    answer = await launcher.signal(41, 9, messages.SCOPE_TREE)
+    assert messages.Count.unpack(answer.fields).number == 1
+    over = asyncio.get_running_loop().create_future()
+    launcher.watch(41, lambda *known: over.set_result(known))
+    async with asyncio.timeout(10):
+        assert (await over)[0] == 9
+    for fd in (*runs.fds.values(), *ended.fds.values()):
+        os.close(fd)
+    await launcher.stop()
 
 
 def _check(runs: Found, ended: Found) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from tests.keeper.watching import eventually_so
 from tests.mcp_server.hosts import Host, played, text
+from tests.support.eventually import eventually_so
 
 FREE = ("--sandbox", "off")
 NAMES = {

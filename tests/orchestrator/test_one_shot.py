@@ -15,8 +15,8 @@ from handrail.orchestrator.one_shot import KEEP, Command, run_command
 from handrail.orchestrator.result import CommandTimedOut, KilledBySignal, normalise
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings
 from handrail.policy.context import Approval
-from tests.keeper.watching import PATIENCE
 from tests.orchestrator.scripted import PATH, Room, played, sh
+from tests.support.eventually import PATIENCE
 
 FREE = Settings("/", Approval.NEVER, sandbox=SandboxMode(Mode.OFF))
 

@@ -177,7 +177,6 @@ FRAGMENT = st.sampled_from([
 ])  # fmt: skip
 
 
-@pytest.mark.system
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @settings(max_examples=300, deadline=None)
 @given(st.lists(FRAGMENT, min_size=1, max_size=8).map("".join))

@@ -1,28 +1,14 @@
-"""A launcher with a keeper of its own, and nothing left behind afterwards."""
+"""A launcher with a keeper of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from tests.keeper.watching import nothing_left
-from tests.process.workshop import Run, run_in
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
+from tests.process.workshop import Workshop, workshop
 
 
 @pytest.fixture
-def run(_tidy: None) -> Run:
-    """Run a coroutine function that is given a Workshop, on uvloop."""
-    return run_in("uvloop")
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run_everywhere(_tidy: None, request: pytest.FixtureRequest) -> Run:
-    """The same on both loops, for what depends on how they watch descriptors."""
-    return run_in(request.param)
+def shop() -> AbstractAsyncContextManager[Workshop]:
+    return workshop()

@@ -13,8 +13,9 @@ from handrail.errors import KeeperLost, ProcessExists, SandboxUnavailable, Spawn
 from handrail.process.child import Child
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
-from tests.keeper.watching import LIMIT, alive, children, descriptors, exists, zombies
-from tests.process.workshop import Recorder, Run, Workshop, sh, spec
+from tests.process.workshop import Recorder, Workshop, sh, spec
+from tests.support.eventually import LIMIT
+from tests.support.processes import alive, children, descriptors, exists, zombies
 
 SLEEP = spec("/bin/sleep", "1000")
 
@@ -36,137 +37,119 @@ class Counting:
         self.seen["exited"] += 1
 
 
-def test_id_is_taken_while_it_starts_runs_and_is_retained(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        table = shop.table
-        start = table.start("p", sh("exit 0"), _nobody)
-        assert isinstance(table.get("p"), Starting)
-        assert list(table) == []
-        assert len(table) == 1
-        with pytest.raises(ProcessExists, match="process p already exists"):
-            await table.start("p", SLEEP, _nobody)
-        child = await start
-        assert table.get("p") is child
-        assert list(table) == [child]
-        with pytest.raises(ProcessExists):
-            await table.start("p", SLEEP, _nobody)
-        await shop.finished(child)
-        with pytest.raises(ProcessExists):
-            await table.start("p", SLEEP, _nobody)
-        assert children(shop.keeper) == set()
-
-    run(main)
+async def test_id_is_taken_while_it_starts_runs_and_is_retained(shop: Workshop) -> None:
+    table = shop.table
+    start = table.start("p", sh("exit 0"), _nobody)
+    assert isinstance(table.get("p"), Starting)
+    assert list(table) == []
+    assert len(table) == 1
+    with pytest.raises(ProcessExists, match="process p already exists"):
+        await table.start("p", SLEEP, _nobody)
+    child = await start
+    assert table.get("p") is child
+    assert list(table) == [child]
+    with pytest.raises(ProcessExists):
+        await table.start("p", SLEEP, _nobody)
+    await shop.finished(child)
+    with pytest.raises(ProcessExists):
+        await table.start("p", SLEEP, _nobody)
+    assert children(shop.keeper) == set()
 
 
-def test_id_is_taken_while_its_spec_is_made(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        ready = asyncio.Event()
-        sent: list[bool] = []
+async def test_id_is_taken_while_its_spec_is_made(shop: Workshop) -> None:
+    ready = asyncio.Event()
+    sent: list[bool] = []
 
-        async def make(program: str) -> ProcessSpec:
-            await ready.wait()
-            return replace(spec(program), sent=lambda: sent.append(True))
+    async def make(program: str) -> ProcessSpec:
+        await ready.wait()
+        return replace(spec(program), sent=lambda: sent.append(True))
 
-        async def fail() -> ProcessSpec:
-            raise SandboxUnavailable("there is none")
+    async def fail() -> ProcessSpec:
+        raise SandboxUnavailable("there is none")
 
-        start = shop.table.start_later("p", make("/bin/true"), _nobody)
-        assert isinstance(shop.table.get("p"), Starting)
-        with pytest.raises(ProcessExists):
-            shop.table.start_later("p", make("/bin/true"), _nobody)
-        ready.set()
-        await shop.finished(await start)
-        assert sent == [True]
-        with pytest.raises(SandboxUnavailable):
-            await shop.table.start_later("q", fail(), _nobody)
-        assert shop.table.get("q") is None
-        ready.clear()
-        start = shop.table.start_later("r", make("/bin/sleep"), _nobody)
-        place = shop.table.get("r")
-        assert isinstance(place, Starting)
-        place.cancelled = True
-        ready.set()
-        with pytest.raises(StartCancelled):
-            await start
-        assert shop.table.get("r") is None
-        assert sent == [True, True]  # descriptors go with a start that is given up, too
-
-    run(main)
+    start = shop.table.start_later("p", make("/bin/true"), _nobody)
+    assert isinstance(shop.table.get("p"), Starting)
+    with pytest.raises(ProcessExists):
+        shop.table.start_later("p", make("/bin/true"), _nobody)
+    ready.set()
+    await shop.finished(await start)
+    assert sent == [True]
+    with pytest.raises(SandboxUnavailable):
+        await shop.table.start_later("q", fail(), _nobody)
+    assert shop.table.get("q") is None
+    ready.clear()
+    start = shop.table.start_later("r", make("/bin/sleep"), _nobody)
+    place = shop.table.get("r")
+    assert isinstance(place, Starting)
+    place.cancelled = True
+    ready.set()
+    with pytest.raises(StartCancelled):
+        await start
+    assert shop.table.get("r") is None
+    assert sent == [True, True]  # descriptors go with a start that is given up, too
 
 
 @pytest.mark.parametrize("what", [spec("/no/such/path"), spec("/bin/true", cwd="/no/such/path")])
-def test_failing_start_frees_the_id(run: Run, what: object) -> None:
-    async def main(shop: Workshop) -> None:
-        for _ in range(3):
-            with pytest.raises(SpawnFailed) as caught:
-                await shop.table.start("p", what, _nobody)  # type: ignore[arg-type]
-            assert caught.value.errno == errno.ENOENT
-            assert shop.table.get("p") is None
-        await shop.finished(await shop.table.start("p", sh("true"), _nobody))
-
-    run(main)
+async def test_failing_start_frees_the_id(shop: Workshop, what: object) -> None:
+    for _ in range(3):
+        with pytest.raises(SpawnFailed) as caught:
+            await shop.table.start("p", what, _nobody)  # type: ignore[arg-type]
+        assert caught.value.errno == errno.ENOENT
+        assert shop.table.get("p") is None
+    await shop.finished(await shop.table.start("p", sh("true"), _nobody))
 
 
-def test_start_that_is_terminated_meanwhile(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before, keeper = descriptors(), await shop.keeper_fds()
-        for number in range(20):
-            start = shop.table.start("p", SLEEP, Recorder)
-            place = shop.table.get("p")
-            assert isinstance(place, Starting), number
-            shop.table.cancel_start(place)
-            with pytest.raises(StartCancelled, match="process p start was cancelled"):
-                await start
-            assert shop.table.get("p") is None
-        await shop.until(lambda: not children(shop.keeper), "none has survived")
-        assert await shop.keeper_fds() == keeper
-        assert descriptors() == before
-        assert shop.launcher._early == {}
-
-    run(main)
+async def test_start_that_is_terminated_meanwhile(shop: Workshop) -> None:
+    before, keeper = descriptors(), await shop.keeper_fds()
+    for number in range(20):
+        start = shop.table.start("p", SLEEP, Recorder)
+        place = shop.table.get("p")
+        assert isinstance(place, Starting), number
+        shop.table.cancel_start(place)
+        with pytest.raises(StartCancelled, match="process p start was cancelled"):
+            await start
+        assert shop.table.get("p") is None
+    await shop.until(lambda: not children(shop.keeper), "none has survived")
+    assert await shop.keeper_fds() == keeper
+    assert descriptors() == before
+    assert shop.launcher._early == {}
 
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("terminated", [False, True])
-def test_start_whose_caller_leaves(run: Run, turns: int, terminated: bool) -> None:
+async def test_start_whose_caller_leaves(shop: Workshop, turns: int, terminated: bool) -> None:
     """At any moment: the id is free or the child is in the table, never neither."""
 
-    async def main(shop: Workshop) -> None:
-        before = descriptors()
-        start = shop.table.start("p", SLEEP, _nobody)
-        place = shop.table.get("p")
-        await asyncio.sleep(0)  # it has begun; one that never ran has no way to clean up
-        if terminated and isinstance(place, Starting):
-            shop.table.cancel_start(place)
-        for _ in range(turns):
-            await asyncio.sleep(0.0005 * (turns % 3))
-        start.cancel()
-        await asyncio.wait([start])
-        known = {child.pid for child in shop.table}
-        await shop.until(lambda: children(shop.keeper) == known, "nobody lives unknown")
-        await shop.table.end_all()
-        await shop.until(lambda: not children(shop.keeper), "and then nobody")
-        assert descriptors() == before
-        assert len(shop.table) == 0
-
-    run(main)
-
-
-def test_keeper_that_dies_during_a_cancelled_start(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before = descriptors()
-        start = shop.table.start("p", SLEEP, _nobody)
-        place = shop.table.get("p")
-        assert isinstance(place, Starting)
+    before = descriptors()
+    start = shop.table.start("p", SLEEP, _nobody)
+    place = shop.table.get("p")
+    await asyncio.sleep(0)  # it has begun; one that never ran has no way to clean up
+    if terminated and isinstance(place, Starting):
         shop.table.cancel_start(place)
-        kill, shop.launcher.signal = shop.launcher.signal, _gone  # type: ignore[method-assign]
-        with pytest.raises((KeeperLost, StartCancelled)):
-            await start
-        shop.launcher.signal = kill  # type: ignore[method-assign]
-        assert shop.table.get("p") is None
-        assert descriptors() == before
+    for _ in range(turns):
+        await asyncio.sleep(0.0005 * (turns % 3))
+    start.cancel()
+    await asyncio.wait([start])
+    known = {child.pid for child in shop.table}
+    await shop.until(lambda: children(shop.keeper) == known, "nobody lives unknown")
+    await shop.table.end_all()
+    await shop.until(lambda: not children(shop.keeper), "and then nobody")
+    assert descriptors() == before
+    assert len(shop.table) == 0
 
-    run(main)
+
+async def test_keeper_that_dies_during_a_cancelled_start(shop: Workshop) -> None:
+    before = descriptors()
+    start = shop.table.start("p", SLEEP, _nobody)
+    place = shop.table.get("p")
+    assert isinstance(place, Starting)
+    shop.table.cancel_start(place)
+    kill, shop.launcher.signal = shop.launcher.signal, _gone  # type: ignore[method-assign]
+    with pytest.raises((KeeperLost, StartCancelled)):
+        await start
+    shop.launcher.signal = kill  # type: ignore[method-assign]
+    assert shop.table.get("p") is None
+    assert descriptors() == before
 
 
 def _gone(child: int, number: int, scope: bytes) -> asyncio.Future[object]:
@@ -175,154 +158,130 @@ def _gone(child: int, number: int, scope: bytes) -> asyncio.Future[object]:
     return future
 
 
-def test_retention_ends(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before, keeper = descriptors(), await shop.keeper_fds()
-        table = ProcessTable(shop.launcher, shop.loop, retention=0.03)
-        ended = [await table.start(f"p{n}", sh("echo x"), _nobody) for n in range(10)]
-        running = await table.start("running", SLEEP, _nobody)
-        held = await table.start("held", sh("sleep 1000 & echo x"), _nobody)
-        await shop.until(lambda: len(table) == 2, "those that have closed are forgotten")
-        assert all(child.closed for child in ended)
-        assert table.get("running") is running
-        assert table.get("held") is held  # exited, and kept for as long as it is not closed
-        assert not held.running
-        again = await table.start("p1", sh("true"), _nobody)
-        await shop.until(lambda: table.get("p1") is not again, "its own time, later")
-        await table.end_all()
-        assert len(table) == 0
-        await shop.until(lambda: not children(shop.keeper), "all are gone")
-        assert await shop.keeper_fds() == keeper
-        assert descriptors() == before
-
-    run(main)
+async def test_retention_ends(shop: Workshop) -> None:
+    before, keeper = descriptors(), await shop.keeper_fds()
+    table = ProcessTable(shop.launcher, shop.loop, retention=0.03)
+    ended = [await table.start(f"p{n}", sh("echo x"), _nobody) for n in range(10)]
+    running = await table.start("running", SLEEP, _nobody)
+    held = await table.start("held", sh("sleep 1000 & echo x"), _nobody)
+    await shop.until(lambda: len(table) == 2, "those that have closed are forgotten")
+    assert all(child.closed for child in ended)
+    assert table.get("running") is running
+    assert table.get("held") is held  # exited, and kept for as long as it is not closed
+    assert not held.running
+    again = await table.start("p1", sh("true"), _nobody)
+    await shop.until(lambda: table.get("p1") is not again, "its own time, later")
+    await table.end_all()
+    assert len(table) == 0
+    await shop.until(lambda: not children(shop.keeper), "all are gone")
+    assert await shop.keeper_fds() == keeper
+    assert descriptors() == before
 
 
-def test_late_output_is_readable_until_closed_however_short_the_retention(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        table = ProcessTable(shop.launcher, shop.loop, retention=0.02)
-        sink = Recorder()
-        child = await table.start("p", sh("sleep 1000 & echo early"), lambda: sink)
-        await shop.exited(child)
-        other = await table.start("q", sh("true"), _nobody)
-        await shop.until(lambda: table.get("q") is not other, "the retention is over for others")
-        assert table.get("p") is child
-        assert [c.seq for c in child.log.read(0, None).chunks] == [1]
-        await child.kill()
+async def test_late_output_is_readable_until_closed_however_short_the_retention(
+    shop: Workshop,
+) -> None:
+    table = ProcessTable(shop.launcher, shop.loop, retention=0.02)
+    sink = Recorder()
+    child = await table.start("p", sh("sleep 1000 & echo early"), lambda: sink)
+    await shop.exited(child)
+    other = await table.start("q", sh("true"), _nobody)
+    await shop.until(lambda: table.get("q") is not other, "the retention is over for others")
+    assert table.get("p") is child
+    assert [c.seq for c in child.log.read(0, None).chunks] == [1]
+    await child.kill()
+    await shop.finished(child)
+    await shop.until(lambda: table.get("p") is None, "and in the end for this one")
+
+
+async def test_end_all_ends_trees_and_frees_everything(shop: Workshop) -> None:
+    before, keeper = descriptors(), await shop.keeper_fds()
+    seen = Counting()
+    table = ProcessTable(shop.launcher, shop.loop, observer=seen)
+    scripts = ["exec sleep 1000", "setsid sleep 1000 & wait", "sleep 1000 & exit", "true"]
+    sinks = [Recorder() for _ in range(12)]
+    for number, sink in enumerate(sinks):
+        how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
+        what = sh("echo x;" + scripts[number // 3], **how)
+        await table.start(str(number), what, lambda sink=sink: sink)
+    sinks[0].ready = False
+    starting = table.start("late", SLEEP, _nobody)
+    await table.end_all()
+    with pytest.raises(StartCancelled):
+        await starting
+    assert len(table) == 0
+    assert seen.seen == {"started": 12, "exited": 12}
+    await shop.until(lambda: not children(shop.keeper), "every tree is gone")
+    assert await shop.keeper_fds() == keeper
+    assert descriptors() == before
+    assert table._timer is None
+
+
+async def test_end_all_with_grace(shop: Workshop) -> None:
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    nice, sink = await shop.record(sh(script))
+    rude, other = await shop.record(sh("trap '' TERM; echo ready; while :; do sleep 1; done"))
+    await shop.said(nice, sink, b"ready")
+    await shop.said(rude, other, b"ready")
+    await shop.table.end_all(0.2)
+    assert nice.exit is not None
+    assert nice.exit.code == 0
+    await shop.until(lambda: not exists(rude.pid), "killed")
+
+
+async def test_end_all_without_a_keeper(shop: Workshop) -> None:
+    before = descriptors()
+    child = await shop.start(SLEEP)
+    shop.launcher.close()
+    await shop.table.end_all(LIMIT)
+    assert len(shop.table) == 0
+    await shop.until(lambda: not alive(child.pid), "the keeper took it along")
+    await shop.until(lambda: not exists(shop.keeper), "and is gone")
+    assert len(descriptors()) == len(before) - 1  # without the link
+
+
+async def test_observer_hears_of_each_once(shop: Workshop) -> None:
+    seen = Counting()
+    table = ProcessTable(shop.launcher, shop.loop, observer=seen, retention=0.01)
+    for number in range(5):
+        await table.start(str(number), sh("exit 1"), _nobody)
+    with pytest.raises(SpawnFailed):
+        await table.start("x", spec("/no/such/path"), _nobody)
+    await shop.until(lambda: len(table) == 0, "all are forgotten")
+    assert seen.seen == {"started": 5, "exited": 5}
+    await table.end_all()
+    assert seen.seen == {"started": 5, "exited": 5}
+
+
+async def test_three_hundred_in_flight_leave_nothing(shop: Workshop) -> None:
+    before, keeper = descriptors(), await shop.keeper_fds()
+    table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
+    sinks = {str(n): Recorder() for n in range(300)}
+
+    async def one(key: str, sink: Recorder) -> None:
+        number = int(key)
+        how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
+        child = await table.start(key, sh(f"echo {key}; exit {number % 7}", **how), lambda: sink)
         await shop.finished(child)
-        await shop.until(lambda: table.get("p") is None, "and in the end for this one")
+        assert child.exit is not None
+        assert child.exit.code == number % 7
+        assert (sink.out + sink.tty).split() == [key.encode()]
+        assert sink.kinds[-2:] == ["exited", "closed"]
 
-    run(main)
-
-
-def test_end_all_ends_trees_and_frees_everything(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before, keeper = descriptors(), await shop.keeper_fds()
-        seen = Counting()
-        table = ProcessTable(shop.launcher, shop.loop, observer=seen)
-        scripts = ["exec sleep 1000", "setsid sleep 1000 & wait", "sleep 1000 & exit", "true"]
-        sinks = [Recorder() for _ in range(12)]
-        for number, sink in enumerate(sinks):
-            how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
-            what = sh("echo x;" + scripts[number // 3], **how)
-            await table.start(str(number), what, lambda sink=sink: sink)
-        sinks[0].ready = False
-        starting = table.start("late", SLEEP, _nobody)
-        await table.end_all()
-        with pytest.raises(StartCancelled):
-            await starting
-        assert len(table) == 0
-        assert seen.seen == {"started": 12, "exited": 12}
-        await shop.until(lambda: not children(shop.keeper), "every tree is gone")
-        assert await shop.keeper_fds() == keeper
-        assert descriptors() == before
-        assert table._timer is None
-
-    run(main)
+    await asyncio.gather(*(one(key, sink) for key, sink in sinks.items()))
+    await shop.until(lambda: not len(table) and not table._forgetting, "the retention is over")
+    assert await shop.keeper_fds() == keeper
+    assert descriptors() == before
+    assert children(shop.keeper) == set() == zombies(shop.keeper)
+    assert shop.launcher._early == {} == shop.launcher._watchers
 
 
-def test_end_all_with_grace(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done"
-        nice, sink = await shop.record(sh(script))
-        rude, other = await shop.record(sh("trap '' TERM; echo ready; while :; do sleep 1; done"))
-        await shop.said(nice, sink, b"ready")
-        await shop.said(rude, other, b"ready")
-        await shop.table.end_all(0.2)
-        assert nice.exit is not None
-        assert nice.exit.code == 0
-        await shop.until(lambda: not exists(rude.pid), "killed")
-
-    run(main)
-
-
-def test_end_all_without_a_keeper(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before = descriptors()
-        child = await shop.start(SLEEP)
-        shop.launcher.close()
-        await shop.table.end_all(LIMIT)
-        assert len(shop.table) == 0
-        await shop.until(lambda: not alive(child.pid), "the keeper took it along")
-        await shop.until(lambda: not exists(shop.keeper), "and is gone")
-        assert len(descriptors()) == len(before) - 1  # without the link
-
-    run(main)
-
-
-def test_observer_hears_of_each_once(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        seen = Counting()
-        table = ProcessTable(shop.launcher, shop.loop, observer=seen, retention=0.01)
-        for number in range(5):
-            await table.start(str(number), sh("exit 1"), _nobody)
-        with pytest.raises(SpawnFailed):
-            await table.start("x", spec("/no/such/path"), _nobody)
-        await shop.until(lambda: len(table) == 0, "all are forgotten")
-        assert seen.seen == {"started": 5, "exited": 5}
-        await table.end_all()
-        assert seen.seen == {"started": 5, "exited": 5}
-
-    run(main)
-
-
-def test_three_hundred_in_flight_leave_nothing(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        before, keeper = descriptors(), await shop.keeper_fds()
-        table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
-        sinks = {str(n): Recorder() for n in range(300)}
-
-        async def one(key: str, sink: Recorder) -> None:
-            number = int(key)
-            how = [{}, {"tty": True}, {"pipe_stdin": True}][number % 3]
-            child = await table.start(
-                key, sh(f"echo {key}; exit {number % 7}", **how), lambda: sink
-            )
-            await shop.finished(child)
-            assert child.exit is not None
-            assert child.exit.code == number % 7
-            assert (sink.out + sink.tty).split() == [key.encode()]
-            assert sink.kinds[-2:] == ["exited", "closed"]
-
-        await asyncio.gather(*(one(key, sink) for key, sink in sinks.items()))
-        await shop.until(lambda: not len(table) and not table._forgetting, "the retention is over")
-        assert await shop.keeper_fds() == keeper
-        assert descriptors() == before
-        assert children(shop.keeper) == set() == zombies(shop.keeper)
-        assert shop.launcher._early == {} == shop.launcher._watchers
-
-    run(main)
-
-
-def test_daemon_of_a_forgotten_process_ends_with_the_table(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
-        quiet = "setsid sleep 600 </dev/null >/dev/null 2>&1 & exit 0"
-        await table.start("p", sh(quiet), _nobody)
-        await shop.until(lambda: not len(table) and not table._forgetting, "p is forgotten")
-        assert len(children(shop.keeper)) == 1
-        await table.end_all()
-        await shop.until(lambda: not children(shop.keeper), "its daemon is gone too")
-        assert await shop.launcher.orphans() == {}
-
-    run(main)
+async def test_daemon_of_a_forgotten_process_ends_with_the_table(shop: Workshop) -> None:
+    table = ProcessTable(shop.launcher, shop.loop, retention=0.01)
+    quiet = "setsid sleep 600 </dev/null >/dev/null 2>&1 & exit 0"
+    await table.start("p", sh(quiet), _nobody)
+    await shop.until(lambda: not len(table) and not table._forgetting, "p is forgotten")
+    assert len(children(shop.keeper)) == 1
+    await table.end_all()
+    await shop.until(lambda: not children(shop.keeper), "its daemon is gone too")
+    assert await shop.launcher.orphans() == {}

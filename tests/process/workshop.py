@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
-import uvloop
 
 from handrail.process.child import Child
 from handrail.process.keeper_client.launcher import Launcher
@@ -18,10 +17,8 @@ from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STREAM_NAMES
 from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable
-from tests.keeper.watching import LIMIT, descriptors, eventually_so
-
-#: The first loop of a process opens a pipe that stays.
-uvloop.new_event_loop().close()
+from tests.support.eventually import LIMIT, eventually_so
+from tests.support.processes import descriptors
 
 PYTHON = sys.executable
 PATH = os.fsencode(os.environ.get("PATH", "/usr/bin:/bin"))
@@ -154,32 +151,14 @@ class Workshop:
         return await eventually_so(check, what)
 
 
-Main = Callable[[Workshop], Coroutine[Any, Any, None]]
-Run = Callable[[Main], None]
-
-
-def run_in(loop: str) -> Run:
-    """A runner on this kind of loop; whatever the loop complains about fails the test."""
-
-    def runner(main: Main) -> None:
-        complaints: list[dict[str, Any]] = []
-
-        async def watched() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
-            shop = Workshop(handle)
-            try:
-                async with asyncio.timeout(20):
-                    await shop.launcher.hello()
-                    await main(shop)
-            finally:
-                async with asyncio.timeout(10):
-                    await shop.table.end_all()
-                    await shop.launcher.stop()
-
-        factory = uvloop.new_event_loop if loop == "uvloop" else None
-        with asyncio.Runner(loop_factory=factory) as loop_runner:
-            handle = start_keeper()
-            loop_runner.run(watched())
-        assert complaints == []
-
-    return runner
+@asynccontextmanager
+async def workshop() -> AsyncIterator[Workshop]:
+    """A workshop with a keeper of its own; both are gone afterwards."""
+    shop = Workshop(start_keeper())
+    try:
+        await shop.launcher.hello()
+        yield shop
+    finally:
+        async with asyncio.timeout(10):
+            await shop.table.end_all()
+            await shop.launcher.stop()

@@ -21,8 +21,6 @@ from tests.sandbox.arena import (
     serving,
 )
 
-pytestmark = pytest.mark.system
-
 
 def users() -> list[int]:
     own = os.getuid()

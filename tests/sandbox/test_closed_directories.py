@@ -12,11 +12,8 @@ import pytest
 
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry
-from tests.sandbox.plan.test_resolve import entry, held, sh, writable, ws
-from tests.sandbox.runs import Held
-
-__all__ = ["held", "ws"]
-pytestmark = pytest.mark.system
+from tests.sandbox.plan.test_resolve import entry, sh, writable
+from tests.support.sandboxes import Held
 
 #: Run as an ordinary user, for root looks into everything.  The modules come first: the
 #: interpreter may be root's alone.  A process that changed its ids has to ask for its own /proc.
@@ -25,7 +22,7 @@ import ctypes, os, sys
 from pathlib import Path
 from handrail.sandbox.plan import globs as globs, resolve as layout
 from handrail.sandbox.profile import Access, Entry
-from tests.sandbox.runs import holding
+from tests.support.sandboxes import holding
 from tests.sandbox.plan.test_resolve import entry, sh, writable
 with holding() as held:
     held.run(writable(Path("/var/tmp/handrail-none")), ["/bin/true"])

@@ -17,7 +17,7 @@ from handrail.sandbox.plan.placeholders import Stale
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 from handrail.sandbox.tries import Tries
-from tests.sandbox.runs import Held, holding, spawn
+from tests.support.sandboxes import Held, spawn
 
 EXCHANGE = """
 import ctypes, os, sys
@@ -28,12 +28,6 @@ while True:
     libc.renameat2(-100, b"one", -100, b"two", 2)
     for _ in range(100000): pass
 """
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
 
 
 @pytest.fixture

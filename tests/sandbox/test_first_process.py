@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.plan import mounts
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from tests.sandbox.runs import Held, holding
+from tests.support.sandboxes import Held
 
 #: prctl(PR_SET_PDEATHSIG, 0); tell bwrap outside that the command exited with 0; then, thirty
 #: times every 20 ms: go to the directory whose name follows, make .git, .git/hooks, a hook in it
@@ -33,19 +30,6 @@ place = int(open("/proc/1/syscall").read().split()[-1], 16)
 os.pwrite(os.open("/proc/1/mem", os.O_RDWR), bytes.fromhex(sys.argv[1]), place)
 print("taken over")
 """
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
 
 
 def profile(ws: Path) -> Profile:

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
-from tests.sandbox.runs import Held, holding
-
-pytestmark = pytest.mark.system
+from tests.support.sandboxes import Held, holding
 
 #: Directories two levels deep, with a file in each; one name that is missing everywhere.
 DIRECTORIES = [*"ab", *("/".join(pair) for pair in itertools.product("ab", "cd"))]

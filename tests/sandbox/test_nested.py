@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.profile import Access, Profile, Rule
-from tests.sandbox.runs import holding
-
-pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
+from tests.support.sandboxes import holding
 
 
 def writable(ws: Path) -> Profile:

@@ -17,8 +17,6 @@ from handrail.sandbox.probe import this_machine
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 from tests.sandbox.installed import OPTIONAL, PLANT, REWRITE, SYSTEM_PYTHON, VERSION, Installed, run
 
-pytestmark = pytest.mark.system
-
 WORKSPACE = """
 import sys
 from handrail import Workspace

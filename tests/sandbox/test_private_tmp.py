@@ -17,9 +17,7 @@ from handrail.own_code import AROUND
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.private_tmp import environment, open_part, part_name, shares
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from tests.sandbox.runs import holding
-
-pytestmark = pytest.mark.system
+from tests.support.sandboxes import holding
 
 
 @pytest.fixture

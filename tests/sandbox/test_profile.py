@@ -108,7 +108,7 @@ def test_a_subpath_stays_inside(subpath: bytes) -> None:
         bound(Entry(Access.WRITE, special="project_roots", subpath=subpath))
 
 
-def test_what_asks_for_nothing_is_not_confined() -> None:
+def test_what_asks_for_nothing_is_not_sandboxed() -> None:
     for intent in (
         profile.off(),
         Intent(files=Files.EXTERNAL, network=True),

@@ -13,13 +13,7 @@ import pytest
 
 from handrail.sandbox.plan.git_index import UNSETTLED_NS
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from tests.sandbox.runs import Held, holding
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
+from tests.support.sandboxes import Held
 
 
 @pytest.fixture

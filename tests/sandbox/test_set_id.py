@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from handrail.errors import SandboxUnavailable
 from handrail.sandbox.command import Command
 from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, Rule, resolve
-from tests.sandbox.runs import ENV, Held, holding
+from tests.support.sandboxes import ENV, Held
 
 #: Every way to a mode, each of which says what the kernel said.
 ATTEMPTS = """
@@ -56,12 +55,6 @@ tar -cf t.tar a b d; mkdir out; tar -xpf t.tar -C out; ./out/a
 mktemp -p . >/dev/null
 echo works
 """
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
 
 
 def writable(root: Path) -> Profile:

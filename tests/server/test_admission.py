@@ -13,9 +13,9 @@ from websockets.exceptions import InvalidStatus
 
 from handrail.server import connection
 from handrail.server.auth import Throttle
-from tests.server.client_kit import MemoryClient
-from tests.server.process_kit import WAIT
-from tests.server.server_kit import server_process, serving
+from tests.support.clients import MemoryClient
+from tests.support.eventually import LIMIT
+from tests.support.servers import server_process, serving
 
 
 async def lose(client: MemoryClient) -> str:
@@ -103,7 +103,7 @@ async def test_who_guesses_waits_and_nobody_else(tmp_path: Path) -> None:
         began = time.monotonic()
         headers = {"Authorization": f"Bearer {given}"}
         status = 101
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             try:
                 async with connect(url, proxy=None, additional_headers=headers):
                     pass

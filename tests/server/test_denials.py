@@ -11,8 +11,8 @@ import pytest
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
-from tests.server.client_kit import MemoryClient
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient
+from tests.support.servers import serving
 
 needs_landlock = pytest.mark.skipif(
     ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"

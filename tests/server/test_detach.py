@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.server.client_kit import chunks_of
-from tests.server.process_kit import alive, spin, until_ended
-from tests.server.server_kit import serving
+from tests.support.clients import chunks_of
+from tests.support.eventually import spin
+from tests.support.processes import alive, until_ended
+from tests.support.servers import serving
 
 
 async def test_a_detached_process_outlives_its_session() -> None:

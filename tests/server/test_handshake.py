@@ -12,8 +12,8 @@ import pytest
 
 from handrail.server.environment import EXTENSIONS
 from handrail.version import __version__
-from tests.server.client_kit import MemoryClient
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient
+from tests.support.servers import Served, serving
 
 START = {"processId": "p", "argv": ["true"], "cwd": "file:///", "env": {}, "tty": False}
 

@@ -18,7 +18,8 @@ from handrail import private_places, proof
 from handrail.keeper import messages
 from handrail.process.keeper_client.start import find_keeper
 from handrail.server.recovery.state_dir import StateDir, claim
-from tests.server.process_kit import WAIT, ended, nothing_left
+from tests.support.eventually import LIMIT
+from tests.support.processes import ended
 
 
 @contextmanager
@@ -37,12 +38,12 @@ def listening(path: Path) -> Iterator[list[messages.Message]]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path / "keeper.sock"))
         listener.listen()
-        listener.settimeout(WAIT)
+        listener.settimeout(LIMIT)
 
         def answer() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.settimeout(WAIT)
+                sock.settimeout(LIMIT)
                 while (message := messages.receive(sock)) is not None:
                     heard.append(message)
                     if message.op == messages.WHO:
@@ -55,7 +56,7 @@ def listening(path: Path) -> Iterator[list[messages.Message]]:
         try:
             yield heard
         finally:
-            thread.join(WAIT)
+            thread.join(LIMIT)
 
 
 def end(pid: int) -> None:
@@ -67,7 +68,7 @@ def end(pid: int) -> None:
 def test_what_does_not_know_the_secret_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with nothing_left(), claimed(tmp_path / "state") as taken:
+    with claimed(tmp_path / "state") as taken:
         private_places.make_secret(taken.fd)
         with listening(tmp_path / "state") as heard:
             with caplog.at_level(logging.ERROR):
@@ -116,7 +117,7 @@ def test_a_sandboxed_process_is_no_keeper_of_an_earlier_version(
 
 
 def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
-    with nothing_left(), claimed(tmp_path / "state") as taken:
+    with claimed(tmp_path / "state") as taken:
         handle = taken.keeper(600.0)
         secret = private_places.read_secret(taken.fd)
         assert secret == taken.secret != b""
@@ -129,7 +130,7 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
             ((messages.PROVE, [asked]), messages.PROOF),
         ):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-                sock.settimeout(WAIT)
+                sock.settimeout(LIMIT)
                 sock.connect(str(tmp_path / "state" / "keeper.sock"))
                 messages.send(sock, first[0], 1, first[1])
                 answer = messages.receive(sock)
@@ -151,7 +152,7 @@ def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 def test_a_pipe_as_the_log_of_the_keeper_stops_no_start(tmp_path: Path) -> None:
-    with nothing_left(), claimed(tmp_path / "state") as taken:
+    with claimed(tmp_path / "state") as taken:
         os.mkfifo(tmp_path / "state" / "keeper.log")
         handle = taken.keeper(600.0)
         assert not handle.found

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from handrail.process.output.output_log import RETENTION_BYTES
-from tests.server.client_kit import MemoryClient, chunks_of
-from tests.server.process_kit import Gate, gate, spin
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient, chunks_of
+from tests.support.eventually import spin
+from tests.support.gates import Gate, gate
+from tests.support.servers import Served, serving
 
 
 def numbers(last: int) -> bytes:

@@ -12,9 +12,10 @@ from handrail import process
 from handrail.config import Quota
 from handrail.process.keeper_client.launcher import Abilities
 from handrail.server import quota
-from tests.server.client_kit import MemoryClient
-from tests.server.process_kit import gate, until_ended
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient
+from tests.support.gates import gate
+from tests.support.processes import until_ended
+from tests.support.servers import Served, serving
 
 READY = "echo ready; while :; do sleep 0.01; done"
 

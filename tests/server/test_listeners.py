@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import unix_connect
 
-from tests.server.client_kit import Client, Refused, SocketClient
-from tests.server.process_kit import WAIT, alive, nothing_left, until_ended
-from tests.server.server_kit import SERVE, ServerProcess, server_process
-
-pytestmark = pytest.mark.system
+from tests.support.clients import Client, Refused, SocketClient
+from tests.support.eventually import LIMIT
+from tests.support.processes import alive, until_ended
+from tests.support.servers import SERVE, ServerProcess, server_process
 
 
 class LineClient(Client):
@@ -140,14 +139,13 @@ def test_requests_before_the_end_of_input_are_answered(tmp_path: Path) -> None:
         {"id": 2, "method": "environment/status"},
         {"id": 3, "method": "nosuch"},
     ]
-    with nothing_left():
-        said = subprocess.run(
-            [*SERVE, "--listen", "stdio", "--state-dir", str(tmp_path / "state")],
-            input="\n".join(map(json.dumps, lines)).encode() + b"\n",
-            capture_output=True,
-            check=False,
-            timeout=WAIT,
-        )
+    said = subprocess.run(
+        [*SERVE, "--listen", "stdio", "--state-dir", str(tmp_path / "state")],
+        input="\n".join(map(json.dumps, lines)).encode() + b"\n",
+        capture_output=True,
+        check=False,
+        timeout=LIMIT,
+    )
     assert said.returncode == 0
     assert said.stderr == b""
     assert [json.loads(line)["id"] for line in said.stdout.splitlines()] == [1, 2, 3]
@@ -223,7 +221,7 @@ async def test_a_session_is_resumed_on_a_socket(tmp_path: Path) -> None:
         await first.close()
         again = await lines_to(path)
         # The server may not have noticed yet.
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             while True:
                 try:
                     await again.handshake(resumeSessionId=first.session)
@@ -247,7 +245,7 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) 
             [*SERVE, "--listen", f"unix:{path}", "--state-dir", str(tmp_path / "other")],
             capture_output=True,
             text=True,
-            timeout=WAIT,
+            timeout=LIMIT,
             check=False,
         )
         assert said.returncode == 1
@@ -265,7 +263,7 @@ async def test_metrics_over_a_socket_and_the_kinds_of_connections(tmp_path: Path
         await client.handshake()
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             answer = await reader.read()
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 ")

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 from handrail.protocol.methods import METHODS
-from tests.server.process_kit import gate, spin
-from tests.server.server_kit import Served, serving
+from tests.support.eventually import spin
+from tests.support.gates import gate
+from tests.support.servers import Served, serving
 
 LONG = 3_600_000
 

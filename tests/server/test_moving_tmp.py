@@ -17,9 +17,9 @@ import pytest
 from handrail.process.keeper_client.launcher import Spawned
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import tries
-from tests.server.client_kit import MemoryClient, b64
-from tests.server.process_kit import WAIT
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient, b64
+from tests.support.eventually import LIMIT
+from tests.support.servers import Served, serving
 
 #: Until stdin ends: repositories and sockets below /tmp, each there for a moment.
 CHURN = """
@@ -36,14 +36,6 @@ while not select.select([0], [], [], 0)[0]:
     if number == 8:
         print("going", flush=True)
 """
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    """Outside /tmp, which is another writable root here."""
-    made = Path(tempfile.mkdtemp(prefix="handrail-test-", dir="/var/tmp"))
-    yield made
-    shutil.rmtree(made)
 
 
 def sandbox(ws: Path) -> dict[str, Any]:
@@ -149,7 +141,7 @@ def churn() -> Iterator[None]:
         yield
     finally:
         program.stdin.close()
-        assert program.wait(WAIT) == 0
+        assert program.wait(LIMIT) == 0
         program.stdout.close()
     mine = f"ssh-churn-{program.pid}-"
     assert not [name for name in os.listdir("/tmp") if name.startswith(mine)]

@@ -9,9 +9,11 @@ import pytest
 
 from handrail.config import Listen
 from handrail.server import sessions
-from tests.server.client_kit import MemoryClient, Refused, b64, chunks_of
-from tests.server.process_kit import children, gate, spin, until_ended
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient, Refused, b64, chunks_of
+from tests.support.eventually import spin
+from tests.support.gates import gate
+from tests.support.processes import children, until_ended
+from tests.support.servers import Served, serving
 
 LONG = 3_600_000
 

@@ -1,7 +1,7 @@
 """Ten minutes of everything at once: ``make soak`` (``ARGS="--minutes 1 --seed 7"``).
 
 Floods, echoes, short commands, families with daemons and commands that end by the clock, on pipes
-and terminals, contained and not, while the server is killed, stopped or upgraded, runs out of room
+and terminals, sandboxed and not, while the server is killed, stopped or upgraded, runs out of room
 or descriptors, and its keeper is killed.  Always: every stream is right by content, every exit is
 right or said to be lost, no number comes twice, a family that was terminated is gone.  Sometimes:
 each of the faults has struck, or the run has shown nothing.  In the end nothing is left: no
@@ -27,8 +27,7 @@ if __name__ == "__main__":
 
 from websockets.exceptions import ConnectionClosed
 
-from tests.keeper.watching import descriptors
-from tests.server.process_kit import children, ended, nothing_left
+from tests.support.processes import children, descriptors, ended, nothing_left
 from tests.system.permissions import sandbox
 from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig, Wrong, expected
 
@@ -76,7 +75,7 @@ time.sleep(0.1)
 os.write(1, period[size:size + len(asked) - 1])
 os._exit(code)
 """
-WAYS = ("open", "open", "contained")
+WAYS = ("open", "open", "sandboxed")
 
 
 class Soak:
@@ -111,7 +110,7 @@ class Soak:
         """Contained or not."""
         if self.rng.choice(WAYS) == "open":
             return {}
-        self.rig.reached["contained"] += 1
+        self.rig.reached["sandboxed"] += 1
         return {"cwd": self.ws.as_uri(), "sandbox": sandbox(self.ws)}
 
     def late(self) -> None:
@@ -382,7 +381,7 @@ def main() -> None:
                 os.kill(soak.heir, signal.SIGTERM)
                 ended(soak.heir, LIMIT)
             rig.stop()
-    missing = {*FAULTS, "contained"} - {*rig.reached}
+    missing = {*FAULTS, "sandboxed"} - {*rig.reached}
     print(f"{soak.summary()}; KiB and descriptors at the end: {sizes}")
     if missing and args.minutes >= 5:
         raise SystemExit(f"never struck: {', '.join(sorted(missing))}; the run shows too little")

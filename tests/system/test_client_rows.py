@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import Refused, dialled
-from tests.server.process_kit import ended, spin
-from tests.server.server_kit import ServerProcess, server_process
-from tests.system.test_session_faults import resume, server
+from tests.support.clients import Refused, dialled
+from tests.support.eventually import spin
+from tests.support.processes import ended
+from tests.support.servers import ServerProcess, server_process
+from tests.system.test_session_faults import server
 
 __all__ = ["server"]  # the fixture
 
@@ -51,7 +52,7 @@ async def test_b3_much_output_while_nobody_is_there(
         client.abort()
     await spin(done.exists)
     async with dialled(server.url, handshake=False) as client:
-        await resume(client, session)
+        await client.resume(session)
         last = await client.call("process/read", {"processId": "b3", "waitMs": 20_000})
         while not last["closed"]:
             await asyncio.sleep(0.01)

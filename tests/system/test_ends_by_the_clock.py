@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.survival import LIMIT, Rig
-from tests.system.test_contained_crash import Said, contained, follow, orphaned
+from tests.system.test_sandboxed_crash import Said, follow, orphaned, sandboxed
 from tests.system.test_server_rows import keeper_of, upgrade
 from tests.system.test_survival import rigged
 
@@ -24,7 +24,7 @@ DEAF = "trap 'echo again' TERM; trap '' HUP; echo ready; while :; do sleep 0.02;
 def start(rig: Rig, ws: Path, script: str, *, inside: bool, tty: bool, timeout: int = 0) -> Said:
     more: dict[str, object] = {"tty": tty, **({"timeoutMs": timeout} if timeout else {})}
     if inside:
-        return contained(rig, ws, "/bin/sh", "-c", script, **more)
+        return sandboxed(rig, ws, "/bin/sh", "-c", script, **more)
     one = Said("p", 0, 0)
     rig.start(one, "/bin/sh", "-c", script, **more)
     return one
@@ -50,7 +50,7 @@ def exit_of(rig: Rig, one: Said) -> tuple[str, int]:
     return info["kind"], info["code"]
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "sandboxed"])
 @pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
 def test_a_time_limit_is_kept_while_no_server_runs(tmp_path: Path, inside: bool, tty: bool) -> None:
     with rigged(tmp_path / "state") as rig:
@@ -67,7 +67,7 @@ def test_a_time_limit_is_kept_while_no_server_runs(tmp_path: Path, inside: bool,
     assert one.text.count(b"bye") == 1
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "sandboxed"])
 def test_a_grace_runs_on_while_no_server_does_and_term_comes_once(
     tmp_path: Path, inside: bool
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_grace_runs_on_while_no_server_does_and_term_comes_once(
     assert one.text.count(b"again") == 1
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "sandboxed"])
 def test_the_next_server_leaves_a_grace_as_it_is(tmp_path: Path, inside: bool) -> None:
     with rigged(tmp_path / "state") as rig:
         rig.attach()
@@ -101,7 +101,7 @@ def test_the_next_server_leaves_a_grace_as_it_is(tmp_path: Path, inside: bool) -
     assert one.text.count(b"again") == 1
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "sandboxed"])
 def test_a_time_limit_outlives_the_keeper(tmp_path: Path, inside: bool) -> None:
     with orphaned(tmp_path / "state") as rig:
         rig.attach()
@@ -127,7 +127,7 @@ def test_a_time_limit_outlives_an_upgrade_of_both(tmp_path: Path) -> None:
     assert one.text.count(b"bye") == 1
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["open", "contained"])
+@pytest.mark.parametrize("inside", [False, True], ids=["open", "sandboxed"])
 def test_a_grace_that_outlived_a_server_outlives_the_keeper_too(
     tmp_path: Path, inside: bool
 ) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import SocketClient, b64, dialled
-from tests.server.process_kit import nothing_left
-from tests.server.server_kit import ServerProcess, server_process
+from tests.support.clients import SocketClient, b64, dialled
+from tests.support.processes import nothing_left
+from tests.support.servers import ServerProcess, server_process
 
 pytestmark = pytest.mark.fault
 

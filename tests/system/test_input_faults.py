@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import dialled
-from tests.server.process_kit import WAIT
-from tests.server.server_kit import ServerProcess, server_process
-from tests.system.raw_socket import BINARY, TEXT, RawSocket, frame, header, raw_socket
+from tests.support.clients import dialled
+from tests.support.eventually import LIMIT
+from tests.support.raw_sockets import BINARY, TEXT, RawSocket, frame, header, raw_socket
+from tests.support.servers import ServerProcess, server_process
 
 MIB = 1024 * 1024
 #: What one hostile message may leave behind; the heap of an allocator is not exact.
@@ -55,7 +55,7 @@ async def test_c1_a_frame_over_the_limit(server: ServerProcess, size: int, opcod
         code, reason = await raw.closed()
         assert code == 1009
         assert reason
-        await raw.end()
+        await raw.read_all()
     assert server.rss() < before + SLACK
     await well(server.url)
 
@@ -89,7 +89,7 @@ async def test_c2_a_head_that_announces_the_impossible(server: ServerProcess, si
         await raw.send(header(0x81, size))
         code, _ = await raw.closed()
         assert code in (1002, 1009)
-        await raw.end()
+        await raw.read_all()
     assert server.rss() < before + SLACK
     await well(server.url)
 
@@ -132,7 +132,7 @@ async def test_c4_text_that_is_not_utf8(server: ServerProcess, payload: bytes) -
         await raw.send(frame(TEXT, payload))
         code, _ = await raw.closed()
         assert code == 1007
-        await raw.end()
+        await raw.read_all()
     await well(server.url)
 
 
@@ -166,7 +166,7 @@ async def test_c5_frames_that_are_none(server: ServerProcess, data: bytes) -> No
         await raw.send(data)
         code, _ = await raw.closed()
         assert code == 1002
-        await raw.end()
+        await raw.read_all()
     await well(server.url)
 
 
@@ -176,7 +176,7 @@ async def test_c6_half_a_frame_and_the_end(server: ServerProcess, cut: int) -> N
         session = (await raw.handshake())["sessionId"]
         await raw.send(frame(TEXT, b'{"id":1,"method":"process/list"}'.ljust(200))[:cut])
         raw.writer.write_eof()
-        await raw.end()
+        await raw.read_all()
     async with raw_socket(server.url) as raw:
         assert (await raw.handshake(resumeSessionId=session))["sessionId"] == session
         await alive(raw)
@@ -195,7 +195,7 @@ async def test_c8_what_ends_a_connection_and_not_its_session(
         code, reason = await raw.closed()
         assert code == 1008
         assert reason.startswith(("unknown notification", "a reply to 7"))
-        await raw.end()
+        await raw.read_all()
     async with raw_socket(server.url) as raw:
         assert (await raw.handshake(resumeSessionId=session))["sessionId"] == session
 
@@ -239,7 +239,7 @@ async def test_b15_requests_whose_answers_nobody_reads(server: ServerProcess) ->
         raw.reader._transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(count):
             assert (await raw.answer())["id"] == 7
-        await asyncio.wait_for(sending, WAIT)
+        await asyncio.wait_for(sending, LIMIT)
         await alive(raw)
     assert server.rss() < before + SLACK
 
@@ -248,5 +248,5 @@ def pump(raw: RawSocket, data: bytes) -> None:
     """Send from a thread of its own, blocking as long as the server does not read."""
     given = raw.writer.get_extra_info("socket")
     with socket.socket(fileno=os.dup(given.fileno())) as sock:
-        sock.settimeout(WAIT)
+        sock.settimeout(LIMIT)
         sock.sendall(data)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.client_kit import Refused, SocketClient, chunks_of, dialled
-from tests.server.process_kit import WAIT
-from tests.server.server_kit import ServerProcess, server_process
+from tests.support.clients import chunks_of, dialled
+from tests.support.eventually import LIMIT
+from tests.support.servers import ServerProcess, server_process
 
 MIB = 1024 * 1024
 
@@ -21,18 +21,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with server_process(tmp_path_factory.mktemp("lag") / "state") as server:
         yield server
         assert server.stop() == (0, b"")
-
-
-async def resume(client: SocketClient, session: str) -> None:
-    """The server may not have noticed the end of the connection before this one yet."""
-    async with asyncio.timeout(WAIT):
-        while True:
-            try:
-                await client.handshake(resumeSessionId=session)
-                return
-            except Refused as error:
-                if error.code != -32010:
-                    raise
 
 
 def counters(last: int, end: bytes) -> bytes:
@@ -58,7 +46,7 @@ async def test_a_line_that_breaks_again_and_again_loses_nothing(
                 session = client.session
                 await client.start("p", "seq", "1", str(last), tty=tty, onLag="block")
             else:
-                await resume(client, session)
+                await client.resume(session)
                 after = max(got, default=0)
                 page = await client.read("p", afterSeq=after)
                 assert "omitted" not in page, seed
@@ -95,7 +83,7 @@ async def test_b8_a_slow_consumer_in_drop_mode(server: ServerProcess) -> None:
         await slow.until(lambda: slow.counted["p"])
         slow.reading.clear()
         # Its end does not wait for anybody.
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             while True:
                 counts = await asyncio.to_thread(server.metrics)
                 if not counts["handrail_processes_active"]:
@@ -133,7 +121,7 @@ async def test_b3_output_while_detached_is_the_tail_and_an_explicit_gap(
         got = len(client.output("p"))
         session = client.session
     async with dialled(server.url, handshake=False) as again:
-        await resume(again, session)
+        await again.resume(session)
         after, missed = seen, 0
         while True:
             page = await again.read("p", afterSeq=after, waitMs=60_000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import Refused, dialled
-from tests.server.server_kit import server_process
+from tests.support.clients import Refused, dialled
+from tests.support.servers import server_process
 
 pytestmark = pytest.mark.fault
 

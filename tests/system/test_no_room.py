@@ -16,9 +16,10 @@ import pytest
 from websockets.sync.client import connect
 
 from handrail.process.child_end import DRAIN_SECONDS
-from tests.keeper.watching import eventually
-from tests.server.process_kit import WAIT, gate, nothing_left
-from tests.server.server_kit import SERVE, ServerProcess
+from tests.support.eventually import LIMIT, eventually
+from tests.support.gates import gate
+from tests.support.processes import nothing_left
+from tests.support.servers import SERVE, ServerProcess
 from tests.system.test_keeper_faults import Client, listed
 from tests.system.test_refused_calls import filtered, said
 
@@ -47,7 +48,7 @@ def test_output_waits_for_a_descriptor(tmp_path: Path) -> None:
                 while start(client, f"p{count}", script.format(stay.path)):
                     count += 1
                 os.write(stay._fd, b"stay\n" * count)
-                eventually(lambda: NO_ROOM in server.words(), "some have to wait", WAIT)
+                eventually(lambda: NO_ROOM in server.words(), "some have to wait", LIMIT)
                 leave.open()
                 eventually(lambda: listed(client, "last")["state"] != "running", "it has exited")
                 exited = client.call("process/read", processId="last")["nextSeq"] - 1
@@ -93,7 +94,7 @@ def test_output_waits_for_room_on_a_disk(tmp_path: Path, refused: str, tty: bool
                 for number in range(6):
                     filling.start(f"p{number}", "sh", "-c", "seq 100001 200000; exec sleep 1000")
                 client.start("last", "sh", "-c", "stty -onlcr 2>&-; seq 1 100000; exit 3", tty=tty)
-                eventually(lambda: "'last': there is no room" in server.words(), "it waits", WAIT)
+                eventually(lambda: "'last': there is no room" in server.words(), "it waits", LIMIT)
                 filling.call("session/close")
                 wanted = b"".join(b"%d\n" % number for number in range(1, 100_001))
                 assert said(client, "last") == (wanted, 3)
@@ -117,7 +118,7 @@ def small_disk() -> tuple[str, ...]:
 def test_a_server_with_limited_files_says_so_and_starts_nothing(tmp_path: Path) -> None:
     argv = [*prlimit("--fsize=1000000"), *SERVE, "--state-dir", str(tmp_path / "state")]
     with nothing_left():
-        asked = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT, check=False)
+        asked = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert asked.returncode == 1
     assert "files are limited to 1000000 bytes here (ulimit -f)" in asked.stderr
     assert "Traceback" not in asked.stderr

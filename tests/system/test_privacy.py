@@ -6,9 +6,10 @@ import os
 import secrets
 from pathlib import Path
 
-from tests.keeper.watching import descriptors, eventually
-from tests.server.client_kit import dialled
-from tests.server.server_kit import server_process
+from tests.support.clients import dialled
+from tests.support.eventually import eventually
+from tests.support.processes import descriptors
+from tests.support.servers import server_process
 from tests.system.users import ordinary
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import dialled
-from tests.server.process_kit import WAIT, alive, children, ended, until_ended
-from tests.server.server_kit import server_process
+from tests.support.clients import dialled
+from tests.support.eventually import LIMIT
+from tests.support.processes import alive, children, ended, until_ended
+from tests.support.servers import server_process
 
 READY = "echo ready $$; while :; do sleep 0.01; done"
 
@@ -27,7 +28,7 @@ async def test_d10_a_terminate_behind_each_start(tmp_path: Path, permits: int | 
                 params = client.start_params(f"p{number}", "sleep", "600", tty=tty)
                 starts.append(client.post("process/start", params))
                 ends.append(client.post("process/terminate", processId=f"p{number}"))
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(LIMIT):
                 await asyncio.gather(*starts)
                 assert {str(end) for end in await asyncio.gather(*ends)} == {"{'running': True}"}
             for number in range(100):

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.keeper.watching import alive, eventually, zombies
-from tests.server.client_kit import SocketClient, dialled
-from tests.server.process_kit import WAIT, until_ended
-from tests.server.server_kit import ServerProcess, server_process
+from tests.support.clients import SocketClient, dialled
+from tests.support.eventually import LIMIT, eventually
+from tests.support.processes import alive, until_ended, zombies
+from tests.support.servers import ServerProcess, server_process
 
 READY = "echo ready; while :; do sleep 0.01; done"
 
@@ -173,7 +173,7 @@ async def test_d7_a_full_stdin_stops_nobody_but_its_writer(server: ServerProcess
         accepted = sum(write.done() for write in writes)
         assert 64 < accepted < 200
         assert await client.call("process/terminate", processId="p") == {"running": True}
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             answers = await asyncio.gather(*writes, return_exceptions=True)
         assert {"status": "accepted"} in answers
         # Those that waited are told, not left alone.
@@ -315,7 +315,7 @@ async def test_d16_a_terminal_hangs_up_first(server: ServerProcess) -> None:
         script = f"trap 'echo hup' HUP; trap 'echo term' TERM; {READY}"
         await client.shell("p", script, tty=True)
         await client.until_output("p", b"ready")
-        await client.call("process/terminate", processId="p", graceMs=int(WAIT * 1000))
+        await client.call("process/terminate", processId="p", graceMs=int(LIMIT * 1000))
         await client.until_output("p", b"term")
         await client.call("process/terminate", processId="p")
         await client.until_closed("p")

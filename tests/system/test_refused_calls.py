@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from tests.keeper.watching import bearing, eventually
-from tests.server.process_kit import WAIT, nothing_left
-from tests.server.server_kit import SERVE, ServerProcess
+from tests.support.eventually import LIMIT, eventually
+from tests.support.processes import bearing, nothing_left
+from tests.support.servers import SERVE, ServerProcess
 from tests.system import refusal
 from tests.system.test_keeper_faults import Client
 from tests.system.users import ordinary
@@ -173,7 +173,7 @@ def test_a_server_without_it_says_so_and_leaves_nothing(tmp_path: Path, call: st
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=WAIT,
+            timeout=LIMIT,
             check=False,
         )
     assert asked.returncode == 1
@@ -194,7 +194,7 @@ def test_a_command_on_the_command_line(tmp_path: Path, call: str, sandbox: str) 
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=WAIT,
+            timeout=LIMIT,
             cwd=tmp_path,
             check=False,
         )

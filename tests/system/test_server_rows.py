@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.process_kit import alive, children, ended, gate, nothing_left
+from tests.support.gates import gate
+from tests.support.processes import alive, children, ended, nothing_left
 from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig
 
 MIB = 1024 * 1024
@@ -432,9 +433,9 @@ def test_an_upgrade_to_something_broken_changes_nothing(
         os.kill(rig.server.pid, signal.SIGUSR2)  # twice in one breath: one at a time
         to_the_end(rig, one)
         deadline = time.monotonic() + LIMIT
-        while children(rig.server.pid) != [keeper] and time.monotonic() < deadline:
+        while children(rig.server.pid) != {keeper} and time.monotonic() < deadline:
             rig.call("environment/status")
-        assert children(rig.server.pid) == [keeper]
+        assert children(rig.server.pid) == {keeper}
         (tmp_path / "handrail.py").unlink()
         os.kill(upgrade(rig), signal.SIGTERM)  # the next one is no worse for it
 

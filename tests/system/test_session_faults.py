@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.client_kit import Client, Refused, SocketClient, dialled
-from tests.server.process_kit import WAIT, alive, gate
-from tests.server.server_kit import ServerProcess, server_process
+from tests.support.clients import Client, Refused, SocketClient, dialled
+from tests.support.eventually import LIMIT
+from tests.support.gates import gate
+from tests.support.processes import alive
+from tests.support.servers import ServerProcess, server_process
 
 MIB = 1024 * 1024
 
@@ -23,18 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with server_process(state) as server:
         yield server
         assert server.stop() == (0, b"")
-
-
-async def resume(client: SocketClient, session: str) -> None:
-    """The server may not have noticed the end of the connection before this one yet."""
-    async with asyncio.timeout(WAIT):
-        while True:
-            try:
-                await client.handshake(resumeSessionId=session)
-                return
-            except Refused as error:
-                if error.code != -32010:
-                    raise
 
 
 def chunks(client: Client, process_id: str) -> dict[int, bytes]:
@@ -62,7 +52,7 @@ async def test_b1_a_reset_loses_nothing(server: ServerProcess, tmp_path: Path) -
                     session = client.session
                     await client.shell("p", script)
                 else:
-                    await resume(client, session)
+                    await client.resume(session)
                 held.open()
                 # Some of this round's output, wherever it stands then.
                 await client.until(lambda client=client: chunks(client, "p"))
@@ -70,7 +60,7 @@ async def test_b1_a_reset_loses_nothing(server: ServerProcess, tmp_path: Path) -
                 await client.until_ended()
                 got.update(chunks(client, "p"))
         async with dialled(server.url, handshake=False) as client:
-            await resume(client, session)
+            await client.resume(session)
             after = 0
             while True:
                 page = await client.read("p", afterSeq=after, waitMs=60_000)
@@ -98,7 +88,7 @@ async def test_b5_twenty_clients_race(server: ServerProcess) -> None:
         params = {"clientName": "x", "resumeSessionId": first.session}
         first.abort()
         won: list[SocketClient] = []
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             while not won:  # as long as the server has not noticed that the first is gone
                 answers = await asyncio.gather(
                     *(racer.post("initialize", params) for racer in racers), return_exceptions=True
@@ -195,7 +185,7 @@ async def test_metrics_of_a_real_server(tmp_path: Path) -> None:
             assert counts['handrail_processes_finished_total{result="error"}'] == 1
             assert counts["handrail_processes_active"] == 0
             assert counts['handrail_connections_active{transport="websocket"}'] == 1
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             while (await asyncio.to_thread(server.metrics))[
                 'handrail_connections_active{transport="websocket"}'
             ]:

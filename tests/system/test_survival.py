@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.process_kit import nothing_left
+from tests.support.processes import nothing_left
 from tests.system.survival import ECHO, LIMIT, WRITER, Followed, Rig, expected, flood, typing
 
 MIB = 1024 * 1024

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from handrail.keeper.cgroups import Cgroups
-from tests.keeper.watching import bearing, eventually
-from tests.server.client_kit import SocketClient, dialled
-from tests.server.server_kit import server_process
+from tests.support.clients import SocketClient, dialled
+from tests.support.eventually import eventually
+from tests.support.processes import bearing
+from tests.support.servers import server_process
 from tests.system.users import ordinary
 
 pytestmark = pytest.mark.fault

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.keeper.watching import bearing, eventually, status
-from tests.server.process_kit import children, ended, nothing_left
-from tests.server.server_kit import ServerProcess
+from tests.support.eventually import eventually
+from tests.support.processes import bearing, children, ended, nothing_left, status
+from tests.support.servers import ServerProcess
 from tests.system.test_keeper_faults import Client
 from tests.system.users import ordinary
 

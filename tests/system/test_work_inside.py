@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.client_kit import MemoryClient
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient
+from tests.support.servers import serving
 
 SECONDS = 50.0
 GIT = {

@@ -76,17 +76,14 @@ def test_an_executor_that_is_closed_elsewhere() -> None:
         assert info.kind is ExitKind.TERMINATED
 
 
-def test_sizes_that_no_terminal_has() -> None:
+async def test_sizes_that_no_terminal_has() -> None:
     fake = FakeExecutor()
     fake.on("vi", Pause())
 
-    async def main() -> None:
-        async with AsyncWorkspace(executor=fake) as ws:
-            with pytest.raises(UsageError, match="1 to 65535"):
-                await ws.start("vi", tty=True, size=(0, 0))
-            process = await ws.start("vi", tty=True)
-            with pytest.raises(UsageError, match="1 to 65535"):
-                await process.resize(0, 0)
-            assert fake.sessions[process.id].sizes == []
-
-    asyncio.run(main())
+    async with AsyncWorkspace(executor=fake) as ws:
+        with pytest.raises(UsageError, match="1 to 65535"):
+            await ws.start("vi", tty=True, size=(0, 0))
+        process = await ws.start("vi", tty=True)
+        with pytest.raises(UsageError, match="1 to 65535"):
+            await process.resize(0, 0)
+        assert fake.sessions[process.id].sizes == []

@@ -5,24 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from handrail.executor.base import SpawnRequest
 from handrail.executor.remote import RemoteExecutor
 from handrail.testing import FakeExecutor
 from handrail.testing.fixtures import fake_executor, handrail_server
-from tests.server.process_kit import nothing_left
 
 __all__ = ["fake_executor", "handrail_server"]
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 def test_a_server_of_its_own(handrail_server: str) -> None:

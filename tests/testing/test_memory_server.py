@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import uvloop
-
 from handrail.executor.base import SpawnRequest
 from handrail.executor.dial import MemoryDialer
 from handrail.executor.remote import RemoteExecutor
 from handrail.testing import memory_executor, memory_server
-from tests.server.process_kit import nothing_left
 
 
 async def output(executor: RemoteExecutor, script: str) -> bytes:
@@ -19,24 +16,16 @@ async def output(executor: RemoteExecutor, script: str) -> bytes:
     return b"".join([event.data async for event in session.subscribe_output()])
 
 
-def test_a_command_through_the_whole_wire() -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20), memory_executor() as executor:
-            assert await output(executor, "echo through") == b"through\n"
-            assert "keeper" in executor.client.extensions
-
-    with nothing_left():
-        uvloop.run(main())
+async def test_a_command_through_the_whole_wire() -> None:
+    async with asyncio.timeout(20), memory_executor() as executor:
+        assert await output(executor, "echo through") == b"through\n"
+        assert "keeper" in executor.client.extensions
 
 
-def test_several_clients_of_one_server() -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20), memory_server() as accept:
-            executors = [await RemoteExecutor.connect(MemoryDialer(accept)) for _ in range(3)]
-            found = await asyncio.gather(*(output(e, "echo mine") for e in executors))
-            assert found == [b"mine\n"] * 3
-            for executor in executors:
-                await executor.close()
-
-    with nothing_left():
-        asyncio.run(main())
+async def test_several_clients_of_one_server() -> None:
+    async with asyncio.timeout(20), memory_server() as accept:
+        executors = [await RemoteExecutor.connect(MemoryDialer(accept)) for _ in range(3)]
+        found = await asyncio.gather(*(output(e, "echo mine") for e in executors))
+        assert found == [b"mine\n"] * 3
+        for executor in executors:
+            await executor.close()

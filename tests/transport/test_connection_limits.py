@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from handrail.transport.connection_limits import Admission, ListenLimits
-from tests.transport.transport_kit import WAIT, Run
+from tests.support.eventually import LIMIT
 
 
 class Peer:
@@ -28,107 +28,86 @@ class Peer:
         self._admission.gone(self)
 
 
-def test_the_oldest_make_room_and_the_newest_stay(run: Run) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits(max_handshakes=2))
-        peers = [Peer(admission) for _ in range(5)]
-        assert [admission.enter(peer) for peer in peers] == [None] * 5
-        for peer in peers[:3]:
-            await asyncio.wait_for(peer.refused.wait(), WAIT)
-            assert "too many" in peer.told
-        assert [peer.told for peer in peers[3:]] == ["", ""]
-        admission.close()
-        await asyncio.wait_for(admission.wait_empty(), WAIT)
-        assert {peer.told for peer in peers} == {"dropped"}
-
-    run(main())
+async def test_the_oldest_make_room_and_the_newest_stay() -> None:
+    admission = Admission(ListenLimits(max_handshakes=2))
+    peers = [Peer(admission) for _ in range(5)]
+    assert [admission.enter(peer) for peer in peers] == [None] * 5
+    for peer in peers[:3]:
+        await asyncio.wait_for(peer.refused.wait(), LIMIT)
+        assert "too many" in peer.told
+    assert [peer.told for peer in peers[3:]] == ["", ""]
+    admission.close()
+    await asyncio.wait_for(admission.wait_empty(), LIMIT)
+    assert {peer.told for peer in peers} == {"dropped"}
 
 
-def test_those_who_finish_in_time_are_not_counted(run: Run) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits(max_handshakes=1))
-        peers = [Peer(admission) for _ in range(3)]
-        for peer in peers:
-            admission.enter(peer)
-        admission.gone(peers[0])
-        admission.answered(peers[1])
-        admission._thin()
-        assert [peer.told for peer in peers] == ["", "", ""]
-        admission.close()
-
-    run(main())
+async def test_those_who_finish_in_time_are_not_counted() -> None:
+    admission = Admission(ListenLimits(max_handshakes=1))
+    peers = [Peer(admission) for _ in range(3)]
+    for peer in peers:
+        admission.enter(peer)
+    admission.gone(peers[0])
+    admission.answered(peers[1])
+    admission._thin()
+    assert [peer.told for peer in peers] == ["", "", ""]
+    admission.close()
 
 
-def test_at_many_times_the_cap_the_oldest_goes_at_once(run: Run) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits(max_handshakes=2))
-        peers = [Peer(admission) for _ in range(33)]
-        assert [admission.enter(peer) for peer in peers] == [None] * 33
-        assert [bool(peer.told) for peer in peers] == [True] + [False] * 32
-        admission.close()
-
-    run(main())
+async def test_at_many_times_the_cap_the_oldest_goes_at_once() -> None:
+    admission = Admission(ListenLimits(max_handshakes=2))
+    peers = [Peer(admission) for _ in range(33)]
+    assert [admission.enter(peer) for peer in peers] == [None] * 33
+    assert [bool(peer.told) for peer in peers] == [True] + [False] * 32
+    admission.close()
 
 
-def test_those_who_have_their_answer_take_no_place(run: Run) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits(max_handshakes=2))
-        leaving = [Peer(admission) for _ in range(40)]
-        for peer in leaving:
-            admission.enter(peer)
-            admission.answered(peer)
-        assert [peer.told for peer in leaving] == ["dropped"] * 8 + [""] * 32
-        late = Peer(admission)
-        assert admission.enter(late) is None
-        assert late.told == ""
-        admission.close()
-        await asyncio.wait_for(admission.wait_empty(), WAIT)
-
-    run(main())
+async def test_those_who_have_their_answer_take_no_place() -> None:
+    admission = Admission(ListenLimits(max_handshakes=2))
+    leaving = [Peer(admission) for _ in range(40)]
+    for peer in leaving:
+        admission.enter(peer)
+        admission.answered(peer)
+    assert [peer.told for peer in leaving] == ["dropped"] * 8 + [""] * 32
+    late = Peer(admission)
+    assert admission.enter(late) is None
+    assert late.told == ""
+    admission.close()
+    await asyncio.wait_for(admission.wait_empty(), LIMIT)
 
 
-def test_each_handshake_has_a_moment(run: Run) -> None:
+async def test_each_handshake_has_a_moment() -> None:
     """One that came just before the oldest are sent away is not sent with them."""
 
-    async def main() -> None:
-        admission = Admission(ListenLimits(max_handshakes=1))
-        loop = asyncio.get_running_loop()
-        first, young, younger = (Peer(admission) for _ in range(3))
-        admission.enter(first)
-        admission._opening[first] = loop.time() - 1
-        admission.enter(young)
-        admission.enter(younger)
-        admission._thin()
-        assert (bool(first.told), young.told, younger.told) == (True, "", "")
-        await asyncio.wait_for(young.refused.wait(), WAIT)
-        assert younger.told == ""
-        admission.close()
-
-    run(main())
+    admission = Admission(ListenLimits(max_handshakes=1))
+    loop = asyncio.get_running_loop()
+    first, young, younger = (Peer(admission) for _ in range(3))
+    admission.enter(first)
+    admission._opening[first] = loop.time() - 1
+    admission.enter(young)
+    admission.enter(younger)
+    admission._thin()
+    assert (bool(first.told), young.told, younger.told) == (True, "", "")
+    await asyncio.wait_for(young.refused.wait(), LIMIT)
+    assert younger.told == ""
+    admission.close()
 
 
-def test_nobody_enters_after_closing(run: Run) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits())
-        admission.close()
-        late = Peer(admission)
-        assert admission.enter(late) == "this server is closing"
-        late.drop()
-        await asyncio.wait_for(admission.wait_empty(), WAIT)
-
-    run(main())
+async def test_nobody_enters_after_closing() -> None:
+    admission = Admission(ListenLimits())
+    admission.close()
+    late = Peer(admission)
+    assert admission.enter(late) == "this server is closing"
+    late.drop()
+    await asyncio.wait_for(admission.wait_empty(), LIMIT)
 
 
-def test_warnings_are_few_and_count_the_rest(
-    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_warnings_are_few_and_count_the_rest(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        admission = Admission(ListenLimits())
-        for _ in range(5):
-            admission.warn("full")
-        assert caplog.messages == ["refusing peers: full"]
-        monkeypatch.setattr("handrail.transport.connection_limits._WARN_EVERY", -1.0)
+    admission = Admission(ListenLimits())
+    for _ in range(5):
         admission.warn("full")
-        assert caplog.messages[1] == "refusing peers: full (4 more since the last such line)"
-
-    run(main())
+    assert caplog.messages == ["refusing peers: full"]
+    monkeypatch.setattr("handrail.transport.connection_limits._WARN_EVERY", -1.0)
+    admission.warn("full")
+    assert caplog.messages[1] == "refusing peers: full (4 more since the last such line)"

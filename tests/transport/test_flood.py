@@ -12,14 +12,15 @@ from handrail.transport.base import Transport
 from handrail.transport.handshake import HandshakeError
 from handrail.transport.http_head import HttpRequest
 from handrail.transport.websocket import connect
-from tests.transport.transport_kit import WAIT, Recorder, Run, echo, listening
+from tests.support.eventually import LIMIT
+from tests.transport.transport_kit import Recorder, echo, listening
 
 
 def half_route(request: HttpRequest) -> Recorder:
     return Recorder(echo)
 
 
-def test_honest_clients_get_in_during_a_flood_of_half_requests(run: Run) -> None:
+async def test_honest_clients_get_in_during_a_flood_of_half_requests() -> None:
     """Those that were refused take no place, however long their clients hold on to them."""
 
     def flood(port: int, over: threading.Event, begun: threading.Event) -> None:
@@ -29,7 +30,7 @@ def test_honest_clients_get_in_during_a_flood_of_half_requests(run: Run) -> None
                 break
             if len(held) >= 300:
                 held.pop(0).close()
-            sock = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+            sock = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
             held.append(sock)
             with contextlib.suppress(OSError):
                 sock.sendall(b"GET / HT")
@@ -45,17 +46,14 @@ def test_honest_clients_get_in_during_a_flood_of_half_requests(run: Run) -> None
                 return await connect(url, Recorder())
         return await connect(url, Recorder())
 
-    async def main() -> None:
-        over, begun = threading.Event(), threading.Event()
-        async with listening(half_route, max_handshakes=16) as (_, port):
-            flooding = asyncio.create_task(asyncio.to_thread(flood, port, over, begun))
-            try:
-                assert await asyncio.to_thread(begun.wait, WAIT)
-                for _ in range(30):
-                    line = await honest(f"ws://127.0.0.1:{port}")
-                    line.abort()
-            finally:
-                over.set()
-                await flooding
-
-    run(main())
+    over, begun = threading.Event(), threading.Event()
+    async with listening(half_route, max_handshakes=16) as (_, port):
+        flooding = asyncio.create_task(asyncio.to_thread(flood, port, over, begun))
+        try:
+            assert await asyncio.to_thread(begun.wait, LIMIT)
+            for _ in range(30):
+                line = await honest(f"ws://127.0.0.1:{port}")
+                line.abort()
+        finally:
+            over.set()
+            await flooding

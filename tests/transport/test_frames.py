@@ -29,7 +29,7 @@ from handrail.transport.frames import (
     masked_frame,
 )
 from handrail.transport.masking import apply_mask
-from tests.transport.transport_kit import client_frame
+from tests.support.raw_sockets import client_frame
 
 
 def pull(decoder: FrameDecoder) -> list[Event]:

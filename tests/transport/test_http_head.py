@@ -25,7 +25,7 @@ from handrail.transport.websocket_upgrade import (
     request_head,
     response_problem,
 )
-from tests.transport.transport_kit import KEY, UPGRADE
+from tests.support.raw_sockets import KEY, UPGRADE
 
 
 def read(data: bytes, cuts: tuple[int, ...] = ()) -> tuple[HttpRequest | int | None, bytes]:

@@ -15,8 +15,9 @@ import pytest
 from handrail import listeners
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import WebSocketListener, listen
+from tests.support.eventually import LIMIT
 from tests.transport.local_client import STRANGER, LocalClient
-from tests.transport.transport_kit import WAIT, Recorder, Run
+from tests.transport.transport_kit import Recorder
 
 READY = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -39,68 +40,57 @@ async def visit(listener: WebSocketListener, host: str, uid: int, what: str = "r
         with LocalClient(host, port, uid=uid, text=READY) as client:
             return client.tell(what)
 
-    return await asyncio.wait_for(asyncio.to_thread(go), WAIT)
+    return await asyncio.wait_for(asyncio.to_thread(go), LIMIT)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_our_user_and_root_come_in(run: Run, host: str) -> None:
-    async def main() -> None:
-        route = Route()
-        listener = await listen(host, 0, route)
-        for uid in {os.getuid(), 0} if os.getuid() == 0 else {os.getuid()}:
-            assert await visit(listener, host, uid) == "b'HTTP/1.1 200'"
-        assert route.asked >= 1
-        listener.abort()
-        await asyncio.wait_for(listener.wait_closed(), WAIT)
-
-    run(main())
+async def test_our_user_and_root_come_in(host: str) -> None:
+    route = Route()
+    listener = await listen(host, 0, route)
+    for uid in {os.getuid(), 0} if os.getuid() == 0 else {os.getuid()}:
+        assert await visit(listener, host, uid) == "b'HTTP/1.1 200'"
+    assert route.asked >= 1
+    listener.abort()
+    await asyncio.wait_for(listener.wait_closed(), LIMIT)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_another_user_gets_no_answer(run: Run, host: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        route = Route()
-        listener = await listen(host, 0, route)
-        assert await visit(listener, host, STRANGER) == "b''"
-        for _ in range(5):
-            # It has sent everything and is gone when it is looked at.
-            assert await visit(listener, host, STRANGER, "close") == "done"
-        assert await visit(listener, host, STRANGER) == "b''"
-        assert not listener._admission._opening
-        assert await visit(listener, host, os.getuid()) == "b'HTTP/1.1 200'"
-        assert route.asked == 1
-        listener.abort()
-        await asyncio.wait_for(listener.wait_closed(), WAIT)
+async def test_another_user_gets_no_answer(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    route = Route()
+    listener = await listen(host, 0, route)
+    assert await visit(listener, host, STRANGER) == "b''"
+    for _ in range(5):
+        # It has sent everything and is gone when it is looked at.
+        assert await visit(listener, host, STRANGER, "close") == "done"
+    assert await visit(listener, host, STRANGER) == "b''"
+    assert not listener._admission._opening
+    assert await visit(listener, host, os.getuid()) == "b'HTTP/1.1 200'"
+    assert route.asked == 1
+    listener.abort()
+    await asyncio.wait_for(listener.wait_closed(), LIMIT)
 
-    run(main())
     assert "--any-user" in caplog.text
 
 
-def test_every_user_comes_in_where_that_was_asked_for(run: Run) -> None:
-    async def main() -> None:
-        listener = await listen("127.0.0.1", 0, Route(), any_user=True)
-        assert await visit(listener, "127.0.0.1", STRANGER) == "b'HTTP/1.1 200'"
-        listener.abort()
-        await asyncio.wait_for(listener.wait_closed(), WAIT)
-
-    run(main())
+async def test_every_user_comes_in_where_that_was_asked_for() -> None:
+    listener = await listen("127.0.0.1", 0, Route(), any_user=True)
+    assert await visit(listener, "127.0.0.1", STRANGER) == "b'HTTP/1.1 200'"
+    listener.abort()
+    await asyncio.wait_for(listener.wait_closed(), LIMIT)
 
 
-def test_a_listener_is_in_the_registry_as_long_as_it_listens(run: Run) -> None:
-    async def main() -> None:
-        listener = await listen("127.0.0.1", 0, Route())
-        port = listener.sockname[1]  # type: ignore[index]
-        assert listeners.has(port)
-        listener.close()
-        assert not listeners.has(port)
-        listener.close()
-        handed_over = await listen("127.0.0.1", 0, Route())
-        port = handed_over.sockname[1]  # type: ignore[index]
-        handed_over.leave()
-        assert listeners.has(port)
-        listeners.leave(port)
-
-    run(main())
+async def test_a_listener_is_in_the_registry_as_long_as_it_listens() -> None:
+    listener = await listen("127.0.0.1", 0, Route())
+    port = listener.sockname[1]  # type: ignore[index]
+    assert listeners.has(port)
+    listener.close()
+    assert not listeners.has(port)
+    listener.close()
+    handed_over = await listen("127.0.0.1", 0, Route())
+    port = handed_over.sockname[1]  # type: ignore[index]
+    handed_over.leave()
+    assert listeners.has(port)
+    listeners.leave(port)
 
 
 #: A machine with an address besides loopback, and a client that calls itself by it.

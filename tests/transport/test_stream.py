@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from handrail.transport.line_framing import LineConnection
-from tests.transport.transport_kit import Recorder, Run
+from tests.transport.transport_kit import Recorder
 
 
 class HandTransport(asyncio.Transport):
@@ -55,39 +55,33 @@ def opened(receiver: Recorder, close_timeout: float = 60.0) -> tuple[LineConnect
     return line, transport
 
 
-def test_closing_is_granted_more_time_only_while_it_progresses(run: Run) -> None:
-    async def main() -> None:
-        line, transport = opened(Recorder())
-        transport.size = 300
-        line.close()
-        for transport.size in (200, 100, 0):
-            line._check_closing()
-            assert not transport.aborted.is_set()
+async def test_closing_is_granted_more_time_only_while_it_progresses() -> None:
+    line, transport = opened(Recorder())
+    transport.size = 300
+    line.close()
+    for transport.size in (200, 100, 0):
         line._check_closing()
-        assert transport.aborted.is_set()
-        line.connection_lost(None)
-        line.connection_lost(None)
+        assert not transport.aborted.is_set()
+    line._check_closing()
+    assert transport.aborted.is_set()
+    line.connection_lost(None)
+    line.connection_lost(None)
 
-    run(main())
 
-
-def test_closing_ends_at_its_total_even_with_progress(run: Run) -> None:
-    async def main() -> None:
-        line, transport = opened(Recorder())
-        transport.size = 300
-        line.close()
-        line._close_before = asyncio.get_running_loop().time()
-        transport.size = 200
-        line._check_closing()
-        assert transport.aborted.is_set()
-        line.connection_lost(None)
-
-    run(main())
+async def test_closing_ends_at_its_total_even_with_progress() -> None:
+    line, transport = opened(Recorder())
+    transport.size = 300
+    line.close()
+    line._close_before = asyncio.get_running_loop().time()
+    transport.size = 200
+    line._check_closing()
+    assert transport.aborted.is_set()
+    line.connection_lost(None)
 
 
 @pytest.mark.parametrize("call", ["pause_writing", "resume_writing"])
-def test_a_receiver_that_fails_in_any_callback_is_closed(
-    run: Run, call: str, caplog: pytest.LogCaptureFixture
+async def test_a_receiver_that_fails_in_any_callback_is_closed(
+    call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Recorder):
         def pause_writing(self) -> None:
@@ -95,48 +89,40 @@ def test_a_receiver_that_fails_in_any_callback_is_closed(
 
         resume_writing = pause_writing
 
-    async def main() -> None:
-        receiver = Failing()
-        line, _ = opened(receiver)
-        getattr(line, call)()
-        getattr(line, call)()  # not told any more: it is closing
-        line.connection_lost(None)
-        assert "1011" in await receiver.until_lost()
+    receiver = Failing()
+    line, _ = opened(receiver)
+    getattr(line, call)()
+    getattr(line, call)()  # not told any more: it is closing
+    line.connection_lost(None)
+    assert "1011" in await receiver.until_lost()
 
-    run(main())
     assert caplog.text.count("ValueError: mine") == 1
 
 
-def test_the_socket_is_stopped_only_when_something_is_left_over(run: Run) -> None:
-    async def main() -> None:
-        receiver = Recorder(lambda self, _: self.transport.pause_reading())
-        line, transport = opened(receiver)
-        line.data_received(b"1\n")
-        assert transport.reading
-        line.resume_reading()
-        line.data_received(b"2\n3\n")
-        assert not transport.reading
-        line.resume_reading()
-        await receiver.until_messages(3)
-        assert not transport.reading  # the decoder has not been asked yet whether it is dry
-        line.resume_reading()
-        await asyncio.sleep(0)
-        assert transport.reading
-        line.abort()
-        line.connection_lost(None)
-        assert await receiver.until_lost() == "dropped by this side"
-
-    run(main())
+async def test_the_socket_is_stopped_only_when_something_is_left_over() -> None:
+    receiver = Recorder(lambda self, _: self.transport.pause_reading())
+    line, transport = opened(receiver)
+    line.data_received(b"1\n")
+    assert transport.reading
+    line.resume_reading()
+    line.data_received(b"2\n3\n")
+    assert not transport.reading
+    line.resume_reading()
+    await receiver.until_messages(3)
+    assert not transport.reading  # the decoder has not been asked yet whether it is dry
+    line.resume_reading()
+    await asyncio.sleep(0)
+    assert transport.reading
+    line.abort()
+    line.connection_lost(None)
+    assert await receiver.until_lost() == "dropped by this side"
 
 
-def test_an_error_of_the_line_is_told(run: Run) -> None:
-    async def main() -> None:
-        receiver = Recorder()
-        line, transport = opened(receiver)
-        line.send(b"a", b"b")
-        assert transport.written == b"ab\n"
-        line.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
-        assert "reset" in await receiver.until_lost()
-        assert line.buffered == 0
-
-    run(main())
+async def test_an_error_of_the_line_is_told() -> None:
+    receiver = Recorder()
+    line, transport = opened(receiver)
+    line.send(b"a", b"b")
+    assert transport.written == b"ab\n"
+    line.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+    assert "reset" in await receiver.until_lost()
+    assert line.buffered == 0

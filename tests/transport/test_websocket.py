@@ -24,163 +24,129 @@ from handrail.transport.handshake import HandshakeError
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import connect, listen
 from handrail.transport.websocket_connection import ConnectionLimits
-from tests.transport.transport_kit import (
-    UPGRADE,
-    WAIT,
-    RawPeer,
-    Recorder,
-    Run,
-    echo,
-    http,
-    listening,
-    ok,
-    raw_peer,
-    scripted,
-)
+from tests.support.eventually import LIMIT
+from tests.support.raw_sockets import UPGRADE, RawSocket, raw_socket
+from tests.transport.transport_kit import Recorder, echo, http, listening, ok, scripted
 
 
-def test_ours_with_ours(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(echo), Recorder()
-        async with listening(server) as (listener, port):
-            line = await connect(f"ws://127.0.0.1:{port}/?x=1", client)
-            assert client.calls == ["connected"]
-            assert client.transport is line
-            assert (line.kind, line.peer) == ("websocket", f"127.0.0.1:{port}")
-            line.send('{"grüß":'.encode(), b"", b"1}")
-            line.send(b"")
-            await client.until_messages(2)
-            assert client.messages == server.messages == ['{"grüß":1}', ""]
-            assert listener.connections == 1
-            assert server.transport.peer.startswith("127.0.0.1:")
-            line.close(1001, "going\n")
-            assert await client.until_lost() == "closed by this side: 1001 going\\n"
-            assert await server.until_lost() == "closed by the peer: 1001 going\\n"
-            assert listener.connections == 0
-            assert line.buffered == 0
-            line.send(b"late")
-            line.close()
-            line.abort()
-
-    run(main())
+async def test_ours_with_ours() -> None:
+    server, client = Recorder(echo), Recorder()
+    async with listening(server) as (listener, port):
+        line = await connect(f"ws://127.0.0.1:{port}/?x=1", client)
+        assert client.calls == ["connected"]
+        assert client.transport is line
+        assert (line.kind, line.peer) == ("websocket", f"127.0.0.1:{port}")
+        line.send('{"grüß":'.encode(), b"", b"1}")
+        line.send(b"")
+        await client.until_messages(2)
+        assert client.messages == server.messages == ['{"grüß":1}', ""]
+        assert listener.connections == 1
+        assert server.transport.peer.startswith("127.0.0.1:")
+        line.close(1001, "going\n")
+        assert await client.until_lost() == "closed by this side: 1001 going\\n"
+        assert await server.until_lost() == "closed by the peer: 1001 going\\n"
+        assert listener.connections == 0
+        assert line.buffered == 0
+        line.send(b"late")
+        line.close()
+        line.abort()
 
 
-def test_the_server_closes(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(), Recorder()
-        async with listening(server) as (_, port):
-            await connect(f"ws://127.0.0.1:{port}", client)
-            server.transport.send(b"last words")
-            server.transport.close(1012, "restart")
-            server.transport.send(b"too late")
-            assert await client.until_lost() == "closed by the peer: 1012 restart"
-            assert await server.until_lost() == "closed by this side: 1012 restart"
-            assert client.messages == ["last words"]
-
-    run(main())
+async def test_the_server_closes() -> None:
+    server, client = Recorder(), Recorder()
+    async with listening(server) as (_, port):
+        await connect(f"ws://127.0.0.1:{port}", client)
+        server.transport.send(b"last words")
+        server.transport.close(1012, "restart")
+        server.transport.send(b"too late")
+        assert await client.until_lost() == "closed by the peer: 1012 restart"
+        assert await server.until_lost() == "closed by this side: 1012 restart"
+        assert client.messages == ["last words"]
 
 
-def test_abort_tells_both_sides(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(), Recorder()
-        async with listening(server) as (_, port):
-            line = await connect(f"ws://127.0.0.1:{port}", client)
-            line.abort()
-            line.send(b"late")
-            assert await client.until_lost() == "dropped by this side"
-            assert await server.until_lost() == "the peer closed without a close frame"
-
-    run(main())
+async def test_abort_tells_both_sides() -> None:
+    server, client = Recorder(), Recorder()
+    async with listening(server) as (_, port):
+        line = await connect(f"ws://127.0.0.1:{port}", client)
+        line.abort()
+        line.send(b"late")
+        assert await client.until_lost() == "dropped by this side"
+        assert await server.until_lost() == "the peer closed without a close frame"
 
 
 @pytest.mark.parametrize("size", [65536, MESSAGE_LIMIT])
-def test_large_messages_both_ways(run: Run, size: int) -> None:
-    async def main() -> None:
-        server, client = Recorder(echo), Recorder()
-        async with listening(server) as (_, port):
-            line = await connect(f"ws://127.0.0.1:{port}", client)
-            line.send(b"x" * size)
-            await client.until_messages(1)
-            assert client.messages == ["x" * size]
-            line.close()
-            await client.until_lost()
-            await server.until_lost()
-
-    run(main())
-
-
-def test_nagle_is_off_on_both_sides(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(), Recorder()
-        async with listening(server) as (_, port):
-            await connect(f"ws://127.0.0.1:{port}", client)
-            for end in (server, client):
-                sock = end.transport._transport.get_extra_info("socket")  # type: ignore[attr-defined]
-                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-            client.transport.abort()
-            await client.until_lost()
-            await server.until_lost()
-
-    run(main())
-
-
-def test_ipv6_and_names(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(), Recorder()
-        try:
-            listener = await listen("::1", 0, lambda request: server)
-        except OSError:
-            pytest.skip("no IPv6 here")
-        assert isinstance(listener.sockname, tuple)
-        line = await connect(f"ws://[::1]:{listener.sockname[1]}", client)
-        assert server.transport.peer.startswith("[::1]:")
+async def test_large_messages_both_ways(size: int) -> None:
+    server, client = Recorder(echo), Recorder()
+    async with listening(server) as (_, port):
+        line = await connect(f"ws://127.0.0.1:{port}", client)
+        line.send(b"x" * size)
+        await client.until_messages(1)
+        assert client.messages == ["x" * size]
         line.close()
         await client.until_lost()
         await server.until_lost()
-        listener.close()
-        await listener.wait_closed()
 
-    run(main())
+
+async def test_nagle_is_off_on_both_sides() -> None:
+    server, client = Recorder(), Recorder()
+    async with listening(server) as (_, port):
+        await connect(f"ws://127.0.0.1:{port}", client)
+        for end in (server, client):
+            sock = end.transport._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        client.transport.abort()
+        await client.until_lost()
+        await server.until_lost()
+
+
+async def test_ipv6_and_names() -> None:
+    server, client = Recorder(), Recorder()
+    try:
+        listener = await listen("::1", 0, lambda request: server)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    assert isinstance(listener.sockname, tuple)
+    line = await connect(f"ws://[::1]:{listener.sockname[1]}", client)
+    assert server.transport.peer.startswith("[::1]:")
+    line.close()
+    await client.until_lost()
+    await server.until_lost()
+    listener.close()
+    await listener.wait_closed()
 
 
 # -- with `websockets` --------------------------------------------------------------------
 
 
-def test_their_client_with_our_listener(run: Run) -> None:
-    async def main() -> None:
-        server = Recorder(echo)
-        async with listening(server) as (_, port):
-            url = f"ws://127.0.0.1:{port}"
-            async with their_connect(url, subprotocols=["x"], compression="deflate") as them:
-                assert them.subprotocol is None
-                assert "Sec-WebSocket-Extensions" not in them.response.headers
-                await them.send("text ü")
-                assert await them.recv() == "text ü"
-                await them.send(b"\x00binary")
-                assert await them.recv() == "\x00binary"
-                await them.send(["in ", "three ", "parts"])
-                assert await them.recv() == "in three parts"
-                await asyncio.wait_for(await them.ping(), WAIT)
-                await them.send("y" * 1_000_000)
-                assert await them.recv() == "y" * 1_000_000
-            assert them.close_code == 1000
-            assert await server.until_lost() == "closed by the peer: 1000"
-
-    run(main())
+async def test_their_client_with_our_listener() -> None:
+    server = Recorder(echo)
+    async with listening(server) as (_, port):
+        url = f"ws://127.0.0.1:{port}"
+        async with their_connect(url, subprotocols=["x"], compression="deflate") as them:
+            assert them.subprotocol is None
+            assert "Sec-WebSocket-Extensions" not in them.response.headers
+            await them.send("text ü")
+            assert await them.recv() == "text ü"
+            await them.send(b"\x00binary")
+            assert await them.recv() == "\x00binary"
+            await them.send(["in ", "three ", "parts"])
+            assert await them.recv() == "in three parts"
+            await asyncio.wait_for(await them.ping(), LIMIT)
+            await them.send("y" * 1_000_000)
+            assert await them.recv() == "y" * 1_000_000
+        assert them.close_code == 1000
+        assert await server.until_lost() == "closed by the peer: 1000"
 
 
-def test_our_close_reaches_their_client(run: Run) -> None:
-    async def main() -> None:
-        server = Recorder()
-        async with listening(server) as (_, port):
-            async with their_connect(f"ws://127.0.0.1:{port}", compression=None) as them:
-                server.transport.close(1008, "no")
-                with pytest.raises(ConnectionClosed):
-                    await them.recv()
-                assert (them.close_code, them.close_reason) == (1008, "no")
-                await server.until_lost()
-
-    run(main())
+async def test_our_close_reaches_their_client() -> None:
+    server = Recorder()
+    async with listening(server) as (_, port):
+        async with their_connect(f"ws://127.0.0.1:{port}", compression=None) as them:
+            server.transport.close(1008, "no")
+            with pytest.raises(ConnectionClosed):
+                await them.recv()
+            assert (them.close_code, them.close_reason) == (1008, "no")
+            await server.until_lost()
 
 
 @asynccontextmanager
@@ -200,49 +166,40 @@ async def their_server(ssl: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         yield f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def test_our_client_with_their_server(run: Run) -> None:
-    async def main() -> None:
-        client = Recorder()
-        async with their_server() as url:
-            line = await connect(url, client, headers=[("X-Test", "1")])
-            line.send(b"hello ", "ü".encode())
-            line.send(b"ping me")
-            line.send(b"z" * 500_000)
-            await client.until_messages(2)
-            assert client.messages == ["hello ü", "z" * 500_000]
-            line.send(b"close me")
-            assert await client.until_lost() == "closed by the peer: 4001 asked for"
-
-    run(main())
+async def test_our_client_with_their_server() -> None:
+    client = Recorder()
+    async with their_server() as url:
+        line = await connect(url, client, headers=[("X-Test", "1")])
+        line.send(b"hello ", "ü".encode())
+        line.send(b"ping me")
+        line.send(b"z" * 500_000)
+        await client.until_messages(2)
+        assert client.messages == ["hello ü", "z" * 500_000]
+        line.send(b"close me")
+        assert await client.until_lost() == "closed by the peer: 4001 asked for"
 
 
-def test_our_client_closes_their_server(run: Run) -> None:
-    async def main() -> None:
-        client = Recorder()
-        async with their_server() as url:
-            line = await connect(url, client)
-            line.close(1000, "bye")
-            assert await client.until_lost() == "closed by this side: 1000 bye"
-
-    run(main())
+async def test_our_client_closes_their_server() -> None:
+    client = Recorder()
+    async with their_server() as url:
+        line = await connect(url, client)
+        line.close(1000, "bye")
+        assert await client.until_lost() == "closed by this side: 1000 bye"
 
 
-def test_their_refusal_has_its_status_and_body(run: Run) -> None:
+async def test_their_refusal_has_its_status_and_body() -> None:
     def refuse(them: ServerConnection, request: object) -> object:
         return them.respond(401, "missing token\n")
 
-    async def main() -> None:
-        client = Recorder()
-        serve = their_serve(ServerConnection.wait_closed, "127.0.0.1", 0, process_request=refuse)
-        async with serve as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(HandshakeError, match="status 401: missing token") as caught:
-                await connect(f"ws://127.0.0.1:{port}", client)
-        assert caught.value.status == 401
-        assert caught.value.body == b"missing token\n"
-        assert client.calls == []
-
-    run(main())
+    client = Recorder()
+    serve = their_serve(ServerConnection.wait_closed, "127.0.0.1", 0, process_request=refuse)
+    async with serve as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(HandshakeError, match="status 401: missing token") as caught:
+            await connect(f"ws://127.0.0.1:{port}", client)
+    assert caught.value.status == 401
+    assert caught.value.body == b"missing token\n"
+    assert client.calls == []
 
 
 # -- the HTTP surface ---------------------------------------------------------------------
@@ -258,82 +215,68 @@ def route(request: HttpRequest) -> HttpResponse | Recorder:
     return ok(request)
 
 
-def test_plain_http_is_answered_and_closed(run: Run) -> None:
-    async def main() -> None:
-        async with listening(route) as (listener, port):
-            status, head, body = await http(port, b"GET /readyz?x HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (status, body) == (200, b"fine")
-            status, head, body = await http(port, b"HEAD / HTTP/1.1\r\n\r\n")
-            assert (status, body) == (200, b"")
-            assert b"Content-Length: 4" in head
-            big = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
-            status, head, body = await http(port, big)
-            assert (status, body) == (405, b"")
-            assert (await http(port, b"nonsense\r\n\r\n"))[0] == 400
-            assert (await http(port, b"GET / HTTP/1.1\r\nx: " + b"x" * 20_000))[0] == 431
-            assert listener.connections == 0
-
-    run(main())
+async def test_plain_http_is_answered_and_closed() -> None:
+    async with listening(route) as (listener, port):
+        status, head, body = await http(port, b"GET /readyz?x HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (status, body) == (200, b"fine")
+        status, head, body = await http(port, b"HEAD / HTTP/1.1\r\n\r\n")
+        assert (status, body) == (200, b"")
+        assert b"Content-Length: 4" in head
+        big = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+        status, head, body = await http(port, big)
+        assert (status, body) == (405, b"")
+        assert (await http(port, b"nonsense\r\n\r\n"))[0] == 400
+        assert (await http(port, b"GET / HTTP/1.1\r\nx: " + b"x" * 20_000))[0] == 431
+        assert listener.connections == 0
 
 
-def test_a_receiver_needs_a_valid_upgrade(run: Run) -> None:
-    async def main() -> None:
-        server = Recorder()
-        async with listening(server) as (_, port):
-            status, _, body = await http(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert status == 400
-            assert b"Upgrade: websocket" in body
-            status, _, body = await http(port, UPGRADE.replace(b": 13", b": 12"))
-            assert (status, body) == (400, b"only WebSocket version 13 is spoken here")
-            assert server.calls == []
-
-    run(main())
+async def test_a_receiver_needs_a_valid_upgrade() -> None:
+    server = Recorder()
+    async with listening(server) as (_, port):
+        status, _, body = await http(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status == 400
+        assert b"Upgrade: websocket" in body
+        status, _, body = await http(port, UPGRADE.replace(b": 13", b": 12"))
+        assert (status, body) == (400, b"only WebSocket version 13 is spoken here")
+        assert server.calls == []
 
 
-def test_a_route_that_fails_gives_500_and_logs_no_details(
-    run: Run, caplog: pytest.LogCaptureFixture
+async def test_a_route_that_fails_gives_500_and_logs_no_details(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        async with listening(route) as (_, port):
-            request = b"GET /fail?token HTTP/1.1\r\n\r\n"
-            assert (await http(port, request))[::2] == (500, b"internal error")
+    async with listening(route) as (_, port):
+        request = b"GET /fail?token HTTP/1.1\r\n\r\n"
+        assert (await http(port, request))[::2] == (500, b"internal error")
 
-    run(main())
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
     assert "token" not in caplog.text
 
 
-def test_frames_right_behind_the_request_are_not_lost(run: Run) -> None:
-    async def main() -> None:
-        server = Recorder(echo)
-        async with listening(server) as (_, port), raw_peer(port) as peer:
-            peer.write(UPGRADE + b"\x81\x82\x00\x00\x00\x00hi")
-            assert (await peer.read_head()).startswith(b"HTTP/1.1 101 ")
-            assert await peer.read_frame() == (1, b"hi")
-
-    run(main())
+async def test_frames_right_behind_the_request_are_not_lost() -> None:
+    server = Recorder(echo)
+    async with listening(server) as (_, port), raw_socket(port, upgraded=False) as peer:
+        peer.write(UPGRADE + b"\x81\x82\x00\x00\x00\x00hi")
+        assert (await peer.read_head()).startswith(b"HTTP/1.1 101 ")
+        assert await peer.read_frame() == (1, b"hi")
 
 
-def test_closing_the_listener_keeps_open_connections(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(echo), Recorder()
-        async with listening(server) as (listener, port):
-            line = await connect(f"ws://127.0.0.1:{port}", client)
-            async with raw_peer(port) as unfinished:
-                unfinished.write(b"GET / HT")
-                refused = await http(port, b"GET / HTTP/1.1\r\n\r\n")
-                assert refused[0] == 400
-                listener.close()
-                assert await unfinished.read_all() == b""
-            with pytest.raises(ConnectionLost):
-                await connect(f"ws://127.0.0.1:{port}", Recorder())
-            line.send(b"still here")
-            await client.until_messages(1)
-            line.close()
-            await asyncio.wait_for(listener.wait_closed(), WAIT)
-
-    run(main())
+async def test_closing_the_listener_keeps_open_connections() -> None:
+    server, client = Recorder(echo), Recorder()
+    async with listening(server) as (listener, port):
+        line = await connect(f"ws://127.0.0.1:{port}", client)
+        async with raw_socket(port, upgraded=False) as unfinished:
+            unfinished.write(b"GET / HT")
+            refused = await http(port, b"GET / HTTP/1.1\r\n\r\n")
+            assert refused[0] == 400
+            listener.close()
+            assert await unfinished.read_all() == b""
+        with pytest.raises(ConnectionLost):
+            await connect(f"ws://127.0.0.1:{port}", Recorder())
+        line.send(b"still here")
+        await client.until_messages(1)
+        line.close()
+        await asyncio.wait_for(listener.wait_closed(), LIMIT)
 
 
 # -- connecting ---------------------------------------------------------------------------
@@ -353,22 +296,16 @@ def test_closing_the_listener_keeps_open_connections(run: Run) -> None:
         "x",
     ],
 )
-def test_urls_that_make_no_sense(run: Run, url: str) -> None:
-    async def main() -> None:
-        with pytest.raises(UsageError):
-            await connect(url, Recorder())
-
-    run(main())
+async def test_urls_that_make_no_sense(url: str) -> None:
+    with pytest.raises(UsageError):
+        await connect(url, Recorder())
 
 
-def test_a_tls_context_needs_wss(run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(UsageError, match="wss"):
-            await connect("ws://127.0.0.1:1", Recorder(), ssl=ssl.create_default_context())
-        with pytest.raises(UsageError, match="handshake"):
-            await connect("ws://127.0.0.1:1", Recorder(), headers=[("Host", "x")])
-
-    run(main())
+async def test_a_tls_context_needs_wss() -> None:
+    with pytest.raises(UsageError, match="wss"):
+        await connect("ws://127.0.0.1:1", Recorder(), ssl=ssl.create_default_context())
+    with pytest.raises(UsageError, match="handshake"):
+        await connect("ws://127.0.0.1:1", Recorder(), headers=[("Host", "x")])
 
 
 @pytest.fixture(scope="module")
@@ -386,62 +323,50 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_wss_with_their_server(run: Run, certificate: Path) -> None:
-    async def main() -> None:
-        server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server_tls.load_cert_chain(certificate)
+async def test_wss_with_their_server(certificate: Path) -> None:
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(certificate)
+    client = Recorder()
+    async with their_server(ssl=server_tls) as url:
+        with pytest.raises(TransportError, match="certificate") as caught:
+            await connect(url, client)
+        assert not isinstance(caught.value, ConnectionLost)
+        trusting = ssl.create_default_context(cafile=certificate)
+        line = await connect(url, client, ssl=trusting)
+        line.send(b"v" * 300_000)
+        await client.until_messages(1)
+        assert client.messages == ["v" * 300_000]
+        line.close()
+        await client.until_lost()
+
+
+async def test_nobody_listens() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        with pytest.raises(ConnectionLost, match=f"cannot connect to 127.0.0.1:{port}"):
+            await connect(f"ws://127.0.0.1:{port}", Recorder())
+
+
+async def test_a_server_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
         client = Recorder()
-        async with their_server(ssl=server_tls) as url:
-            with pytest.raises(TransportError, match="certificate") as caught:
-                await connect(url, client)
-            assert not isinstance(caught.value, ConnectionLost)
-            trusting = ssl.create_default_context(cafile=certificate)
-            line = await connect(url, client, ssl=trusting)
-            line.send(b"v" * 300_000)
-            await client.until_messages(1)
-            assert client.messages == ["v" * 300_000]
-            line.close()
-            await client.until_lost()
-
-    run(main())
+        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.05 s"):
+            await connect(f"ws://127.0.0.1:{port}", client, open_timeout=0.05)
+        assert client.calls == []
 
 
-def test_nobody_listens(run: Run) -> None:
-    async def main() -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            port = closed.getsockname()[1]
-            with pytest.raises(ConnectionLost, match=f"cannot connect to 127.0.0.1:{port}"):
-                await connect(f"ws://127.0.0.1:{port}", Recorder())
+async def test_cancelling_a_connect_leaves_nothing_open() -> None:
+    async def hold(peer: RawSocket) -> None:
+        await peer.read_head()
+        task.cancel()
+        assert await peer.read_all() == b""
 
-    run(main())
-
-
-def test_a_server_that_does_not_answer(run: Run) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            port = silent.getsockname()[1]
-            client = Recorder()
-            with pytest.raises(ConnectionLost, match=r"did not answer within 0\.05 s"):
-                await connect(f"ws://127.0.0.1:{port}", client, open_timeout=0.05)
-            assert client.calls == []
-
-    run(main())
-
-
-def test_cancelling_a_connect_leaves_nothing_open(run: Run) -> None:
-    async def main() -> None:
-        async def hold(peer: RawPeer) -> None:
-            await peer.read_head()
-            task.cancel()
-            assert await peer.read_all() == b""
-
-        async with scripted(hold) as port:
-            task = asyncio.ensure_future(connect(f"ws://127.0.0.1:{port}", Recorder()))
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    run(main())
+    async with scripted(hold) as port:
+        task = asyncio.ensure_future(connect(f"ws://127.0.0.1:{port}", Recorder()))
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 ANSWERS = {
@@ -463,52 +388,43 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("answer", "kind", "text"), ANSWERS.values(), ids=ANSWERS)
-def test_servers_that_answer_something_else(
-    run: Run, answer: bytes, kind: type[Exception], text: str
+async def test_servers_that_answer_something_else(
+    answer: bytes, kind: type[Exception], text: str
 ) -> None:
-    async def main() -> None:
-        async def play(peer: RawPeer) -> None:
-            await peer.read_head()
-            peer.write(answer)
+    async def play(peer: RawSocket) -> None:
+        await peer.read_head()
+        peer.write(answer)
+        await peer.writer.drain()
+
+    client = Recorder()
+    async with scripted(play) as port:
+        with pytest.raises(kind, match=text) as caught:
+            await connect(f"ws://127.0.0.1:{port}", client)
+    assert type(caught.value) is kind
+    assert client.calls == []
+
+
+async def test_a_refusal_in_pieces_is_read_to_its_length() -> None:
+    async def play(peer: RawSocket) -> None:
+        await peer.read_head()
+        head = b"HTTP/1.1 401 x\r\nContent-Length: 13\r\n\r\n"
+        for piece in (head, b"missing", b" token", b" and more"):
+            peer.write(piece)
             await peer.writer.drain()
+            await asyncio.sleep(0)
+        await peer.read_all()  # kept open: the length alone says where it ends
 
-        client = Recorder()
-        async with scripted(play) as port:
-            with pytest.raises(kind, match=text) as caught:
-                await connect(f"ws://127.0.0.1:{port}", client)
-        assert type(caught.value) is kind
-        assert client.calls == []
-
-    run(main())
+    async with scripted(play) as port:
+        with pytest.raises(HandshakeError) as caught:
+            await connect(f"ws://127.0.0.1:{port}", Recorder())
+        assert caught.value.body == b"missing token"
 
 
-def test_a_refusal_in_pieces_is_read_to_its_length(run: Run) -> None:
-    async def main() -> None:
-        async def play(peer: RawPeer) -> None:
-            await peer.read_head()
-            head = b"HTTP/1.1 401 x\r\nContent-Length: 13\r\n\r\n"
-            for piece in (head, b"missing", b" token", b" and more"):
-                peer.write(piece)
-                await peer.writer.drain()
-                await asyncio.sleep(0)
-            await peer.read_all()  # kept open: the length alone says where it ends
-
-        async with scripted(play) as port:
-            with pytest.raises(HandshakeError) as caught:
-                await connect(f"ws://127.0.0.1:{port}", Recorder())
-            assert caught.value.body == b"missing token"
-
-    run(main())
-
-
-def test_limits_of_the_client_are_its_own(run: Run) -> None:
-    async def main() -> None:
-        server, client = Recorder(), Recorder()
-        async with listening(server) as (_, port):
-            limits = ConnectionLimits(message_limit=10, close_timeout=0.2)
-            await connect(f"ws://127.0.0.1:{port}", client, limits=limits)
-            server.transport.send(b"x" * 11)
-            assert "at most 10 bytes" in await client.until_lost()
-            assert "1009" in await server.until_lost()
-
-    run(main())
+async def test_limits_of_the_client_are_its_own() -> None:
+    server, client = Recorder(), Recorder()
+    async with listening(server) as (_, port):
+        limits = ConnectionLimits(message_limit=10, close_timeout=0.2)
+        await connect(f"ws://127.0.0.1:{port}", client, limits=limits)
+        server.transport.send(b"x" * 11)
+        assert "at most 10 bytes" in await client.until_lost()
+        assert "1009" in await server.until_lost()

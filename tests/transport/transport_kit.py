@@ -1,28 +1,19 @@
-"""What the transport tests share: a receiver that remembers, and raw peers."""
+"""What the transport tests share: a receiver that remembers, listeners, and scripted servers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from handrail.transport.base import Transport
 from handrail.transport.connection_limits import ListenLimits
-from handrail.transport.frames import masked_frame
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import WebSocketListener, listen
-
-#: What the fixture ``run`` gives.
-Run = Callable[[Coroutine[Any, Any, None]], None]
-WAIT = 10.0
-KEY = "dGhlIHNhbXBsZSBub25jZQ=="
-UPGRADE = (
-    "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
-    f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
-).encode()
+from tests.support.eventually import LIMIT
+from tests.support.raw_sockets import RawSocket, raw_socket
 
 
 class Recorder:
@@ -69,7 +60,7 @@ class Recorder:
         waiter = (condition, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(LIMIT):
                 await waiter[1]
         finally:
             self._waiters.remove(waiter)
@@ -110,74 +101,12 @@ async def listening(
         yield listener, listener.sockname[1]
     finally:
         listener.abort()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             await listener.wait_closed()
 
 
-class RawPeer:
-    """A socket without any manners."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def write(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    def send(self, opcode: int, payload: bytes) -> None:
-        self.write(client_frame(opcode, payload))
-
-    async def read(self, count: int) -> bytes:
-        async with asyncio.timeout(WAIT):
-            return await self.reader.readexactly(count)
-
-    async def read_head(self) -> bytes:
-        async with asyncio.timeout(WAIT):
-            return await self.reader.readuntil(b"\r\n\r\n")
-
-    async def read_all(self) -> bytes:
-        """Until the end, also when that is a reset."""
-        data = b""
-        async with asyncio.timeout(WAIT):
-            with contextlib.suppress(ConnectionError):
-                while piece := await self.reader.read(65536):
-                    data += piece
-        return data
-
-    async def read_frame(self) -> tuple[int, bytes]:
-        """Opcode and payload of an unmasked, unfragmented frame."""
-        first, length = await self.read(2)
-        assert first & 0xF0 == 0x80
-        if length == 126:
-            length = int.from_bytes(await self.read(2), "big")
-        elif length == 127:
-            length = int.from_bytes(await self.read(8), "big")
-        return first & 0x0F, await self.read(length)
-
-    async def upgrade(self) -> None:
-        self.write(UPGRADE)
-        assert (await self.read_head()).startswith(b"HTTP/1.1 101 ")
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-
 @asynccontextmanager
-async def raw_peer(port: int, *, upgraded: bool = False) -> AsyncIterator[RawPeer]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    peer = RawPeer(reader, writer)
-    try:
-        if upgraded:
-            await peer.upgrade()
-        yield peer
-    finally:
-        await peer.close()
-
-
-@asynccontextmanager
-async def scripted(play: Callable[[RawPeer], Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
+async def scripted(play: Callable[[RawSocket], Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
     """A TCP server that plays a script with each client; yields its port, waits for the end."""
     running: set[asyncio.Task[None]] = set()
 
@@ -185,7 +114,7 @@ async def scripted(play: Callable[[RawPeer], Coroutine[Any, Any, None]]) -> Asyn
         task = asyncio.current_task()
         assert task is not None
         running.add(task)
-        peer = RawPeer(reader, writer)
+        peer = RawSocket(reader, writer)
         with contextlib.suppress(ConnectionError):
             await play(peer)
         await peer.close()
@@ -195,24 +124,16 @@ async def scripted(play: Callable[[RawPeer], Coroutine[Any, Any, None]]) -> Asyn
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             await asyncio.gather(*running)
 
 
 async def http(port: int, request: bytes) -> tuple[int, bytes, bytes]:
     """Status, head and body of one exchange."""
-    async with raw_peer(port) as peer:
+    async with raw_socket(port, upgraded=False) as peer:
         peer.write(request)
         head, _, body = (await peer.read_all()).partition(b"\r\n\r\n")
     return int(head.split(b" ")[1]), head, body
-
-
-def client_frame(opcode: int, payload: bytes, *, first: int | None = None) -> bytes:
-    """A masked frame; ``first`` replaces its first byte."""
-    head, body = masked_frame(opcode, payload, os.urandom(4))
-    if first is not None:
-        head = bytes((first,)) + head[1:]
-    return head + body
 
 
 def ok(request: HttpRequest) -> HttpResponse:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,8 @@ from handrail.unified_exec.tools import (
     ReadOutputArgs,
     WriteStdinArgs,
 )
+from tests.support.coroutines import run
 
-LIMIT = 50.0
 E = TypeVar("E")
 
 
@@ -66,13 +66,6 @@ class Agent:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def eventually(holds: Callable[[], E]) -> E:
-    """Wait until something is so; the scenario's limit is the limit."""
-    while not (found := holds()):  # noqa: ASYNC110 (what is waited for tells nobody)
-        await asyncio.sleep(0.005)
-    return found
-
-
 class Latch:
     """What a command can wait for: ``read x <{latch}`` goes on after ``open``."""
 
@@ -87,24 +80,27 @@ class Latch:
         assert (await agent.exec(f"echo >{self}")).exit_code == 0
 
 
+@asynccontextmanager
+async def agent_with(gate: Gate | None = None, **settings: Any) -> AsyncIterator[Agent]:
+    """An agent; everything it started is ended."""
+    executor = LocalExecutor()
+    events: list[Event] = []
+    settings = {"cwd": "/", "shell": "/bin/bash", **settings}
+    tools = UnifiedExec(executor, settings=Settings(**settings), gate=gate, listener=events.append)
+    try:
+        yield Agent(tools, events)
+    finally:
+        await tools.close()
+        await executor.close()
+
+
 def with_agent(
     scenario: Callable[[Agent], Awaitable[None]], gate: Gate | None = None, **settings: Any
 ) -> None:
-    """Run a scenario, and end everything it started."""
+    """Run a scenario with an agent of these settings."""
 
     async def main() -> None:
-        executor = LocalExecutor()
-        events: list[Event] = []
-        settings.setdefault("cwd", "/")
-        settings.setdefault("shell", "/bin/bash")
-        tools = UnifiedExec(
-            executor, settings=Settings(**settings), gate=gate, listener=events.append
-        )
-        try:
-            async with asyncio.timeout(LIMIT):
-                await scenario(Agent(tools, events))
-        finally:
-            await tools.close()
-            await executor.close()
+        async with agent_with(gate, **settings) as agent:
+            await scenario(agent)
 
-    asyncio.run(main())
+    run(main())

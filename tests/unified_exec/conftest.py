@@ -1,15 +1,14 @@
-"""Nothing is left behind: no process, no descriptor."""
+"""An agent with real processes on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from tests.keeper.watching import nothing_left
+from tests.unified_exec.agent import Agent, agent_with
 
 
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
+@pytest.fixture
+def agent() -> AbstractAsyncContextManager[Agent]:
+    return agent_with()

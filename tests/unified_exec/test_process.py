@@ -13,30 +13,28 @@ from handrail.process.spec import ExitInfo, ExitKind
 from handrail.unified_exec.events import MAX_DELTA_BYTES, Begin, Delta, End, Event, Interaction
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.tools import ToolFailed
-from tests.unified_exec.agent import Agent, Latch, eventually, with_agent
+from tests.support.eventually import eventually_so
+from tests.unified_exec.agent import Agent, Latch, with_agent
 
 
-def test_a_quick_command_has_a_begin_and_an_end() -> None:
-    async def scenario(agent: Agent) -> None:
-        answer = await agent.exec("echo out; echo err >&2; exit 4")
-        first, *deltas, last = agent.events
-        assert first == Begin(
-            answer.call_id,
-            first.process_id,
-            ("/bin/bash", "-c", "echo out; echo err >&2; exit 4"),
-            "/",
-            "echo out; echo err >&2; exit 4",
-            tty=False,
-        )
-        assert isinstance(first, Begin)
-        assert first.commands is None
-        assert isinstance(last, End)
-        assert (last.exit_code, last.status, last.error) == (4, "failed", "")
-        assert sorted(last.output.split()) == [b"err", b"out"]
-        assert b"".join(one.data for one in deltas if isinstance(one, Delta)) == last.output
-        assert last.duration > 0
-
-    with_agent(scenario)
+async def test_a_quick_command_has_a_begin_and_an_end(agent: Agent) -> None:
+    answer = await agent.exec("echo out; echo err >&2; exit 4")
+    first, *deltas, last = agent.events
+    assert first == Begin(
+        answer.call_id,
+        first.process_id,
+        ("/bin/bash", "-c", "echo out; echo err >&2; exit 4"),
+        "/",
+        "echo out; echo err >&2; exit 4",
+        tty=False,
+    )
+    assert isinstance(first, Begin)
+    assert first.commands is None
+    assert isinstance(last, End)
+    assert (last.exit_code, last.status, last.error) == (4, "failed", "")
+    assert sorted(last.output.split()) == [b"err", b"out"]
+    assert b"".join(one.data for one in deltas if isinstance(one, Delta)) == last.output
+    assert last.duration > 0
 
 
 def test_the_plain_commands_of_a_script_are_told() -> None:
@@ -44,16 +42,13 @@ def test_the_plain_commands_of_a_script_are_told() -> None:
     assert begin.commands == (("a", "b"), ("c",))
 
 
-def test_output_is_told_in_small_pieces_between_characters() -> None:
-    async def scenario(agent: Agent) -> None:
-        await agent.exec("for i in $(seq 3000); do printf 'é漢🙂%s' $i; done")
-        deltas = agent.told(Delta)
-        assert all(len(one.data) <= MAX_DELTA_BYTES for one in deltas)
-        assert all("\ufffd" not in one.data.decode() for one in deltas)
-        (end,) = agent.told(End)
-        assert b"".join(one.data for one in deltas) == end.output
-
-    with_agent(scenario)
+async def test_output_is_told_in_small_pieces_between_characters(agent: Agent) -> None:
+    await agent.exec("for i in $(seq 3000); do printf 'é漢🙂%s' $i; done")
+    deltas = agent.told(Delta)
+    assert all(len(one.data) <= MAX_DELTA_BYTES for one in deltas)
+    assert all("\ufffd" not in one.data.decode() for one in deltas)
+    (end,) = agent.told(End)
+    assert b"".join(one.data for one in deltas) == end.output
 
 
 def test_writes_and_vain_polls_are_told_between_begin_and_end() -> None:
@@ -71,17 +66,16 @@ def test_writes_and_vain_polls_are_told_between_begin_and_end() -> None:
     with_agent(scenario, max_poll_ms=5_000)
 
 
-def test_the_end_is_told_once_although_something_holds_the_output(tmp_path: Path) -> None:
-    async def scenario(agent: Agent) -> None:
-        latch = Latch(tmp_path)
-        await agent.exec(f"(read x <{latch}; echo late) & echo now")
-        await eventually(lambda: agent.told(End))
-        await latch.open(agent)
-        first = agent.told(End)[0]
-        assert first.output == b"now\n"
-        assert len([one for one in agent.told(End) if one.call_id == first.call_id]) == 1
-
-    with_agent(scenario)
+async def test_the_end_is_told_once_although_something_holds_the_output(
+    agent: Agent, tmp_path: Path
+) -> None:
+    latch = Latch(tmp_path)
+    await agent.exec(f"(read x <{latch}; echo late) & echo now")
+    await eventually_so(lambda: agent.told(End))
+    await latch.open(agent)
+    first = agent.told(End)[0]
+    assert first.output == b"now\n"
+    assert len([one for one in agent.told(End) if one.call_id == first.call_id]) == 1
 
 
 class Script:
@@ -182,15 +176,13 @@ def test_a_lost_way_to_the_process_ends_it_with_a_sentence() -> None:
     with_agent(scenario, gate=ScriptedGate(lambda: Script(failure="the line is cut")))
 
 
-def test_listening_stops_with_the_tools() -> None:
+async def test_listening_stops_with_the_tools(agent: Agent) -> None:
     events: list[Event] = []
 
-    async def scenario(agent: Agent) -> None:
-        await agent.exec("exec sleep 100", yield_time_ms=250)
-        events.extend(agent.events)
-        agent.events.clear()
-        await agent.tools.close()
-        assert [type(one) for one in agent.events] == [End]
+    await agent.exec("exec sleep 100", yield_time_ms=250)
+    events.extend(agent.events)
+    agent.events.clear()
+    await agent.tools.close()
+    assert [type(one) for one in agent.events] == [End]
 
-    with_agent(scenario)
     assert [type(one) for one in events] == [Begin]

@@ -9,7 +9,7 @@ import pytest
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.tools import UnknownProcess
 from handrail.unified_exec.wait import MAX_YIELD_MS, exec_yield, poll_yield, write_yield
-from tests.unified_exec.agent import Agent, Latch, with_agent
+from tests.unified_exec.agent import Agent, Latch
 
 
 def test_1_buffer_keeps_a_stable_prefix_and_the_newest_suffix() -> None:
@@ -31,49 +31,42 @@ def test_2_buffer_of_no_size_keeps_nothing_and_counts_everything() -> None:
     assert last.content() == b"c"
 
 
-def test_3_state_persists_across_calls() -> None:
-    async def scenario(agent: Agent) -> None:
-        shell = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
-        assert shell.process_id is not None
-        assert shell.exit_code is None
-        await agent.write(shell.process_id, "HANDRAIL_WORD=lamp\n")
-        seen = await agent.write_until(shell.process_id, "echo it=$HANDRAIL_WORD.\n", "it=lamp.")
-        assert "it=lamp." in seen
-
-    with_agent(scenario)
+async def test_3_state_persists_across_calls(agent: Agent) -> None:
+    shell = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
+    assert shell.process_id is not None
+    assert shell.exit_code is None
+    await agent.write(shell.process_id, "HANDRAIL_WORD=lamp\n")
+    seen = await agent.write_until(shell.process_id, "echo it=$HANDRAIL_WORD.\n", "it=lamp.")
+    assert "it=lamp." in seen
 
 
-def test_4_sessions_are_apart_and_a_quick_command_has_none() -> None:
-    async def scenario(agent: Agent) -> None:
-        first = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
-        second = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
-        assert first.process_id != second.process_id
-        await agent.write(first.process_id, "HANDRAIL_WORD=lamp\n")
-        quick = await agent.exec("echo it=$HANDRAIL_WORD.")
-        assert quick.process_id is None
-        assert quick.exit_code == 0
-        assert quick.output == "it=.\n"
-        other = await agent.write_until(second.process_id, "echo it=${HANDRAIL_WORD}.\n", "it=.")
-        assert "lamp" not in other
-        same = await agent.write_until(first.process_id, "echo it=${HANDRAIL_WORD}.\n", "it=lamp.")
-        assert "it=lamp." in same
-
-    with_agent(scenario)
+async def test_4_sessions_are_apart_and_a_quick_command_has_none(agent: Agent) -> None:
+    first = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
+    second = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
+    assert first.process_id != second.process_id
+    await agent.write(first.process_id, "HANDRAIL_WORD=lamp\n")
+    quick = await agent.exec("echo it=$HANDRAIL_WORD.")
+    assert quick.process_id is None
+    assert quick.exit_code == 0
+    assert quick.output == "it=.\n"
+    other = await agent.write_until(second.process_id, "echo it=${HANDRAIL_WORD}.\n", "it=.")
+    assert "lamp" not in other
+    same = await agent.write_until(first.process_id, "echo it=${HANDRAIL_WORD}.\n", "it=lamp.")
+    assert "it=lamp." in same
 
 
-def test_5_what_comes_after_the_waiting_time_is_given_by_a_later_poll(tmp_path: Path) -> None:
-    async def scenario(agent: Agent) -> None:
-        latch = Latch(tmp_path)
-        early = await agent.exec(f"read x <{latch}; echo late", yield_time_ms=250)
-        assert early.process_id is not None
-        assert "late" not in early.output
-        await latch.open(agent)
-        poll = await agent.write(early.process_id)
-        assert poll.output == "late\n"
-        assert poll.exit_code == 0
-        assert poll.process_id is None
-
-    with_agent(scenario)
+async def test_5_what_comes_after_the_waiting_time_is_given_by_a_later_poll(
+    agent: Agent, tmp_path: Path
+) -> None:
+    latch = Latch(tmp_path)
+    early = await agent.exec(f"read x <{latch}; echo late", yield_time_ms=250)
+    assert early.process_id is not None
+    assert "late" not in early.output
+    await latch.open(agent)
+    poll = await agent.write(early.process_id)
+    assert poll.output == "late\n"
+    assert poll.exit_code == 0
+    assert poll.process_id is None
 
 
 def test_6_waiting_times_are_capped() -> None:
@@ -88,29 +81,23 @@ def test_6_waiting_times_are_capped() -> None:
     )
 
 
-def test_7_an_ended_command_leaves_no_session() -> None:
-    async def scenario(agent: Agent) -> None:
-        done = await agent.exec("echo done", tty=True)
-        assert done.process_id is None
-        assert done.exit_code == 0
-        assert "done" in done.output
-        assert agent.tools.background() == []
-
-    with_agent(scenario)
+async def test_7_an_ended_command_leaves_no_session(agent: Agent) -> None:
+    done = await agent.exec("echo done", tty=True)
+    assert done.process_id is None
+    assert done.exit_code == 0
+    assert "done" in done.output
+    assert agent.tools.background() == []
 
 
-def test_8_an_ended_session_is_unknown_and_the_error_carries_its_id() -> None:
-    async def scenario(agent: Agent) -> None:
-        shell = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
-        number = shell.process_id
-        assert number is not None
-        answer = await agent.write(number, "exit\n", yield_time_ms=30_000)
-        assert answer.exit_code == 0
-        assert answer.process_id is None
-        with pytest.raises(UnknownProcess, match=f"Unknown process id {number}") as caught:
-            await agent.write(number)
-        assert caught.value.process_id == number
-        with pytest.raises(UnknownProcess, match=r"Unknown process id 4$"):
-            await agent.write(4)
-
-    with_agent(scenario)
+async def test_8_an_ended_session_is_unknown_and_the_error_carries_its_id(agent: Agent) -> None:
+    shell = await agent.exec("bash --norc", tty=True, yield_time_ms=250)
+    number = shell.process_id
+    assert number is not None
+    answer = await agent.write(number, "exit\n", yield_time_ms=30_000)
+    assert answer.exit_code == 0
+    assert answer.process_id is None
+    with pytest.raises(UnknownProcess, match=f"Unknown process id {number}") as caught:
+        await agent.write(number)
+    assert caught.value.process_id == number
+    with pytest.raises(UnknownProcess, match=r"Unknown process id 4$"):
+        await agent.write(4)

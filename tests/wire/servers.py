@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tests.support.processes import children, command_line, has_ended, open_pidfd
+
 MARK = "HANDRAIL_REPLAY_MARK"
 LOCAL = "127.0.0.1,localhost"
 START_LIMIT = 20.0
@@ -139,34 +141,3 @@ def read(path: str) -> bytes:
             return f.read()
     except OSError:
         return b""
-
-
-def children(pid: int) -> list[int]:
-    """The direct children of a process."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    lists = (read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
-    return [int(child) for found in lists for child in found.split()]
-
-
-def command_line(pid: int) -> str:
-    """How a process was called."""
-    words = read(f"/proc/{pid}/cmdline").split(b"\0")
-    return f"{pid} " + b" ".join(words).decode("utf-8", "replace").strip()
-
-
-def open_pidfd(pid: int) -> int | None:
-    """A handle that stays with this very process; None if it is gone."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
-def has_ended(pidfd: int, timeout: float) -> bool:
-    """Wait for the end of a process."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(max(0.0, timeout) * 1000))

@@ -13,8 +13,6 @@ from tests.wire.replay import CASES, load_cases
 from tests.wire.runner import Case, Target, run_case
 from tests.wire.servers import WebSocketServer
 
-pytestmark = pytest.mark.system
-
 SERVE = [sys.executable, "-m", "handrail", "serve", "--listen"]
 WS_COMMAND = [*SERVE, "ws://127.0.0.1:0"]
 STDIO_COMMAND = [*SERVE, "stdio"]
@@ -58,11 +56,11 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("case", "transport"), list(parameters()))
-def test_case(case: Case, transport: str, http: str, request: pytest.FixtureRequest) -> None:
+def test_case(case: Case, transport: str, http: str, server_url: str) -> None:
     timeout = TIMEOUT_NOT_YET if case["name"] in NOT_YET else TIMEOUT
     target = Target(http, None, WS_COMMAND, STDIO_COMMAND, timeout)
     if transport == "ws" and case.get("server_args") is None:
-        target.url = request.getfixturevalue("server_url")
+        target.url = server_url
     faults = asyncio.run(run_case(case, transport, target))
     assert target.leftovers == []
     assert faults == []

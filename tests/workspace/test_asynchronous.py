@@ -24,8 +24,8 @@ from handrail import (
 from handrail.executor.base import Executor
 from handrail.executor.local import LocalExecutor
 from handrail.testing import memory_executor
-from tests.keeper.watching import LIMIT, PATIENCE, eventually_so
-from tests.server.process_kit import alive, children, until_ended
+from tests.support.eventually import LIMIT, PATIENCE, eventually_so
+from tests.support.processes import alive, children, until_ended
 
 
 def open_at(root: Path) -> AsyncWorkspace:

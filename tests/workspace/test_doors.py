@@ -22,8 +22,9 @@ from handrail import (
 )
 from handrail.executor.base import ExecutorFeatures
 from handrail.testing import FakeExecutor
-from tests.keeper.watching import alive, eventually
-from tests.server.server_kit import server_process
+from tests.support.eventually import eventually
+from tests.support.processes import alive
+from tests.support.servers import server_process
 
 #: Takes memory until it is refused.
 GREEDY = "held = []\nwhile True: held.append(bytearray(4 << 20))"

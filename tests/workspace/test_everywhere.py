@@ -12,7 +12,8 @@ import pytest
 
 from handrail import AsyncWorkspace, ExitKind, FilesError, UsageError
 from tests.executor.places import KINDS, Room, run_in
-from tests.keeper.watching import PATIENCE, alive, eventually_so
+from tests.support.eventually import PATIENCE, eventually_so
+from tests.support.processes import alive
 
 Main = Callable[[AsyncWorkspace, Room], Awaitable[None]]
 Everywhere = Callable[[Main], None]

@@ -18,7 +18,7 @@ from handrail import (
     WriteFailed,
 )
 
-REPL = [sys.executable, "-q"]
+REPL = ["env", "PYTHON_BASIC_REPL=1", sys.executable, "-q"]  # 3.13 has one with colours
 
 
 def test_a_dialogue(ws: Workspace) -> None:

@@ -23,8 +23,9 @@ from handrail import (
 )
 from handrail.workspace import detached_store
 from tests.executor.places import codex_server, why_not
-from tests.keeper.watching import alive, eventually
-from tests.server.server_kit import server_process
+from tests.support.eventually import eventually
+from tests.support.processes import alive
+from tests.support.servers import server_process
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from handrail.process import fd_reserve
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.workspace import profile
-from tests.keeper.watching import descriptors, eventually_so
+from tests.support.eventually import eventually_so
+from tests.support.processes import descriptors
 
 SANDBOXES = ["workspace-write", "off"]
 SHORT = 30.0

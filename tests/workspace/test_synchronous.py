@@ -20,8 +20,8 @@ import handrail
 from handrail import CommandFailed, Output, UsageError, Workspace, private_places
 from handrail.testing import Exit, Expect, FakeExecutor, Say
 from handrail.workspace import loop_thread
-from tests.keeper.watching import alive, eventually
-from tests.server.process_kit import children, descriptors
+from tests.support.eventually import eventually
+from tests.support.processes import alive, children, descriptors
 
 
 def test_a_scripted_executor_stands_in() -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from handrail import Workspace
-from tests.server.process_kit import nothing_left
-from tests.server.server_kit import ServerProcess
+from tests.support.servers import ServerProcess
 
 CLIENT = """
 import sys
@@ -26,12 +25,6 @@ with Workspace(root, at=where or None) as ws:
     print(ws._twin._ground.temporary, flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(autouse=True)
-def _tidy() -> Iterator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture

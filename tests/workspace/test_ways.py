@@ -14,7 +14,7 @@ import pytest
 
 from handrail import ExitKind, Output, WaitReason, Workspace
 from tests.executor.sshd import no_sshd, sshd
-from tests.server.server_kit import server_process
+from tests.support.servers import server_process
 
 Way = Callable[[Path, pytest.MonkeyPatch], Any]
 

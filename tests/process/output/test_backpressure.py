@@ -15,8 +15,8 @@ from handrail.process.output.backpressure import Window
 from handrail.process.output.output_log import RETENTION_BYTES, RETENTION_CHUNKS, Chunk, OutputLog
 from handrail.process.output.spool import STEP
 from handrail.process.spec import OnLag
-from tests.keeper.watching import status
-from tests.process.workshop import Recorder, Run, Workshop, python, sh, spec
+from tests.process.workshop import Recorder, Workshop, python, sh, spec
+from tests.support.processes import status
 
 BOTH = pytest.mark.parametrize("tty", [False, True], ids=["pipes", "tty"])
 
@@ -73,93 +73,82 @@ def test_a_window_counts_chunks_too() -> None:
 
 
 @BOTH
-def test_block_waits_without_anybody_attached(run_everywhere: Run, tty: bool) -> None:
+@pytest.mark.both_loops
+async def test_block_waits_without_anybody_attached(shop: Workshop, tty: bool) -> None:
     """Acknowledged bit by bit, everything comes, and nothing is ever omitted."""
 
-    async def main(shop: Workshop) -> None:
-        last = 400_000
-        child = await shop.start(spec("seq", "1", str(last), tty=tty, on_lag=OnLag.BLOCK))
-        got = b""
-        after = 0
-        while True:
-            await shop.until(lambda: child.output.blocked or child.closed, "it waits")
-            assert child.log.retained <= RETENTION_BYTES
-            assert child.log.omitted(after) == (0, 0)
-            page = child.log.read(after, 200_000)
-            got += b"".join(child.read_chunk(chunk) for chunk in page.chunks)
-            after = page.next_seq - 1
-            if child.closed and after == child.log.next_seq - 1:
-                break
-            assert child.output.unread
-            child.acknowledge(1, after)
-        assert got == _numbers(last, b"\r\n" if tty else b"\n")
-        assert len(got) > 2 * RETENTION_BYTES
+    last = 400_000
+    child = await shop.start(spec("seq", "1", str(last), tty=tty, on_lag=OnLag.BLOCK))
+    got = b""
+    after = 0
+    while True:
+        await shop.until(lambda: child.output.blocked or child.closed, "it waits")
+        assert child.log.retained <= RETENTION_BYTES
+        assert child.log.omitted(after) == (0, 0)
+        page = child.log.read(after, 200_000)
+        got += b"".join(child.read_chunk(chunk) for chunk in page.chunks)
+        after = page.next_seq - 1
+        if child.closed and after == child.log.next_seq - 1:
+            break
+        assert child.output.unread
         child.acknowledge(1, after)
-        assert not child.output.unread
-
-    run_everywhere(main)
-
-
-def test_block_stops_the_child_itself(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        child = await shop.start(spec("yes", on_lag=OnLag.BLOCK))
-        await shop.until(lambda: child.output.blocked, "the window is full")
-        await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
-        taken = child.log.bytes_total
-        assert RETENTION_BYTES - 2 * STEP < taken <= RETENTION_BYTES
-        # Others are not held up, and an end of the sink changes nothing.
-        _, other = await shop.done(sh("echo other"))
-        assert other.out == b"other\n"
-        child.resume()
-        await shop.until(lambda: child.output.blocked, "still full")
-        assert child.log.bytes_total == taken
-        # What was acknowledged is room for as much.
-        child.acknowledge(1, child.log.next_seq - 1)
-        await shop.until(lambda: child.output.blocked, "full again")
-        assert child.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
-        await child.kill()
-        await shop.exited(child)
-
-    run(main)
+    assert got == _numbers(last, b"\r\n" if tty else b"\n")
+    assert len(got) > 2 * RETENTION_BYTES
+    child.acknowledge(1, after)
+    assert not child.output.unread
 
 
-def test_block_takes_what_is_left_after_the_exit(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        script = "import os; os.write(1, bytes(%d)); os.write(2, b'end')"
-        # Window full when it exits: the rest of the pipe is numbered after the exit.
-        size = RETENTION_BYTES + 40_000
-        child = await shop.start(python(script % size, on_lag=OnLag.BLOCK))
-        await shop.exited(child)
-        assert not child.closed
-        seen = 0
-        after = 0
-        while not child.closed:
-            page = child.log.read(after, None)
-            seen += sum(chunk.size for chunk in page.chunks)
-            after = page.next_seq - 1
-            child.acknowledge(1, after)
-            if not child.closed:
-                await child.changed(1.0)
-        seen += sum(chunk.size for chunk in child.log.read(after, None).chunks)
-        assert seen == size + 3
-        assert child.log.omitted(0)[0] <= size
-
-    run(main)
+async def test_block_stops_the_child_itself(shop: Workshop) -> None:
+    child = await shop.start(spec("yes", on_lag=OnLag.BLOCK))
+    await shop.until(lambda: child.output.blocked, "the window is full")
+    await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
+    taken = child.log.bytes_total
+    assert RETENTION_BYTES - 2 * STEP < taken <= RETENTION_BYTES
+    # Others are not held up, and an end of the sink changes nothing.
+    _, other = await shop.done(sh("echo other"))
+    assert other.out == b"other\n"
+    child.resume()
+    await shop.until(lambda: child.output.blocked, "still full")
+    assert child.log.bytes_total == taken
+    # What was acknowledged is room for as much.
+    child.acknowledge(1, child.log.next_seq - 1)
+    await shop.until(lambda: child.output.blocked, "full again")
+    assert child.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
+    await child.kill()
+    await shop.exited(child)
 
 
-def test_a_closed_process_that_waits_stays_until_it_is_read(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        shop.table._retention = 0.02
-        kept = await shop.start(sh("echo kept", on_lag=OnLag.BLOCK))
-        gone = await shop.start(sh("echo gone"))
-        await shop.finished(kept)
-        await shop.finished(gone)
-        await shop.until(lambda: shop.table.get(gone.key) is None, "one is forgotten")
-        assert shop.table.get(kept.key) is kept
-        kept.acknowledge(1, kept.log.next_seq - 1)
-        await shop.until(lambda: shop.table.get(kept.key) is None, "now the other too")
+async def test_block_takes_what_is_left_after_the_exit(shop: Workshop) -> None:
+    script = "import os; os.write(1, bytes(%d)); os.write(2, b'end')"
+    # Window full when it exits: the rest of the pipe is numbered after the exit.
+    size = RETENTION_BYTES + 40_000
+    child = await shop.start(python(script % size, on_lag=OnLag.BLOCK))
+    await shop.exited(child)
+    assert not child.closed
+    seen = 0
+    after = 0
+    while not child.closed:
+        page = child.log.read(after, None)
+        seen += sum(chunk.size for chunk in page.chunks)
+        after = page.next_seq - 1
+        child.acknowledge(1, after)
+        if not child.closed:
+            await child.changed(1.0)
+    seen += sum(chunk.size for chunk in child.log.read(after, None).chunks)
+    assert seen == size + 3
+    assert child.log.omitted(0)[0] <= size
 
-    run(main)
+
+async def test_a_closed_process_that_waits_stays_until_it_is_read(shop: Workshop) -> None:
+    shop.table._retention = 0.02
+    kept = await shop.start(sh("echo kept", on_lag=OnLag.BLOCK))
+    gone = await shop.start(sh("echo gone"))
+    await shop.finished(kept)
+    await shop.finished(gone)
+    await shop.until(lambda: shop.table.get(gone.key) is None, "one is forgotten")
+    assert shop.table.get(kept.key) is kept
+    kept.acknowledge(1, kept.log.next_seq - 1)
+    await shop.until(lambda: shop.table.get(kept.key) is None, "now the other too")
 
 
 # --- drop ----------------------------------------------------------------------------------------
@@ -193,69 +182,61 @@ class Gapped(Recorder):
         self.events.append((seq, what))
 
 
-def test_drop_never_waits_and_tells_the_gap(run_everywhere: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        sink = Gapped(room=3)
-        child = await shop.start(spec("seq", "1", "1000000", on_lag=OnLag.DROP), sink)
-        await shop.finished(child)
-        assert not child.output.blocked
-        assert len(sink.events) == 3
-        wanted = _numbers(1_000_000)
-        assert child.log.bytes_total == len(wanted)
-        while "closed" not in sink.kinds:
-            assert sink.stalled
-            sink.room = 2
+@pytest.mark.both_loops
+async def test_drop_never_waits_and_tells_the_gap(shop: Workshop) -> None:
+    sink = Gapped(room=3)
+    child = await shop.start(spec("seq", "1", "1000000", on_lag=OnLag.DROP), sink)
+    await shop.finished(child)
+    assert not child.output.blocked
+    assert len(sink.events) == 3
+    wanted = _numbers(1_000_000)
+    assert child.log.bytes_total == len(wanted)
+    while "closed" not in sink.kinds:
+        assert sink.stalled
+        sink.room = 2
+        sink.resume()
+    assert sink.lost > 4_000_000
+    assert sink.lost + len(sink.out) == len(wanted)
+    # The start, a hole of the size that was told, and the end.
+    head = sink.out[: len(sink.out) - child.log.retained]
+    assert wanted.startswith(head)
+    assert wanted.endswith(sink.out[len(head) :])
+    assert sink.kinds[-2:] == ["exited", "closed"]
+
+
+async def test_drop_with_a_sink_that_comes_and_goes(shop: Workshop) -> None:
+    seed = random.randrange(2**32)
+    choose = random.Random(seed)
+    sink = Gapped(room=2)
+    child = await shop.start(spec("seq", "1", "2000000", on_lag=OnLag.DROP), sink)
+    while "closed" not in sink.kinds:
+        if sink.stalled:
+            sink.room = choose.randrange(1, 12)
             sink.resume()
-        assert sink.lost > 4_000_000
-        assert sink.lost + len(sink.out) == len(wanted)
-        # The start, a hole of the size that was told, and the end.
-        head = sink.out[: len(sink.out) - child.log.retained]
-        assert wanted.startswith(head)
-        assert wanted.endswith(sink.out[len(head) :])
-        assert sink.kinds[-2:] == ["exited", "closed"]
-
-    run_everywhere(main)
+        await asyncio.sleep(0)
+    assert sink.lost + len(sink.out) == len(_numbers(2_000_000)), seed
+    assert sink.kinds.count("exited") == 1
+    assert child.closed
 
 
-def test_drop_with_a_sink_that_comes_and_goes(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        seed = random.randrange(2**32)
-        choose = random.Random(seed)
-        sink = Gapped(room=2)
-        child = await shop.start(spec("seq", "1", "2000000", on_lag=OnLag.DROP), sink)
-        while "closed" not in sink.kinds:
-            if sink.stalled:
-                sink.room = choose.randrange(1, 12)
-                sink.resume()
-            await asyncio.sleep(0)
-        assert sink.lost + len(sink.out) == len(_numbers(2_000_000)), seed
-        assert sink.kinds.count("exited") == 1
-        assert child.closed
-
-    run(main)
-
-
-def test_drop_without_a_sink_forgets_that_it_was_behind(run: Run) -> None:
-    async def main(shop: Workshop) -> None:
-        sink = Gapped(room=1)
-        child = await shop.start(
-            python(
-                "import sys; sys.stdout.write('x' * 9000000); input()",
-                on_lag=OnLag.DROP,
-                pipe_stdin=True,
-            ),
-            sink,
-        )
-        await shop.until(lambda: child.log.bytes_total > 8_000_000, "it went on")
-        child.sink = None
-        child.resume()
-        late = Recorder()
-        await shop.until(lambda: child.log.bytes_total == 9_000_000, "all of it")
-        child.sink = late
-        late.events = [(0, "")] * (child.log.next_seq - 1)
-        child.write(b"\n", lambda: True)
-        await shop.finished(child)
-        assert late.kinds[-2:] == ["exited", "closed"]
-        assert late.out == b""
-
-    run(main)
+async def test_drop_without_a_sink_forgets_that_it_was_behind(shop: Workshop) -> None:
+    sink = Gapped(room=1)
+    child = await shop.start(
+        python(
+            "import sys; sys.stdout.write('x' * 9000000); input()",
+            on_lag=OnLag.DROP,
+            pipe_stdin=True,
+        ),
+        sink,
+    )
+    await shop.until(lambda: child.log.bytes_total > 8_000_000, "it went on")
+    child.sink = None
+    child.resume()
+    late = Recorder()
+    await shop.until(lambda: child.log.bytes_total == 9_000_000, "all of it")
+    child.sink = late
+    late.events = [(0, "")] * (child.log.next_seq - 1)
+    child.write(b"\n", lambda: True)
+    await shop.finished(child)
+    assert late.kinds[-2:] == ["exited", "closed"]
+    assert late.out == b""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import uvloop
 
 from handrail.errors import StdinClosed
 from handrail.process.stdin.log import StdinLog
 from handrail.process.stdin.pump import QUEUE_BYTES, QUEUE_CHUNKS, StdinPump
-from tests.keeper.watching import LIMIT, eventually_so
+from tests.support.coroutines import run
+from tests.support.eventually import LIMIT, eventually_so
 
 
 class Bench:
@@ -94,10 +94,7 @@ Run = Callable[[Callable[[Bench], Any]], None]
 @pytest.fixture(params=["uvloop", "asyncio"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Run]:
     def runner(main: Callable[[Bench], Any]) -> None:
-        complaints: list[object] = []
-
         async def work() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
             bench = Bench()
             try:
                 await main(bench)
@@ -105,10 +102,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Run]:
                 bench.end()
             await asyncio.sleep(0)
 
-        factory = uvloop.new_event_loop if request.param == "uvloop" else None
-        with asyncio.Runner(loop_factory=factory) as loop_runner:
-            loop_runner.run(work())
-        assert complaints == []
+        run(work(), request.param)
 
     return runner
 
@@ -321,8 +315,8 @@ def test_abandon_accepts_and_writes_nothing(bench: Run) -> None:
     bench(main)
 
 
-@pytest.mark.parametrize("loop", [asyncio.run, uvloop.run])
-def test_a_busy_keeper_delays_and_reorders_nothing(loop: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_busy_keeper_delays_and_reorders_nothing(loop: str) -> None:
     """Until somebody else has the log, nothing is accepted; then all is, in order."""
 
     async def main() -> None:
@@ -346,7 +340,7 @@ def test_a_busy_keeper_delays_and_reorders_nothing(loop: Callable[..., Any]) -> 
         assert bench.closed == 1
         os.close(bench.read)
 
-    loop(main())
+    run(main(), loop)
 
 
 def test_what_was_left_for_a_closed_stdin_is_let_go(bench: Run) -> None:

@@ -9,7 +9,7 @@ import signal
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.command import Command
 from handrail.sandbox.profile import Access, Profile, Rule
-from tests.sandbox.runs import ENV, holding, spawn
+from tests.support.sandboxes import ENV, holding, spawn
 
 #: Long enough to be noticed, never waited for.
 WAITS = (b"/bin/sh", b"-c", b"echo ready; setsid sleep 600 & sleep 600")

@@ -16,7 +16,7 @@ import pytest
 from handrail.keeper import seccomp_spawn
 from handrail.sandbox.bwrap import command, private_mounts_stub
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from tests.sandbox.runs import Held, holding
+from tests.support.sandboxes import Held, holding
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not seccomp_spawn.startable(), reason="there is none for it"
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 SCRIPT = """
 import os, subprocess, sys, tempfile
 from pathlib import Path
-from tests.sandbox.runs import holding, spawn
+from tests.support.sandboxes import holding, spawn
 from tests.sandbox.bwrap.test_private_mounts_stub import profile
 place, ws = Path(sys.argv[1]) / "later", Path(sys.argv[1]) / "ws"
 place.mkdir(); ws.mkdir(); os.mkfifo(ws / "go"); os.mkfifo(ws / "ready")

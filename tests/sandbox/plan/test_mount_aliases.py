@@ -37,7 +37,6 @@ def test_where_the_same_lies(tmp_path: Path) -> None:
     assert set(found) == {os.fsencode(tmp_path / name) for name in names}
 
 
-@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
 def test_a_denied_directory_is_hidden_at_its_second_mount(tmp_path: Path) -> None:
     for name in ("den", "alias", "ws"):
@@ -82,7 +81,6 @@ def entry(path: Path | str, access: str) -> str:
     return f'{{"path":{{"type":"path","path":"{path}"}},"access":"{access}"}}'
 
 
-@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
 def test_what_is_read_only_is_so_at_its_second_mount(tmp_path: Path) -> None:
     ws = tmp_path / "ws"
@@ -96,7 +94,6 @@ def test_what_is_read_only_is_so_at_its_second_mount(tmp_path: Path) -> None:
     assert not list(ws.rglob("x"))
 
 
-@pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts something")
 def test_what_programs_trust_is_kept_at_a_second_mount_of_a_shared_directory(
     tmp_path: Path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ from handrail.sandbox.landlock import backend
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Profile, Rule
-from tests.sandbox.runs import Held, holding, spawn
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as one:
-        yield one
+from tests.support.sandboxes import Held, spawn
 
 
 @pytest.fixture

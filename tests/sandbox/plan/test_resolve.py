@@ -19,24 +19,8 @@ from handrail.sandbox.bwrap.arguments import Bind
 from handrail.sandbox.plan import git_index, mounts
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve, within
-from tests.keeper.watching import descriptors
-from tests.sandbox.runs import Held, holding, spawn
-
-pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as held:
-        yield held
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    """A workspace outside of the system's temporary directory."""
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
+from tests.support.processes import descriptors
+from tests.support.sandboxes import Held, spawn
 
 
 def writable(ws: Path, *entries: Entry, network: bool = False) -> Profile:

@@ -10,7 +10,7 @@ import pytest
 
 from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
 from handrail.sandbox.profile import Access, Profile, Rule, known_names
-from tests.sandbox.runs import holding
+from tests.support.sandboxes import holding
 
 
 def bound(path: Path) -> socket.socket:
@@ -34,7 +34,6 @@ def test_what_is_found(tmp_path: Path) -> None:
     assert found == {str(tmp_path / name) for name in names}
 
 
-@pytest.mark.system
 def test_they_can_neither_be_changed_nor_moved(tmp_path: Path) -> None:
     root = os.fsencode(tmp_path)
     (tmp_path / "holds").mkdir()
@@ -47,7 +46,6 @@ def test_they_can_neither_be_changed_nor_moved(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "holds").iterdir()] == ["s"]
 
 
-@pytest.mark.system
 def test_one_that_comes_to_hold_a_socket_is_covered_by_the_next_plan(tmp_path: Path) -> None:
     root = os.fsencode(tmp_path)
     (tmp_path / "later").mkdir()
@@ -59,7 +57,6 @@ def test_one_that_comes_to_hold_a_socket_is_covered_by_the_next_plan(tmp_path: P
             assert held.run(profile, ["/bin/touch", f"{tmp_path}/later/b"])[0] != 0
 
 
-@pytest.mark.system
 def test_names_that_are_known_are_covered_before_they_are_there() -> None:
     rules = (Rule(b"/", Access.READ), Rule(b"/tmp", Access.WRITE))
     profile = Profile(rules=rules, shared=(b"/tmp",))
@@ -80,7 +77,6 @@ def test_names_that_are_known_are_covered_before_they_are_there() -> None:
     assert not [path for path in missing if os.path.lexists(path)]
 
 
-@pytest.mark.system
 def test_the_directories_of_other_sandboxes_in_a_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

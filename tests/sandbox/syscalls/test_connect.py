@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
 from handrail.sandbox.syscalls import notify
 from handrail.sandbox.syscalls.connect import ConnectCall, ConnectCalls
 from handrail.sandbox.syscalls.lazy_supervisor import LazySupervisor
-from tests.sandbox.runs import Held, holding
+from tests.support.sandboxes import Held
 
 #: What every script begins with.
 HEAD = """
@@ -53,19 +52,6 @@ def serve(s, text=b"INSIDE"):
     threading.Thread(target=one, daemon=True).start()
     return s
 """
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
 
 
 class Host:

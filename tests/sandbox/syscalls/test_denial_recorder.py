@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.denial import Denial
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
-from tests.sandbox.runs import Held, holding
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
+from tests.support.sandboxes import Held
 
 
 def watched(held: Held, workspace: Path, script: str, *, network: bool = False) -> list[Denial]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, resolve
 from handrail.sandbox.syscalls import socketpair
-from tests.sandbox.runs import Held, holding
+from tests.support.sandboxes import Held
 
 HEAD = """
 import array, ctypes, errno, fcntl, os, resource, socket, struct, sys, threading
@@ -24,19 +21,6 @@ def error(kind, place, protocol=0, family=1):
     assert libc.socketpair(family, kind, protocol, ctypes.c_void_p(place)) < 0
     return errno.errorcode[ctypes.get_errno()]
 """
-
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    with holding() as made:
-        yield made
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
 
 
 def run(

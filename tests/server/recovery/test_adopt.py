@@ -14,7 +14,7 @@ from handrail.process.recovery import start_note
 from handrail.process.spec import ProcessSpec
 from handrail.server import app
 from handrail.server.recovery import adopt
-from tests.server.server_kit import serving
+from tests.support.servers import serving
 
 
 class Ending:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from handrail.server.recovery import orphan_sweep
-from tests.server.process_kit import alive, ended
+from tests.support.processes import alive, ended
 
 MARK = 0x1234_5678 << 24
 

@@ -16,8 +16,8 @@ from handrail.keeper import messages
 from handrail.process.keeper_client.start import KeeperHandle
 from handrail.server.recovery import state_dir
 from handrail.server.recovery.state_dir import StateDir, claim
-from tests.keeper.watching import eventually
-from tests.server.process_kit import WAIT, alive, descriptors, ended, nothing_left
+from tests.support.eventually import LIMIT, eventually
+from tests.support.processes import alive, descriptors, ended
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def keeper_of(taken: StateDir) -> Iterator[KeeperHandle]:
 
 def pid_behind(handle: KeeperHandle) -> int:
     """Who answers there."""
-    handle.sock.settimeout(WAIT)
+    handle.sock.settimeout(LIMIT)
     messages.send(
         handle.sock, messages.HELLO, 1, messages.Hello(messages.VERSION, os.getpid()).pack()
     )
@@ -114,7 +114,7 @@ def test_there_is_an_end_to_the_names(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_keeper_is_started_once_and_found_again(tmp_path: Path) -> None:
-    with nothing_left(), claimed(tmp_path / "state") as taken, keeper_of(taken) as first:
+    with claimed(tmp_path / "state") as taken, keeper_of(taken) as first:
         assert not first.found
         assert alive(first.pid)
         made = tmp_path / "state" / "keeper.sock"
@@ -127,7 +127,7 @@ def test_a_keeper_is_started_once_and_found_again(tmp_path: Path) -> None:
 
 def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    with nothing_left(), claimed(path) as taken:
+    with claimed(path) as taken:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
             stale.bind(str(path / "keeper.sock"))
         with keeper_of(taken) as handle:
@@ -136,7 +136,7 @@ def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 100) / ("y" * 100)
-    with nothing_left(), claimed(path) as taken, keeper_of(taken) as handle:
+    with claimed(path) as taken, keeper_of(taken) as handle:
         with keeper_of(taken) as again:
             assert pid_behind(again) == handle.pid
 
@@ -146,7 +146,7 @@ def test_what_a_crash_has_left_is_found_again(
 ) -> None:
     """Before one that is free, and best the one that listened where we shall."""
     monkeypatch.setattr(state_dir, "_base", lambda: str(tmp_path))
-    with nothing_left(), ExitStack() as stack:
+    with ExitStack() as stack:
         for number, address in enumerate(("", "a", "b")):
             place = tmp_path / str(number)
             place.mkdir(mode=0o700)
@@ -190,7 +190,7 @@ def make_odd(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link"])
 @pytest.mark.parametrize("name", ["marks", "marks.next", "temporary", "starts", "secret.new"])
 def test_what_is_odd_there_stops_no_start_and_no_end(tmp_path: Path, name: str, kind: str) -> None:
-    with nothing_left(), claimed(tmp_path / "state") as taken:
+    with claimed(tmp_path / "state") as taken:
         make_odd(tmp_path / "state" / name, kind)
         taken.begin()
         with keeper_of(taken) as handle:
@@ -207,7 +207,7 @@ def test_what_is_odd_there_stops_no_start_and_no_end(tmp_path: Path, name: str, 
 )
 def test_what_cannot_be_done_without_is_named(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / "state" / name
-    with nothing_left(), claimed(tmp_path / "state") as taken:
+    with claimed(tmp_path / "state") as taken:
         make_odd(path, kind)
         for _ in range(2 * state_dir.BUDGET):  # and that is no crash
             taken.begin()

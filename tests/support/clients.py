@@ -16,7 +16,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from handrail.transport.base import Transport
-from tests.server.process_kit import PATH, WAIT
+from tests.support.eventually import LIMIT
+from tests.support.processes import PATH
 
 
 def b64(data: bytes) -> str:
@@ -86,7 +87,7 @@ class Client(ABC):
 
     async def until(self, condition: Callable[[], Any]) -> Any:
         """What ``condition`` says once it says something; asked again at each message."""
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             while not (said := condition()):
                 future = asyncio.get_running_loop().create_future()
                 self._news.append(future)
@@ -111,7 +112,7 @@ class Client(ABC):
         return future
 
     async def call(self, method: str, params: Any = None, **members: Any) -> Any:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             return await self.post(method, params, **members)
 
     def notify(self, method: str, params: Any = None) -> None:
@@ -131,6 +132,17 @@ class Client(ABC):
         self.secret = result.get("resumeSecret")
         self.notify("initialized")
         return result
+
+    async def resume(self, session: str) -> None:
+        """Attach to a session; the server may not have noticed yet that its client has left."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                try:
+                    await self.handshake(resumeSessionId=session)
+                    return
+                except Refused as error:
+                    if error.code != -32010:
+                        raise
 
     # --- processes ------------------------------------------------------------------------
 
@@ -283,7 +295,7 @@ class SocketClient(Client):
         self.socket.transport.abort()
 
     async def close(self) -> None:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(LIMIT):
             await self.socket.close()
             for task in self._tasks:
                 task.cancel()
@@ -296,7 +308,7 @@ async def dialled(
 ) -> AsyncIterator[SocketClient]:
     """A client of a server that listens."""
     options = {"compression": None, "max_size": None, "ping_interval": None, **options}
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(LIMIT):
         socket = await connect(url, proxy=None, close_timeout=2, **options)
     client = SocketClient(socket)
     try:

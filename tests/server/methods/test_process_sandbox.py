@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.client_kit import MemoryClient
-from tests.server.server_kit import serving
-
-pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def ws() -> Iterator[Path]:
-    """Outside of the system's temporary directory, which other tests fill with sockets."""
-    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp"))
-    yield place
-    shutil.rmtree(place)
+from tests.support.clients import MemoryClient
+from tests.support.servers import serving
 
 
 def sandbox(ws: Path, *entries: dict[str, Any], root: str = "root", **more: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from handrail.process.stdin.pump import QUEUE_BYTES
-from tests.server.client_kit import MemoryClient, b64
-from tests.server.process_kit import gate, spin
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient, b64
+from tests.support.eventually import spin
+from tests.support.gates import gate
+from tests.support.servers import serving
 
 FAILED = (-32603, "failed to write to process stdin")
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.server.client_kit import MemoryClient
-from tests.server.process_kit import alive, gate, until_ended
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient
+from tests.support.gates import gate
+from tests.support.processes import alive, until_ended
+from tests.support.servers import serving
 
 #: Leaves the group and the session, says its pid, and lives on without an environment.
 ESCAPER = "setsid sh -c 'echo {} $$; exec env -i sleep 600' &"

@@ -11,9 +11,10 @@ import pytest
 
 from handrail.server import request_queue
 from handrail.server.connection import Connection
-from tests.server.client_kit import MemoryClient, Refused, b64, chunks_of
-from tests.server.process_kit import gate, spin
-from tests.server.server_kit import Served, serving
+from tests.support.clients import MemoryClient, Refused, b64, chunks_of
+from tests.support.eventually import spin
+from tests.support.gates import gate
+from tests.support.servers import Served, serving
 
 LONG = 3_600_000
 STRICT_ONE = {"concurrent_requests": 1, "strict_lanes": True}

@@ -28,8 +28,9 @@ from handrail.server.auth import AuthSettings
 from handrail.server.connection import Connection
 from handrail.telemetry import prometheus
 from handrail.transport.memory import memory_pair
-from tests.server.client_kit import MemoryClient
-from tests.server.process_kit import WAIT, children, descriptors, nothing_left, spin
+from tests.support.clients import MemoryClient
+from tests.support.eventually import LIMIT, spin
+from tests.support.processes import children, descriptors, nothing_left
 
 SERVE = [sys.executable, "-m", "handrail", "serve"]
 
@@ -74,11 +75,11 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         given = ServerSettings(listen, AuthSettings(), **settings)
         served = Served(Server(given, launcher, loop))
         try:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(LIMIT):
                 await launcher.hello()
             yield served
         finally:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(LIMIT):
                 await served.server.stop()
                 for client in served.clients:
                     await client.until_ended()
@@ -132,10 +133,10 @@ class ServerProcess:
         """The next line of its stdout; raises when it ends or stays silent."""
         assert self.process.stdout is not None
         line = b""
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + LIMIT
         while not line.endswith(b"\n"):
             ready = select.select([self.process.stdout], [], [], deadline - time.monotonic())
-            assert ready[0], f"no line within {WAIT} s; {self.words()}"
+            assert ready[0], f"no line within {LIMIT} s; {self.words()}"
             piece = os.read(self.process.stdout.fileno(), 1)
             assert piece, f"it ended; {self.words()}"
             line += piece
@@ -159,13 +160,13 @@ class ServerProcess:
 
     def metrics(self) -> dict[str, float]:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            self.url.replace("ws://", "http://") + "/metrics", timeout=WAIT
+            self.url.replace("ws://", "http://") + "/metrics", timeout=LIMIT
         ) as answer:
             return samples(answer.read().decode())
 
     def wait(self) -> int:
         """Its exit code."""
-        return self.process.wait(WAIT)
+        return self.process.wait(LIMIT)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes]:
         """Its exit code, and what else it wrote to stdout."""

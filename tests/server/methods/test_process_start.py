@@ -13,9 +13,10 @@ import pytest
 
 from handrail.process.child import Child
 from handrail.process.table import Starting
-from tests.server.client_kit import MemoryClient, Refused, chunks_of
-from tests.server.process_kit import PATH, spin
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient, Refused, chunks_of
+from tests.support.eventually import spin
+from tests.support.processes import PATH
+from tests.support.servers import serving
 
 
 async def ends_with(client: MemoryClient, process_id: str) -> tuple[int, bytes]:

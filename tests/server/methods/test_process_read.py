@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.client_kit import MemoryClient, chunks_of
-from tests.server.process_kit import gate
-from tests.server.server_kit import serving
+from tests.support.clients import MemoryClient, chunks_of
+from tests.support.gates import gate
+from tests.support.servers import serving
 
 LONG = 3_600_000
 U64 = 2**64 - 1

@@ -13,9 +13,10 @@ import pytest
 
 from handrail import private_places
 from handrail.sandboxed_files.pool import MOST_HELPERS
-from tests.server.client_kit import Client, b64, dialled
-from tests.server.process_kit import children, spin, until_ended
-from tests.server.server_kit import Served, server_process, serving
+from tests.support.clients import Client, b64, dialled
+from tests.support.eventually import spin
+from tests.support.processes import children, until_ended
+from tests.support.servers import Served, server_process, serving
 
 READ_ONLY = (-32603, "Read-only file system (os error 30)")
 
@@ -81,7 +82,7 @@ class Files:
         )
 
 
-def helpers(served: Served) -> list[int]:
+def helpers(served: Served) -> set[int]:
     """The processes of the keeper: the outermost of each helper."""
     return children(served.server.launcher.keeper_pid)
 
@@ -337,7 +338,7 @@ async def test_a_profile_that_is_not_understood_is_refused(workspace: Path) -> N
             assert (await files.refused("readFile", workspace / "file"))[0] == -32602
         files.sandbox = {**good, "permissions": {"type": "disabled"}}
         assert (await files.call("getMetadata", workspace / "hidden" / "secret"))["size"] == 9
-        assert helpers(served) == []
+        assert helpers(served) == set()
 
 
 async def test_a_repository_made_meanwhile_is_protected(workspace: Path) -> None:

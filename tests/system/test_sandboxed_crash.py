@@ -1,4 +1,4 @@
-"""A contained command does not notice that its server died: not its calls, its signals, its end."""
+"""A sandboxed command does not notice that its server died: not its calls, its signals, its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.process_kit import reaping
+from tests.support.processes import reaping
 from tests.system.permissions import sandbox
 from tests.system.survival import LIMIT, Followed, Rig
 from tests.system.test_server_rows import keeper_of
@@ -82,7 +82,7 @@ class Said(Followed):
         self.text += data
 
 
-def contained(rig: Rig, ws: Path, *argv: str, **more: Any) -> Said:
+def sandboxed(rig: Rig, ws: Path, *argv: str, **more: Any) -> Said:
     ws.mkdir(exist_ok=True)
     one = Said("p", 0, 0)
     rig.start(one, *argv, cwd=ws.as_uri(), sandbox=sandbox(ws), **more)
@@ -111,7 +111,7 @@ def test_calls_survive_a_kill_at_each_point(tmp_path: Path, point: str, script: 
     with rigged(tmp_path / "state", faults=point) as rig:
         rig.attach()
         try:
-            one = contained(rig, tmp_path / "w", sys.executable, "-I", "-c", script)
+            one = sandboxed(rig, tmp_path / "w", sys.executable, "-I", "-c", script)
             follow(rig, one)
         except ConnectionClosed:
             one = rig.followed["p"]  # type: ignore[assignment]
@@ -128,7 +128,7 @@ def test_calls_wait_while_no_server_is_there(tmp_path: Path) -> None:
     with rigged(tmp_path / "state") as rig:
         rig.attach()
         argv = (sys.executable, "-I", "-c", "print('ready', flush=True)\n" + script)
-        one = contained(rig, tmp_path / "w", *argv, pipeStdin=True)
+        one = sandboxed(rig, tmp_path / "w", *argv, pipeStdin=True)
         follow(rig, one, b"ready")
         rig.call("process/write", **rig.write("p", "w", b"\n"))
         rig.kill()
@@ -148,7 +148,7 @@ def test_signals_go_inside_after_a_crash(tmp_path: Path, tty: bool) -> None:
     )
     with rigged(tmp_path / "state") as rig:
         rig.attach()
-        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
+        one = sandboxed(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
         follow(rig, one, b"ready")
         rig.restart()
         (row,) = rig.call("process/list")["processes"]
@@ -165,7 +165,7 @@ def test_the_end_is_judged_after_a_crash(tmp_path: Path) -> None:
     script = "echo ready; read x; echo x > /usr/not-here"
     with rigged(tmp_path / "state") as rig:
         rig.attach()
-        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, pipeStdin=True)
+        one = sandboxed(rig, tmp_path / "w", "/bin/sh", "-c", script, pipeStdin=True)
         follow(rig, one, b"ready")
         rig.restart()
         rig.call("process/write", **rig.write("p", "w", b"\n"))
@@ -197,7 +197,7 @@ def test_calls_and_output_go_on_without_the_keeper(tmp_path: Path, then: str) ->
     with orphaned(tmp_path / "state") as rig:
         rig.attach()
         argv = (sys.executable, "-I", "-c", "print('ready', flush=True)\n" + script)
-        one = contained(rig, tmp_path / "w", *argv, pipeStdin=True)
+        one = sandboxed(rig, tmp_path / "w", *argv, pipeStdin=True)
         follow(rig, one, b"ready")
         for n in range(4):
             if n == 1:
@@ -224,7 +224,7 @@ def test_a_sandbox_without_its_keeper_is_reached_and_ended(
     )
     with orphaned(tmp_path / "state") as rig:
         rig.attach()
-        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
+        one = sandboxed(rig, tmp_path / "w", "/bin/sh", "-c", script, tty=tty)
         follow(rig, one, b"ready")
         lose_keeper(rig)
         if how == "close":
@@ -245,7 +245,7 @@ def test_a_sandbox_ends_with_what_holds_it(tmp_path: Path, keeper: str) -> None:
     script = "setsid sleep 600 & echo ready; sleep 600"
     with orphaned(tmp_path / "state") as rig:
         rig.attach()
-        one = contained(rig, tmp_path / "w", "/bin/sh", "-c", script)
+        one = sandboxed(rig, tmp_path / "w", "/bin/sh", "-c", script)
         follow(rig, one, b"ready")
         if keeper == "another":
             lose_keeper(rig)
@@ -269,7 +269,7 @@ def test_whoever_has_ended_is_with_the_next_keeper_too(tmp_path: Path) -> None:
             argv = (sys.executable, "-I", "-c", call)
             rig.start(one, *argv, cwd=ws.as_uri(), sandbox=sandbox(ws))
             follow(rig, one)
-        runs = contained(rig, ws, "/bin/sh", "-c", "echo ready; read x; exit 6", pipeStdin=True)
+        runs = sandboxed(rig, ws, "/bin/sh", "-c", "echo ready; read x; exit 6", pipeStdin=True)
         follow(rig, runs, b"ready")
         lose_keeper(rig)
         lose_keeper(rig)
