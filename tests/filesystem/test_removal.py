@@ -129,7 +129,7 @@ def test_a_directory_moved_away_meanwhile_ends_it(
         return found
 
     monkeypatch.setattr(removal, "_unlink_files", move_then_go_on)
-    with failing("other"):
+    with failing("busy"):
         remove(str(tree / "t"))
     assert (elsewhere / "bystander").exists()
 

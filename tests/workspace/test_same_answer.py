@@ -180,7 +180,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 @settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # an example takes a second: no shrinking
