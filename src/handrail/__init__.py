@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     )
     from handrail.executor.base import WaitReason
     from handrail.executor.files import FileEntry, FileMetadata
-    from handrail.process.spec import ExitInfo, ExitKind, Limits, Usage
+    from handrail.process.exit_status import ExitInfo, ExitKind, Usage
+    from handrail.process.spec import Limits
     from handrail.version import __version__
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
@@ -94,7 +95,8 @@ _HOMES = {
     "handrail.agent.shell": ("AgentShell",),
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata"),
-    "handrail.process.spec": ("ExitInfo", "ExitKind", "Limits", "Usage"),
+    "handrail.process.exit_status": ("ExitInfo", "ExitKind", "Usage"),
+    "handrail.process.spec": ("Limits",),
     "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
     "handrail.workspace.files": ("AsyncFiles",),

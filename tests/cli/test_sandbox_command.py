@@ -69,7 +69,7 @@ def test_permissions_as_json_and_from_a_file(ws: Path) -> None:
         (("--bogus", "true"), 2, "no option --bogus"),
         (("--profile",), 2, "needs a value"),
         (("--profile", "bogus", "true"), 125, "is no profile"),
-        (("--profile", '{"type": "bogus"}', "true"), 125, "makes no sense"),
+        (("--profile", '{"type": "bogus"}', "true"), 125, "cannot be used"),
         (("handrail-no-such-program",), 127, "No such file or directory"),
         (("/etc/passwd",), 126, "Permission denied"),
     ],
@@ -185,7 +185,7 @@ def test_doctor_tells_what_holds() -> None:
     argv = [*HANDRAIL, "doctor"]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert said.returncode == 0, said
-    assert "Commands can be contained here." in said.stdout
+    assert "Commands can be sandboxed here." in said.stdout
     data = json.loads(subprocess.run([*argv, "--json"], capture_output=True, check=True).stdout)
     assert data["sandbox"] is True
     subjects = {finding["subject"] for finding in data["findings"]}

@@ -23,7 +23,7 @@ from handrail.errors import (
 from handrail.executor.base import OutputKind, WaitReason
 from handrail.process import child_end
 from handrail.process.env_policy import EnvPolicy, Inherit
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 from handrail.sandbox.profile import Access, Entry, Intent, workspace_write
 from tests.executor.places import Main, Room, collect, said
 from tests.support.eventually import eventually_so

@@ -9,7 +9,7 @@ import pytest
 
 from handrail.errors import ExecutorSpawnFailed, FilesError, ProcessUnknown, WriteFailed
 from handrail.executor.base import Executor, SpawnRequest, WaitReason
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 from handrail.testing import Exit, Expect, FakeExecutor, Pause, Say
 from tests.executor.places import collect
 

@@ -14,7 +14,7 @@ import pytest
 from handrail.errors import ExecutorSpawnFailed
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 from handrail.sandbox.profile import workspace_write
 from tests.executor.places import ENV, Main, Room, collect, run_in, said
 from tests.support.eventually import eventually_so

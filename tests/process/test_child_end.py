@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 from tests.process.workshop import Workshop, python, sh
 from tests.support.eventually import LIMIT
 from tests.support.processes import alive, descriptors, exists

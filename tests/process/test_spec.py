@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
-from handrail.process.spec import ExitKind, ProcessSpec, Usage, exit_from_status, signal_number
+from handrail.process.exit_status import ExitKind, Usage, exit_from_status
+from handrail.process.signals import signal_number
+from handrail.process.spec import ProcessSpec
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from handrail import AsyncWorkspace
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process import TIMEOUT_GRACE
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 
 SERVER = f"stdio:{sys.executable} -m handrail serve --listen stdio"
 #: Notes the time of the TERM, by the clock that all processes share, and does not end of it.

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handrail.transport.base import MESSAGE_LIMIT
 from handrail.transport.frames import (
     BINARY,
     CLOSE,
@@ -29,6 +28,7 @@ from handrail.transport.frames import (
     masked_frame,
 )
 from handrail.transport.masking import apply_mask
+from handrail.transport.message_limits import MESSAGE_LIMIT
 from tests.support.raw_sockets import client_frame
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from handrail.transport.base import HIGH_WATER
 from handrail.transport.memory import memory_pair
+from handrail.transport.message_limits import HIGH_WATER
 from tests.transport.transport_kit import Recorder, echo
 
 

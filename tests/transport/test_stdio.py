@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.transport.base import HIGH_WATER
+from handrail.transport.message_limits import HIGH_WATER
 from handrail.transport.stdio import open_stdio
 from tests.support.coroutines import run
 from tests.support.eventually import LIMIT

@@ -20,9 +20,9 @@ from websockets.asyncio.client import unix_connect as their_unix_connect
 from handrail import private_places
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import unix_socket
-from handrail.transport.base import MESSAGE_LIMIT
 from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.unix_socket import UnixListener, connect, listen
 from tests.support.coroutines import run
 from tests.support.eventually import LIMIT

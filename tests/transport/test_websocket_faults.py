@@ -15,9 +15,9 @@ import pytest
 from websockets.asyncio.client import connect as their_connect
 from websockets.exceptions import ConnectionClosed
 
-from handrail.transport.base import HIGH_WATER, MESSAGE_LIMIT
 from handrail.transport.frames import BINARY, CLOSE, PING, PONG, TEXT
 from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.message_limits import HIGH_WATER, MESSAGE_LIMIT
 from handrail.transport.websocket import connect
 from handrail.transport.websocket_connection import ConnectionLimits
 from tests.support.coroutines import run

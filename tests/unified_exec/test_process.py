@@ -9,7 +9,7 @@ import pytest
 
 from handrail.errors import ExecutorTransportFailed, WriteFailed
 from handrail.executor.base import Denied, OutputEvent, OutputKind
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.unified_exec.events import MAX_DELTA_BYTES, Begin, Delta, End, Event, Interaction
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.tools import ToolFailed

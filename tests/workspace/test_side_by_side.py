@@ -192,7 +192,7 @@ def test_a_forked_child_holds_nothing_of_a_sandbox(tmp_path: Path) -> None:
     spec = ProcessSpec((b"/bin/true",), os.fsencode(tmp_path), {})
     wanted = profile.intent(profile.Profile(), str(tmp_path), None)
     assert wanted is not None
-    inside = sandbox.sandboxed(spec, wanted).containment
+    inside = sandbox.sandboxed(spec, wanted).running_sandbox
     assert isinstance(inside, RunningSandbox)
     assert inside._lease is not None
     held = [*inside._closing, inside._info, inside._ready, inside._lease.fd]

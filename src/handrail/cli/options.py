@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.cli import error_output, foreground_command
 from handrail.cli.stdio import OWN_FAILURE, say
 from handrail.errors import ExecutorSpawnFailed, HandrailError
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
     from handrail.cli.output_thread import Writer

@@ -19,7 +19,7 @@ from handrail.workspace.output_collector import DRAIN_SECONDS
 from handrail.workspace.result import Exited
 
 if TYPE_CHECKING:
-    from handrail.process.spec import ExitInfo
+    from handrail.process.exit_status import ExitInfo
     from handrail.workspace.process import AsyncProcess
 
 

@@ -15,7 +15,8 @@ from typing import Literal, Protocol
 from handrail.errors import UsageError
 from handrail.executor.files import Files
 from handrail.process.env_policy import EnvPolicy
-from handrail.process.spec import NO_LIMITS, ExitInfo, Limits
+from handrail.process.exit_status import ExitInfo
+from handrail.process.spec import NO_LIMITS, Limits
 from handrail.sandbox.profile import Intent
 
 __all__ = [

@@ -9,7 +9,7 @@ from handrail.errors import ExecutorTransportFailed
 from handrail.executor.base import ExecSession, WaitOutcome
 from handrail.executor.output_buffer import Follower, OutputBuffer
 from handrail.executor.wait_for import Looking, Patience, follow
-from handrail.process.spec import ExitInfo
+from handrail.process.exit_status import ExitInfo
 
 
 class BufferedSession(ExecSession):

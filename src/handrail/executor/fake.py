@@ -31,7 +31,8 @@ from handrail.executor.base import (
 from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
 from handrail.executor.validate import check_grace, check_sandbox, check_size, fits_terminal
-from handrail.process.spec import ExitInfo, ExitKind, signal_number
+from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.signals import signal_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.pty_eof import UnfinishedLine
 from handrail.executor.validate import check_grace, check_size
 from handrail.process.child import Child
+from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STDERR
-from handrail.process.spec import ExitInfo, ExitKind, signal_number
+from handrail.process.signals import signal_number
 
 #: How long ``terminate`` waits for the exit event after the KILL.
 _KILL_SECONDS = 5.0

@@ -33,7 +33,8 @@ from handrail.executor.rpc import CallTimedOut, RpcConnection
 from handrail.executor.session_client import ExecServerClient
 from handrail.executor.validate import check_grace, check_size
 from handrail.executor.wait_for import Looking, Patience
-from handrail.process.spec import ExitInfo, ExitKind, Usage, signal_number
+from handrail.process.exit_status import ExitInfo, ExitKind, Usage
+from handrail.process.signals import signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.process import (

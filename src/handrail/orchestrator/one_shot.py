@@ -32,7 +32,7 @@ from handrail.orchestrator.result import (
 )
 from handrail.orchestrator.run import Orchestrator, Ran
 from handrail.process.env_policy import EnvPolicy
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 
 DEFAULT_TIMEOUT = 10.0
 #: How long pipes that a descendant holds open are read after the exit.

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from handrail.keeper import messages
 from handrail.process.child_end import ChildEnd
+from handrail.process.exit_status import ExitInfo
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.output.child_output import ChildOutput
 from handrail.process.output.output_log import Chunk, OutputLog
-from handrail.process.spec import Containment, ExitInfo, ProcessSpec, Verdict
+from handrail.process.spec import ProcessSpec, SandboxHandle, Verdict
 from handrail.process.stdin.child_stdin import ChildStdin
 from handrail.process.stdin.ledger import StdinLedger
 
@@ -225,14 +226,14 @@ class Child:
         """Signal the process group, or every descendant; how many were reached."""
         if not self.running and not tree:
             return 0
-        sandbox = self.spec.containment
+        sandbox = self.spec.running_sandbox
         if sandbox is not None and self.running and number != signal.SIGKILL:
             return await self._signal_sandboxed(sandbox, number, tree)
         scope = messages.SCOPE_TREE if tree else messages.SCOPE_GROUP
         answer = await self.launcher.signal(self.number, number, scope)
         return messages.Count.unpack(answer.fields).number
 
-    async def _signal_sandboxed(self, sandbox: Containment, number: int, tree: bool) -> int:
+    async def _signal_sandboxed(self, sandbox: SandboxHandle, number: int, tree: bool) -> int:
         """Signal the processes in the sandbox: bwrap would die of the signal, and they with it."""
         deadline = self.loop.time() + _SETUP_SECONDS
         while self.running:

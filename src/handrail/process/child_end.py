@@ -25,9 +25,10 @@ from handrail import fault_points, process
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED, CAUSE_TIME
+from handrail.process.exit_status import ExitInfo, ExitKind, Usage, exit_from_status
 from handrail.process.output.event_index import EVICTED, LOST, TERMINATED
 from handrail.process.recovery import release
-from handrail.process.spec import ExitInfo, ExitKind, Usage, Verdict, exit_from_status
+from handrail.process.spec import Verdict
 
 if TYPE_CHECKING:
     from handrail.process.child import Child
@@ -175,7 +176,7 @@ class ChildEnd:
 
     def exited(self, status: int, *used: int) -> None:
         """Record the exit of the leader; ``used`` is empty where that was not counted."""
-        sandbox = self._child.spec.containment
+        sandbox = self._child.spec.running_sandbox
         if sandbox is None:
             self._reaped(status, *used)
         else:  # the end of a sandbox is the end of all processes in it
@@ -200,13 +201,13 @@ class ChildEnd:
             terminated=self.terminated,
             usage=usage,
             cause=self.cause,
-            contained=self._child.spec.contained,
+            sandboxed=self._child.spec.sandboxed,
         )
 
     def lost(self) -> None:
         """Record an exit whose status cannot be learned any more as not known."""
         if self.exit is None:
-            sandbox = self._child.spec.containment
+            sandbox = self._child.spec.running_sandbox
             if sandbox is not None:
                 sandbox.settle(self._child.loop, _nothing)
             self._note_exit(ExitInfo(ExitKind.LOST, None), LOST)
@@ -216,7 +217,7 @@ class ChildEnd:
         child, output = self._child, self._child.output
         self.exit, self.status = info, status
         if child.spec.judge is not None:
-            sandbox = child.spec.containment
+            sandbox = child.spec.running_sandbox
             seen = () if sandbox is None else sandbox.denials
             self.verdict = child.spec.judge(info.code, output.texts() if info.code else [], seen)
         self._stop_timer()
@@ -281,7 +282,7 @@ class ChildEnd:
     def discard(self) -> None:
         """Ignore everything that still comes: the child is not wanted any more."""
         self._discarded = True
-        sandbox = self._child.spec.containment
+        sandbox = self._child.spec.running_sandbox
         if self.exit is None and sandbox is not None:
             sandbox.settle(self._child.loop, _nothing)
         self.park()

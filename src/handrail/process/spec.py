@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
@@ -12,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from handrail.errors import UsageError
 from handrail.keeper import seccomp_spawn
-from handrail.keeper.cgroups import OUT_OF_MEMORY
-from handrail.keeper.deadlines import TIMED_OUT
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -78,7 +74,7 @@ _KEEPERS = {
 NO_LIMITS = Limits()
 
 
-class Containment(Protocol):
+class SandboxHandle(Protocol):
     """The running sandbox of a command, as the process table uses it."""
 
     def sent(self) -> None:
@@ -154,11 +150,11 @@ class ProcessSpec:
     #: Closed by the end of its streams alone, however long a descendant holds them.
     waits_for_streams: bool = False
     #: Of a command in a sandbox: ``argv`` is then what holds it.
-    containment: Containment | None = field(default=None, repr=False, compare=False)
+    running_sandbox: SandboxHandle | None = field(default=None, repr=False, compare=False)
     #: What was asked for, words and directory, where ``argv`` is what holds it.
     asked: tuple[tuple[bytes, ...], bytes] | None = None
     #: In a sandbox, also when a server before us has made it.
-    contained: bool = False
+    sandboxed: bool = False
     #: Asked once, at the exit.
     judge: Judge | None = field(default=None, repr=False, compare=False)
     #: Closes the sandbox's descriptors in ``passed``; called when the keeper has copies of them.
@@ -187,115 +183,20 @@ class ProcessSpec:
             if len(_RECENT) >= _RECENT_MOST:
                 _RECENT.clear()
             small = _RECENT[key] = replace(
-                self, env=_NO_ENV, passed=(), judge=None, containment=None, sent=None, again=None
+                self,
+                env=_NO_ENV,
+                passed=(),
+                judge=None,
+                running_sandbox=None,
+                sent=None,
+                again=None,
             )
         return small
 
 
-_DROPPED = {"env", "passed", "judge", "containment", "sent", "again"}
+_DROPPED = {"env", "passed", "judge", "running_sandbox", "sent", "again"}
 _compared = attrgetter(*(one.name for one in fields(ProcessSpec) if one.name not in _DROPPED))
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.
 _RECENT: dict[tuple[object, ...], ProcessSpec] = {}
 _RECENT_MOST = 64
-
-
-class ExitKind(enum.Enum):
-    """How a process came to its end.  ``LOST`` is an answer; an invented 0 is not."""
-
-    EXITED = "exited"
-    SIGNALED = "signaled"
-    TERMINATED = "terminated"
-    TIMED_OUT = "timedOut"
-    OUT_OF_MEMORY = "outOfMemory"
-    EVICTED = "evicted"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a process has cost, as the kernel counted it when it was reaped.
-
-    None is not known: the keeper, whose child it was, had been killed.
-    """
-
-    wall_ms: int
-    user_ms: int | None
-    system_ms: int | None
-    max_rss_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ExitInfo:
-    """How a process ended; ``code`` is what a shell would show."""
-
-    kind: ExitKind
-    code: int | None
-    signal: str | None = None
-    core_dumped: bool = False
-    usage: Usage | None = None
-
-    @property
-    def limit(self) -> str | None:
-        """Which of the ``Limits`` has ended it; None: none, as far as that is known."""
-        if self.signal in _BY_SIGNAL and self.kind is ExitKind.SIGNALED:
-            return _BY_SIGNAL[self.signal]
-        return _BY_KIND.get(self.kind)
-
-
-_BY_KIND = {ExitKind.OUT_OF_MEMORY: "memory", ExitKind.EVICTED: "output"}
-#: The kernel sends these for nothing else.
-_BY_SIGNAL = {"SIGXCPU": "cpu_seconds", "SIGXFSZ": "file_size"}
-
-
-def exit_from_status(
-    status: int,
-    *,
-    terminated: bool,
-    usage: Usage | None = None,
-    cause: ExitKind | None = None,
-    contained: bool = False,
-) -> ExitInfo:
-    """Read a wait status.  Killed by signal N is 128+N, in a terminal as on pipes.
-
-    ``cause`` is why we ended it, if it was not on request.  ``contained``: what holds a command
-    in a sandbox exits with 128+N for a command that was killed by N, so that is read back.
-    """
-    starved, late = status & OUT_OF_MEMORY, status & TIMED_OUT
-    status &= 0xFFFF
-    if contained and os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in _SIGNALS:
-        status = os.WEXITSTATUS(status) - 128
-    if cause is None and late:
-        cause = ExitKind.TIMED_OUT
-    elif cause is None and terminated:
-        cause = ExitKind.TERMINATED
-    elif cause is None and starved and status:
-        cause = ExitKind.OUT_OF_MEMORY
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return ExitInfo(
-            cause or ExitKind.SIGNALED,
-            128 + number,
-            _signal_name(number),
-            os.WCOREDUMP(status),
-            usage,
-        )
-    return ExitInfo(cause or ExitKind.EXITED, os.WEXITSTATUS(status), usage=usage)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"
-
-
-_SIGNALS = frozenset(map(int, signal.valid_signals()))
-_NUMBERS = {s.name.removeprefix("SIG").lower(): int(s) for s in signal.Signals}
-
-
-def signal_number(name: str) -> int | None:
-    """``interrupt`` of the wire, or any signal by its lower-case name (``term``, ``sigterm``)."""
-    if name == "interrupt":
-        return int(signal.SIGINT)
-    return _NUMBERS.get(name.removeprefix("sig"))

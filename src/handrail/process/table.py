@@ -187,7 +187,7 @@ class ProcessTable:
             except BaseException:
                 _settle(spec, self._loop)
                 raise
-            if spec.containment is not None:
+            if spec.running_sandbox is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
             if spec.sent is not None:
                 spec = replace(spec, sent=None, again=None)  # they keep the plan in memory
@@ -270,7 +270,7 @@ class ProcessTable:
         Lets go of everything when it raises.
         """
         while True:
-            inside = spec.containment
+            inside = spec.running_sandbox
             if inside is None:
                 return spec, spawned
             try:
@@ -405,8 +405,8 @@ def _abandon(spec: ProcessSpec) -> None:
     """Release the sandbox of a child that is not started."""
     if spec.sent is not None:
         spec.sent()
-    if spec.containment is not None:
-        spec.containment.abandon()
+    if spec.running_sandbox is not None:
+        spec.running_sandbox.abandon()
 
 
 def _tidy() -> None:
@@ -448,8 +448,8 @@ def _end(child: Child) -> None:
 
 def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
     """Release a sandbox that was not set up."""
-    if spec.containment is not None:
-        spec.containment.settle(loop, _nothing)
+    if spec.running_sandbox is not None:
+        spec.running_sandbox.settle(loop, _nothing)
 
 
 def _nothing() -> None:

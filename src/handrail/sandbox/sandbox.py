@@ -58,7 +58,7 @@ class Preparation:
         try:
             return self._planner.prepare(self._profile, self._careful)
         except Exchanged:
-            return None  # ``contain`` counts the tries, and knows most of the tree by now
+            return None  # `sandboxed` counts the tries, and knows most of the tree by now
         finally:
             self.seconds = time.monotonic() - began
 

@@ -21,7 +21,7 @@ from typing import Any
 import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
 from handrail.process.keeper_client.launcher import Launcher, Spawned
-from handrail.process.spec import Containment, ProcessSpec
+from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.frames import path_text
@@ -63,7 +63,7 @@ class FileHelper:
         self._loop = loop
         self._ending = ending
         self._spawned: Spawned | None = None
-        self._inside: Containment | None = None
+        self._inside: SandboxHandle | None = None
         self.link: FileHelperClient | None = None
         #: Handles the client has open in this helper.
         self.handles: set[str] = set()
@@ -81,7 +81,7 @@ class FileHelper:
         """
         ours, theirs = socket.socketpair()
         try:
-            self._inside = inside = spec.containment
+            self._inside = inside = spec.running_sandbox
             self._spawned = await self._spawn(_with_socket(spec, theirs.fileno()))
         except BaseException:
             ours.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handrail.process.child import Child
-from handrail.process.spec import ExitKind
+from handrail.process.exit_status import ExitKind
 from handrail.telemetry import names
 from handrail.telemetry.metrics import Counter, Gauge, Histogram, Registry
 

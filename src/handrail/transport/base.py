@@ -14,14 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-#: Largest message accepted from a WebSocket or Unix-socket peer.
-MESSAGE_LIMIT = 16 * 1024 * 1024
-#: Largest line accepted on stdio; the parent is trusted with more.
-LINE_LIMIT = 64 * 1024 * 1024
-#: Above this many unsent bytes the receiver is told to pause, below the second to resume.
-HIGH_WATER = 512 * 1024
-LOW_WATER = 128 * 1024
-
 # Close codes of RFC 6455 that we use.  Transports without codes ignore them.
 CLOSE_OK = 1000
 CLOSE_GOING_AWAY = 1001

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from handrail.transport.base import MESSAGE_LIMIT
+from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.stream import CLOSE_TIMEOUT, StreamConnection
 from handrail.transport.websocket_connection import ConnectionLimits
 

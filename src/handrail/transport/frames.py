@@ -21,13 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handrail.errors import RemoteProtocolError
-from handrail.transport.base import (
-    CLOSE_INVALID_TEXT,
-    CLOSE_PROTOCOL_ERROR,
-    CLOSE_TOO_BIG,
-    MESSAGE_LIMIT,
-)
+from handrail.transport.base import CLOSE_INVALID_TEXT, CLOSE_PROTOCOL_ERROR, CLOSE_TOO_BIG
 from handrail.transport.masking import apply_mask
+from handrail.transport.message_limits import MESSAGE_LIMIT
 
 CONTINUATION = 0x0
 TEXT = 0x1

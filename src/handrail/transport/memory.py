@@ -12,14 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from handrail.transport.base import (
-    CLOSE_INTERNAL,
-    CLOSE_OK,
-    HIGH_WATER,
-    LOW_WATER,
-    Receiver,
-    Transport,
-)
+from handrail.transport.base import CLOSE_INTERNAL, CLOSE_OK, Receiver, Transport
+from handrail.transport.message_limits import HIGH_WATER, LOW_WATER
 from handrail.transport.stream import CLOSE_TIMEOUT, printable
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
-from handrail.transport.base import LINE_LIMIT, Receiver, Transport
+from handrail.transport.base import Receiver, Transport
 from handrail.transport.fd_transport import Descriptor, DescriptorTransport
 from handrail.transport.line_framing import LineConnection
+from handrail.transport.message_limits import LINE_LIMIT
 
 
 class StdioConnection(LineConnection):

@@ -23,13 +23,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
-from handrail.transport.base import (
-    CLOSE_INTERNAL,
-    CLOSE_OK,
-    HIGH_WATER,
-    LOW_WATER,
-    Receiver,
-)
+from handrail.transport.base import CLOSE_INTERNAL, CLOSE_OK, Receiver
+from handrail.transport.message_limits import HIGH_WATER, LOW_WATER
 
 logger = logging.getLogger(__name__)
 

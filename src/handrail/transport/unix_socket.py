@@ -18,10 +18,11 @@ from contextlib import asynccontextmanager
 from handrail import private_places, proof
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import server_proof
-from handrail.transport.base import MESSAGE_LIMIT, Receiver, Transport
+from handrail.transport.base import Receiver, Transport
 from handrail.transport.connection_limits import Admission, ListenLimits
 from handrail.transport.handshake import HttpHandshake, Route
 from handrail.transport.line_framing import LineConnection
+from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.websocket import BACKLOG, WebSocketListener
 
 _METHODS = tuple(

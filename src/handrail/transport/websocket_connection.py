@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from handrail.transport.base import CLOSE_OK, HIGH_WATER, MESSAGE_LIMIT, Receiver
+from handrail.transport.base import CLOSE_OK, Receiver
 from handrail.transport.frames import (
     CLOSE,
     CONTINUATION,
@@ -42,6 +42,7 @@ from handrail.transport.frames import (
     unfinished,
 )
 from handrail.transport.message_deadline import MessageDeadline
+from handrail.transport.message_limits import HIGH_WATER, MESSAGE_LIMIT
 from handrail.transport.stream import (
     CLOSE_TIMEOUT,
     CLOSING,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from handrail.process.spec import ExitInfo
+from handrail.process.exit_status import ExitInfo
 
 if TYPE_CHECKING:
     from handrail.patch.plan import Change

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from handrail.executor.base import ExecSession, SpawnRequest
-from handrail.process.spec import ExitInfo
+from handrail.process.exit_status import ExitInfo
 from handrail.unified_exec.tools import ExecCommandArgs
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from handrail.errors import ExecutorError, ProcessUnknown
 from handrail.executor.base import ExecSession, OutputEvent
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.unified_exec.events import Begin, Delta, End, Event, Frames, Interaction
 from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.transcript import Transcript

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import WaitReason
-from handrail.process.spec import ExitInfo
+from handrail.process.exit_status import ExitInfo
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
 from handrail.workspace.result import Event, Exited, Result, Waited

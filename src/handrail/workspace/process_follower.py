@@ -12,7 +12,7 @@ from typing import Any, cast
 from handrail.errors import ExecutorError, StdinClosed
 from handrail.executor.base import ExecSession, ExecutorFeatures, OutputKind
 from handrail.process import TIMEOUT_GRACE
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.output_collector import OutputCollector

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from handrail.errors import ProcessError
 from handrail.executor.base import WaitReason
-from handrail.process.spec import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitInfo, ExitKind
 
 if TYPE_CHECKING:
     from typing import Any

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
-from handrail.process.spec import ExitInfo
+from handrail.process.exit_status import ExitInfo
 from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath
 from handrail.workspace.callback_thread import CallbackThread

@@ -99,7 +99,7 @@ def test_nothing_of_the_request_is_in_the_helper_itself() -> None:
     try:
         held = made.spec(spec)
         assert held.env == {b"PATH": b"/usr/bin:/bin"}
-        assert (held.cwd, held.tty, held.arg0, held.containment) == (b"/", True, None, None)
+        assert (held.cwd, held.tty, held.arg0, held.running_sandbox) == (b"/", True, None, None)
         assert held.command == (spec.argv, spec.cwd)
         assert held.judge is not None
         assert b"ls" not in held.argv

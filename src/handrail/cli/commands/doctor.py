@@ -59,6 +59,6 @@ def _say(findings: list[Finding], holds: bool, *, as_json: bool) -> None:
         if finding.remedy:
             print(f"{'':8}  -> {finding.remedy}")
     if holds:
-        print("Commands can be contained here.")
+        print("Commands can be sandboxed here.")
     else:
-        stdio.say("Commands cannot be contained here.")
+        stdio.say("Commands cannot be sandboxed here.")

@@ -21,10 +21,11 @@ from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED
 from handrail.process import fd_reserve, find_program
+from handrail.process.exit_status import Usage
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
-from handrail.process.spec import ProcessSpec, Usage
+from handrail.process.spec import ProcessSpec
 
 #: Descriptors that come with a child: three streams, a listener and itself.
 _EACH = 5
@@ -183,7 +184,7 @@ class Launcher:
             self._children += 1
             child = self._children
             mode = (
-                (messages.MODE_PTY if spec.containment is None else messages.MODE_PTY_LOOSE)
+                (messages.MODE_PTY if spec.running_sandbox is None else messages.MODE_PTY_LOOSE)
                 if spec.tty
                 else messages.MODE_STDIN
                 if spec.pipe_stdin
@@ -199,7 +200,7 @@ class Launcher:
                 spec.cols,
                 program,
                 note,
-                spec.containment is not None,
+                spec.running_sandbox is not None,
                 [spec.argv[0] if spec.arg0 is None else spec.arg0, *spec.argv[1:]],
                 spec.env,
                 [number for number, _ in spec.passed],

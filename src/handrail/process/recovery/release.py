@@ -33,16 +33,16 @@ def park(child: Child) -> None:
     child.ending.park()
     child.output.park()
     child.stdin.park()
-    if child.spec.containment is not None:
-        child.spec.containment.park()
+    if child.spec.running_sandbox is not None:
+        child.spec.running_sandbox.park()
 
 
 def holdings(child: Child) -> dict[bytes, int]:
     """The fds that a keeper holds of a child, by their names there."""
     held = {} if child.ending.pidfd < 0 else {b"lone": child.ending.pidfd}
     held |= child.output.holdings() | child.stdin.holdings()
-    if child.spec.containment is not None:
-        listener, calls = child.spec.containment.holdings
+    if child.spec.running_sandbox is not None:
+        listener, calls = child.spec.running_sandbox.holdings
         held |= {name: fd for name, fd in ((LISTENER, listener), (CALLS, calls)) if fd >= 0}
     return held
 
@@ -77,7 +77,7 @@ def _exit_status(pidfd: int) -> int | None:
 
 async def _find_status(child: Child) -> None:
     """Ask the kernel for the exit status, before the new parent reaps the process."""
-    if child.spec.containment is not None and child.mark is not None:
+    if child.spec.running_sandbox is not None and child.mark is not None:
         tag_kill.end({child.mark})  # a sandbox ends with its leader
     try:
         for _ in range(_STATUS_TRIES):

@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable
 
 from handrail.process.child import Child
+from handrail.process.exit_status import ExitInfo, ExitKind, Usage
 from handrail.process.keeper_client.launcher import Found, Launcher, Spawned
 from handrail.process.output.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED
 from handrail.process.recovery import release
 from handrail.process.recovery.start_note import Note
-from handrail.process.spec import ExitInfo, ExitKind, ProcessSpec, Usage
+from handrail.process.spec import ProcessSpec
 
 #: Makes a spec know the sandbox its process is in: pid, listener and calls (-1: none) are given,
 #: the descriptors are taken.
-Contain = Callable[[ProcessSpec, Found, int, int], ProcessSpec]
+Resandbox = Callable[[ProcessSpec, Found, int, int], ProcessSpec]
 
 
 def revive(
@@ -29,14 +30,14 @@ def revive(
     note: Note,
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
-    contain: Contain | None = None,
+    resandbox: Resandbox | None = None,
 ) -> tuple[Child, float | None]:
     """The child, and how long it has been closed or None.  Owns the descriptors."""
     held = dict(found.fds)
     spec = note.spec()
-    if spec.contained and found.exit is None and contain is not None:
+    if spec.sandboxed and found.exit is None and resandbox is not None:
         listener, calls = (held.pop(name, -1) for name in (release.LISTENER, release.CALLS))
-        spec = contain(spec, found, listener, calls)
+        spec = resandbox(spec, found, listener, calls)
     names = (b"pty",) if spec.tty else (b"stdout", b"stderr", b"stdin")
     fds = tuple(held.pop(name, -1) for name in names)
     lone = b"lone" in held  # its keeper has died and does not tell us of its exit

@@ -30,7 +30,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     timeout: float | None = None
     output_bytes: int | None = None
     detach: bool = False
-    contained: bool = False
+    sandboxed: bool = False
 
     def spec(self) -> ProcessSpec:
         """What was started, without its environment."""
@@ -45,7 +45,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             timeout=self.timeout,
             limits=Limits(output=self.output_bytes),
             detach=self.detach,
-            contained=self.contained,
+            sandboxed=self.sandboxed,
         )
 
 
@@ -72,7 +72,7 @@ def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> 
         spec.timeout,
         spec.limits.output,
         spec.detach,
-        spec.contained,
+        spec.sandboxed,
     )
     return _encoder.encode(note)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from handrail.errors import RpcError
 from handrail.process.child import Child
-from handrail.process.spec import signal_number
+from handrail.process.signals import signal_number
 from handrail.process.table import Starting
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_PARAMS

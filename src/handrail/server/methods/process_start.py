@@ -10,14 +10,7 @@ from msgspec import UNSET, structs
 from handrail.errors import ProcessExists, RpcError, SandboxError, SpawnFailed
 from handrail.process import env_policy, find_program
 from handrail.process.child import Child
-from handrail.process.spec import (
-    DEFAULT_COLS,
-    DEFAULT_ROWS,
-    NO_LIMITS,
-    Limits,
-    OnLag,
-    ProcessSpec,
-)
+from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, NO_LIMITS, Limits, OnLag, ProcessSpec
 from handrail.process.table import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST

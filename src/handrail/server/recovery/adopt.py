@@ -38,8 +38,8 @@ async def adopt(
             " server may open; they keep running: raise `ulimit -n` and start again"
         )
 
-    def contain(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
-        return _contained(spec, found, listener, calls, launcher, loop)
+    def resandbox(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
+        return _resandboxed(spec, found, listener, calls, launcher, loop)
 
     sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
     count = 0
@@ -49,7 +49,7 @@ async def adopt(
             _end(one, launcher)
             continue
         try:
-            child, closed_ago = revive(one, note, launcher, loop, contain)
+            child, closed_ago = revive(one, note, launcher, loop, resandbox)
         except (OSError, ValueError) as error:
             # Its output cannot be read, so no client could learn what it did.
             log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
@@ -70,7 +70,7 @@ async def adopt(
     return len(sessions), count
 
 
-def _contained(
+def _resandboxed(
     spec: ProcessSpec,
     found: Found,
     listener: int,
@@ -85,7 +85,7 @@ def _contained(
     inside = RunningSandbox.found(found.pid, tty=spec.tty)
     if listener >= 0:
         inside.go_on(listener, calls, loop, partial(launcher.keep, found.child, release.CALLS))
-    return replace(spec, containment=inside, judge=judge)
+    return replace(spec, running_sandbox=inside, judge=judge)
 
 
 async def renew_keeper(launcher: Launcher) -> None:

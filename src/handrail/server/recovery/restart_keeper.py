@@ -118,7 +118,7 @@ class KeeperRestart:
             end = None
             if child.ending.status is not None and child.exit is not None:
                 end = (child.ending.status, child.exit.usage)
-            sandboxed = child.spec.containment is not None
+            sandboxed = child.spec.running_sandbox is not None
             started = child.started[1]
             try:
                 self._launcher.adopt(child.number, child.pid, sandboxed, end, started, note, held)
