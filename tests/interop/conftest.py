@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop import tool_server
 from tests.interop.codex import NoCodex, cache_dir, find_codex
-from tests.interop.kinds import Servers
+from tests.interop.kinds import KINDS, Servers
 from tests.interop.stage import Stage
 
 
@@ -44,6 +44,9 @@ def servers(codex: str, base: Path) -> Iterator[Servers]:
     home = base / "server"
     home.mkdir()
     servers = Servers(codex, home)
+    for kind in KINDS:
+        if kind.transport == "ws":
+            servers.url(kind)  # before a test counts its processes
     yield servers
     for who, leftovers in servers.stop().items():
         assert leftovers == [], who
