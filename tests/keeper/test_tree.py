@@ -7,6 +7,7 @@ import random
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,16 @@ from handrail.keeper import messages, tree
 from handrail.process.keeper_client.start import PROGRAM
 from tests.keeper.peer import Held, Peer, lodge, read_line
 from tests.support.eventually import eventually
-from tests.support.processes import alive, bearing, children, exists, stat, status, zombies
+from tests.support.processes import (
+    alive,
+    bearing,
+    children,
+    exists,
+    nothing_left,
+    stat,
+    status,
+    zombies,
+)
 
 #: Starts one of each kind, tells their pids, and then waits or leaves.
 FAMILY = """
@@ -360,3 +370,31 @@ def test_an_adopted_family_is_found_by_its_mark(tmp_path: Path) -> None:
             for process in (leader, orphan, other):
                 process.kill()
                 process.wait()
+
+
+#: Bears a tag with its child ``sleep``; another child, which does not, kills what bears it.
+GUARDED = """
+import os, resource, subprocess, sys
+from handrail.keeper import RLIMIT_LOCKS, tree
+
+tag = 0x2468_ACE1 << 24
+before = resource.getrlimit(RLIMIT_LOCKS)
+resource.setrlimit(RLIMIT_LOCKS, (tag, before[1]))
+subprocess.Popen(["sleep", "600"])
+if os.fork() == 0:
+    resource.setrlimit(RLIMIT_LOCKS, before)
+    tree.kill_afar(None, {tag})
+    os.write(1, b"survived")
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.fault
+def test_what_ends_a_tree_that_it_hangs_below_goes_on() -> None:
+    """A guard below its dying parent, which bears the tag, once stopped or killed itself."""
+    argv = [sys.executable, "-c", GUARDED]
+    with nothing_left():  # orphans come to this process, and are reaped
+        ended = subprocess.run(argv, stdout=subprocess.PIPE, timeout=30, check=False)
+    assert ended.stdout == b"survived"  # and ``sleep`` has no other end of the pipe any more
+    assert ended.returncode == -signal.SIGKILL

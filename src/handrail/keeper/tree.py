@@ -208,11 +208,14 @@ def _members(leader: int | None, kin: _Near | _Far) -> set[int]:
 
 
 def _below(pid: int) -> set[int]:
-    """A process and all its descendants."""
+    """A process and all its descendants, without this process and its own.
+
+    A crash guard hangs below the process that started the tree, which may bear the tag as it dies.
+    """
     found, todo = set(), [pid]
     while todo:
         one = todo.pop()
-        if one not in found:
+        if one not in found and one != os.getpid():
             found.add(one)
             todo.extend(children_of(one))
     return found
@@ -266,7 +269,7 @@ def _freeze(first: list[int], kin: _Near | _Far) -> set[int]:
     def stop(todo: list[int]) -> None:
         while todo:
             pid = todo.pop()
-            if pid not in found:
+            if pid not in found and pid != os.getpid():
                 _signal_one(pid, found, kin, signal.SIGSTOP)
                 found.add(pid)
                 todo.extend(children_of(pid))
