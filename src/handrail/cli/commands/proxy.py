@@ -24,14 +24,10 @@ _ANSWER_SECONDS = 20.0
 _LOCK = "start.lock"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "proxy",
-        help="connect stdin and stdout to this user's server",
-        description="Connect stdin and stdout to the exec-server of this user, and start it if"
-        " there is none.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Connect stdin and stdout to the exec-server of this user, and start it if there is none."
     )
     parser.add_argument(
         "--socket",
@@ -39,7 +35,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the server's socket (default: handrail/server.sock in the user's runtime directory)",
     )
     parser.add_argument("--no-start", action="store_true", help="fail when no server listens there")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,8 @@ from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from argparse import ArgumentParser, Namespace
+    from typing import NoReturn
 
     from handrail.sandbox.profile import Intent
 
@@ -148,14 +149,15 @@ def _intent(options: Options, cwd: str) -> Intent:
     )
 
 
-def add_parser(commands: Any) -> None:
-    """Describe the command for ``handrail --help``; ``main`` reads its words by itself."""
-    parser = commands.add_parser(
-        "sandbox", help="run one command sandboxed", add_help=False, allow_abbrev=False
-    )
-    for line in USAGE.splitlines():  # for completions
-        if line.startswith("  -"):
+def add_arguments(parser: ArgumentParser) -> None:
+    """Describe the options for completions; ``main`` reads its words by itself."""
+    for line in USAGE.splitlines():
+        if line.startswith("  -") and "--help" not in line:
             names = [word.split()[0] for word in line[:21].split(",")]
             parser.add_argument(*names, help=line[21:])
     parser.add_argument("words", nargs="...")
-    parser.set_defaults(run=lambda args: main(args.words))
+
+
+def run(args: Namespace) -> int:
+    """Run the command whose words argparse has left alone."""
+    return main(args.words)
