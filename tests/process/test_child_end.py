@@ -127,7 +127,7 @@ async def test_closed_never_before_exited_however_fast(shop: Workshop) -> None:
     for child, sink in ends:
         assert sink.kinds.count("exited") == sink.kinds.count("closed") == 1
         assert sink.kinds.index("exited") < sink.kinds.index("closed")
-        assert child.log.next_seq == len(sink.events) + 1
+        assert child.output.log.next_seq == len(sink.events) + 1
 
 
 async def test_discard_of_a_child_in_every_state(shop: Workshop) -> None:

@@ -269,7 +269,7 @@ async def test_keeper_that_dies_is_told_to_everybody_who_waits(shop: Workshop) -
     with pytest.raises(KeeperLost):
         await shop.launcher.spawn(sh("true"))
     # The child goes on, and so does what it says.
-    child.write(b"still here\n", lambda: True)
+    child.stdin.write(b"still here\n", lambda: True)
     await shop.said(child, sink, b"still here")
     await shop.until(lambda: not exists(shop.keeper), "the keeper is reaped, not a zombie")
     pid = child.pid

@@ -70,7 +70,7 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
             await child.kill()
         return TerminateResult(running=False)
     if grace:
-        child.ask_to_end(grace)  # before the answer: it happens even if this server dies
+        child.ending.ask(grace)  # before the answer: it happens even if this server dies
         conn.server.spawn_task(child.see_out(grace))
     else:
         await child.kill()
@@ -103,9 +103,9 @@ def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
         state=state,  # type: ignore[arg-type]
         exit=exit_shape(child),
         started_at_ms=int(child.started_at * 1000),
-        output_bytes=child.log.bytes_total,
-        next_seq=child.log.next_seq,
+        output_bytes=child.output.log.bytes_total,
+        next_seq=child.output.log.next_seq,
         orphans=orphans,
-        held_open=child.held_open,
+        held_open=child.ending.held_open,
         detached=detached,
     )
