@@ -21,7 +21,7 @@ from handrail import private_places
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import unix_socket
 from handrail.transport.connection_limits import ListenLimits
-from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.http_head import HttpRequest, HttpResponse, upgrade_problem
 from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.unix_socket import UnixListener, connect, listen
 from tests.support.coroutines import run
@@ -35,7 +35,7 @@ async def serving(
     path: Path, receiver: Recorder | None, **limits: Any
 ) -> AsyncIterator[UnixListener]:
     def route(request: HttpRequest) -> HttpResponse | Recorder:
-        return receiver if request.is_upgrade and receiver else ok(request)
+        return receiver if upgrade_problem(request) is None and receiver else ok(request)
 
     listener = await listen(
         str(path),

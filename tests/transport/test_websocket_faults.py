@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect as their_connect
 from websockets.exceptions import ConnectionClosed
 
 from handrail.transport.frames import BINARY, CLOSE, PING, PONG, TEXT
-from handrail.transport.http_head import HttpRequest, HttpResponse
+from handrail.transport.http_head import HttpRequest, HttpResponse, upgrade_problem
 from handrail.transport.message_limits import HIGH_WATER, MESSAGE_LIMIT
 from handrail.transport.websocket import connect
 from handrail.transport.websocket_connection import ConnectionLimits
@@ -434,7 +434,7 @@ async def test_a_paused_peer_that_takes_nothing_is_dropped() -> None:
 
 
 def half_route(request: HttpRequest) -> HttpResponse | Recorder:
-    return Recorder(echo) if request.is_upgrade else ok(request)
+    return Recorder(echo) if upgrade_problem(request) is None else ok(request)
 
 
 async def test_b13_half_handshakes_end_at_the_deadline_and_hurt_nobody(

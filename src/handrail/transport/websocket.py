@@ -109,7 +109,7 @@ async def listen(
 
     ``route`` gets each complete request, of any method and path, and answers with an HttpResponse,
     or with the Receiver of the WebSocket to be opened.  A request that is no valid upgrade
-    (``request.is_upgrade``) gets a 400 instead and its receiver is not used.
+    (``upgrade_problem``) gets a 400 instead and its receiver is not used.
     Raises OSError when the address cannot be used.
     """
     admission = Admission(limits or ListenLimits())
