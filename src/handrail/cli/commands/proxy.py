@@ -92,16 +92,7 @@ def start(path: str) -> socket.socket:
     """Start a server that outlives this process; of several proxies at once one does it."""
     import fcntl
 
-    folder = private_places.runtime_directory()
-    directory = private_places.open_directory(folder)
-    try:
-        lock = private_places.open_file(directory, _LOCK, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise UsageError(
-            f"{folder}/{_LOCK} cannot be used ({error.strerror}); remove it and try again"
-        ) from None
-    finally:
-        os.close(directory)
+    _, lock = private_places.open_lock(_LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sock = connect(path)
