@@ -103,7 +103,7 @@ async def test_resize(shop: Workshop) -> None:
     await shop.said(child, sink, b"11 22\r\n")
     child.output.resize(33, 44)
     await shop.said(child, sink, b"33 44\r\n")
-    await child.kill()
+    await child.ending.kill()
     await shop.finished(child)
     child.output.resize(1, 2)  # too late, and harmless
 

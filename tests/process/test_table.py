@@ -189,7 +189,7 @@ async def test_late_output_is_readable_until_closed_however_short_the_retention(
     await shop.until(lambda: table.get("q") is not other, "the retention is over for others")
     assert table.get("p") is child
     assert [c.seq for c in child.output.log.read(0, None).chunks] == [1]
-    await child.kill()
+    await child.ending.kill()
     await shop.finished(child)
     await shop.until(lambda: table.get("p") is None, "and in the end for this one")
 

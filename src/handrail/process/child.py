@@ -178,22 +178,18 @@ class Child:
             await self.changed(_SETUP_PAUSE)  # it is being set up
         return 0
 
-    async def kill(self) -> None:
-        """SIGKILL to every descendant, now."""
-        await self.ending.kill()
-
     async def end(self, seconds: float) -> None:
         """Ask it to end, with grace; returns when all have ended or the KILL is sent."""
         if seconds > 0:
             self.ending.ask(seconds)
             await self.see_out(seconds)
         else:
-            await self.kill()
+            await self.ending.kill()
 
     async def see_out(self, seconds: float) -> None:
         """Wait for a child that was asked to end, and kill it when its grace is over."""
         await self.ending.see_out(seconds)
-        await self.kill()
+        await self.ending.kill()
 
     # --- what its parts tell -------------------------------------------------------------------
 

@@ -430,7 +430,7 @@ def _last_words(spawned: Spawned) -> str:
 async def _kill(child: Child) -> None:
     """Kill an unwanted child, and release it."""
     try:
-        await child.kill()
+        await child.ending.kill()
     except BaseException:
         _end(child)
         raise

@@ -114,7 +114,7 @@ async def test_block_stops_the_child_itself(shop: Workshop) -> None:
     child.output.acknowledge(1, child.output.log.next_seq - 1)
     await shop.until(lambda: child.output.blocked, "full again")
     assert child.output.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
-    await child.kill()
+    await child.ending.kill()
     await shop.exited(child)
 
 

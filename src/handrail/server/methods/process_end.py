@@ -63,17 +63,17 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
     if child is None:
         if params.tree and session is not None:
             for forgotten in session.table.left_behind(params.process_id):
-                await forgotten.kill()
+                await forgotten.ending.kill()
         return TerminateResult(running=False)
     if not child.running:
         if params.tree:
-            await child.kill()
+            await child.ending.kill()
         return TerminateResult(running=False)
     if grace:
         child.ending.ask(grace)  # before the answer: it happens even if this server dies
         conn.server.spawn_task(child.see_out(grace))
     else:
-        await child.kill()
+        await child.ending.kill()
     return TerminateResult(running=True)
 
 
