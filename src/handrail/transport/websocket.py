@@ -59,11 +59,6 @@ class WebSocketListener:
         #: The bound address, e.g. ``("127.0.0.1", 42085)``; of a Unix socket its path.
         self.sockname = sockname
 
-    @property
-    def connections(self) -> int:
-        """How many connections are open, unfinished handshakes not counted."""
-        return self._admission.connections
-
     def fileno(self) -> int:
         """The listening socket's fd, for a server that takes it over."""
         return int(self._server.sockets[0].fileno())
