@@ -15,9 +15,9 @@ from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Revi
 from handrail.orchestrator.patches import PatchAccess, admit_patch
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings, sandbox_intent
 from handrail.patch.apply import applying, verifying
+from handrail.patch.command import LocalFiles
 from handrail.patch.grammar import parse
 from handrail.patch.io_steps import run, run_async
-from handrail.patch.local import LocalFiles
 from handrail.policy.context import Approval
 from tests.orchestrator.scripted import Room, played
 

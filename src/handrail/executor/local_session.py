@@ -14,8 +14,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import Denied, OutputKind
-from handrail.executor.buffered_session import BufferedSession
-from handrail.executor.pty_eof import UnfinishedLine
+from handrail.executor.buffered_session import BufferedSession, UnfinishedLine
 from handrail.executor.validate import check_grace, check_size
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind
