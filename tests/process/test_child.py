@@ -82,7 +82,7 @@ async def test_stdin_that_nobody_reads_holds_up_nobody(shop: Workshop) -> None:
     _, other = await shop.done(sh("echo other"))
     assert other.out == b"other\n"
     assert not any(turn.done() for turn in waiting)
-    await deaf.kill()
+    await deaf.ending.kill()
     await shop.finished(deaf)
     # As on the wire: after the exit writes are accepted and their bytes vanish.
     results = await asyncio.gather(*waiting, return_exceptions=True)
