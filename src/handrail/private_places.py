@@ -89,6 +89,20 @@ def runtime_directory() -> str:
     return place
 
 
+def open_lock(name: str) -> tuple[str, int]:
+    """Path and fd of a lock file in the runtime directory; raises UsageError."""
+    folder = runtime_directory()
+    directory = open_directory(folder)
+    try:
+        return f"{folder}/{name}", open_file(directory, name, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}/{name} cannot be used ({error.strerror}); remove it and try again"
+        ) from None
+    finally:
+        os.close(directory)
+
+
 def state_homes() -> list[str]:
     """Where the state home may be; the first that can be used is."""
     given = _absolute(os.environ.get("XDG_STATE_HOME"))

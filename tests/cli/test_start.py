@@ -29,3 +29,10 @@ def test_the_package_itself_is_next_to_nothing() -> None:
     argv = [sys.executable, "-c", script]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"handrail"}
+
+
+def test_the_list_of_commands_needs_none_of_their_modules() -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "handrail", "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True)
+    assert "apply-patch" in done.stdout
+    assert "handrail.cli.commands" not in done.stderr

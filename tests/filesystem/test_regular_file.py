@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import UsageError
-from handrail.filesystem.regular_file import BLOCK, READ_LIMIT, ReadPlan, iter_file, read_file
+from handrail.filesystem.regular_file import BLOCK, READ_LIMIT, ReadPlan, read_file
 from tests.filesystem.expect import failing
 
 
@@ -137,13 +137,15 @@ def test_blocks_join_to_one_base64_text(tmp_path: Path) -> None:
     data = os.urandom(10_000)
     path = tmp_path / "f"
     path.write_bytes(data)
-    pieces = list(iter_file(str(path), 999))
+    with ReadPlan(str(path)) as plan:
+        pieces = list(iter(lambda: plan.next_block(999), b""))
     assert [len(piece) for piece in pieces] == [999] * 10 + [10]
     text = b"".join(base64.b64encode(piece) for piece in pieces)
     assert text == base64.b64encode(data)
     assert BLOCK % 3 == 0
     with pytest.raises(UsageError):
-        next(iter_file(str(path), 1000))
+        with ReadPlan(str(path)) as plan:
+            plan.next_block(1000)
 
 
 def test_growth_is_not_seen(tmp_path: Path) -> None:

@@ -80,5 +80,3 @@ def test_all_of_several_keys_have_to_be_known() -> None:
     memory.remember([one])
     assert memory.knows([one])
     assert not memory.knows([one, two])
-    memory.clear()
-    assert not memory.knows([one])

@@ -14,10 +14,10 @@ from handrail.orchestrator.approval_cache import Extent, FileKey
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question, Reviewers
 from handrail.orchestrator.patches import PatchAccess, admit_patch
 from handrail.orchestrator.settings import Mode, SandboxMode, Settings, sandbox_intent
-from handrail.patch.apply import apply_async, verifying
+from handrail.patch.apply import applying, verifying
+from handrail.patch.command import LocalFiles
 from handrail.patch.grammar import parse
-from handrail.patch.io_steps import run
-from handrail.patch.local import LocalFiles
+from handrail.patch.io_steps import run, run_async
 from handrail.policy.context import Approval
 from tests.orchestrator.scripted import Room, played
 
@@ -34,7 +34,7 @@ def apply(room: Room, text: str, cwd: Path) -> Any:
         access = PatchAccess(room.orchestrator, room.executor, local=True)
         writer = await admit_patch(access, call_id="c1", cwd=str(cwd), changes=changes)
         try:
-            return await apply_async(patch, writer, str(cwd))
+            return await run_async(applying(patch, str(cwd)), writer)
         finally:
             await writer.close()
             await access.close()

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from handrail.errors import ConnectionLost, PatchError
-from handrail.patch.apply import Mode, apply, apply_async, applying, preparing
+from handrail.patch.apply import Mode, apply, applying, preparing
 from handrail.patch.commit import PartlyAppliedError, committing
 from handrail.patch.grammar import parse
 from handrail.patch.hunks import Patch
-from handrail.patch.io_steps import run
+from handrail.patch.io_steps import run, run_async
 from tests.patch.memory import AwaitedFiles, MemoryFiles
 
 BEFORE = {"/w/f": b"a\n", "/w/g": b"x\n", "/w/h": b"y\n"}
@@ -188,7 +188,7 @@ def test_one_by_one_without_anything_done_is_a_plain_failure() -> None:
 @pytest.mark.parametrize("mode", Mode)
 def test_awaited_files_work_the_same(mode: Mode) -> None:
     files = MemoryFiles(BEFORE)
-    asyncio.run(apply_async(patch(EVERYTHING), AwaitedFiles(files), "/w", mode))
+    asyncio.run(run_async(applying(patch(EVERYTHING), "/w", mode), AwaitedFiles(files)))
     assert files.files == AFTER
 
 
@@ -203,7 +203,7 @@ def test_being_cancelled_is_undone_and_not_swallowed() -> None:
             await super().remove(path)
 
     async def main() -> None:
-        task = asyncio.create_task(apply_async(patch(EVERYTHING), Waiting(files), "/w"))
+        task = asyncio.create_task(run_async(applying(patch(EVERYTHING), "/w"), Waiting(files)))
         await reached.wait()
         assert files.files != BEFORE
         task.cancel()

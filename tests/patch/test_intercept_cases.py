@@ -12,10 +12,10 @@ import pytest
 from handrail.errors import PatchError
 from handrail.patch import report
 from handrail.patch.apply import Mode, applying, verifying
+from handrail.patch.command import LocalFiles
 from handrail.patch.grammar import parse
 from handrail.patch.intercept import BarePatch, recognise
 from handrail.patch.io_steps import run
-from handrail.patch.local import LocalFiles
 from handrail.patch.plan import resolve
 
 pytest.importorskip("tree_sitter_bash")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from handrail.errors import PolicyError, UsageError
 from handrail.policy import amend
-from handrail.policy.amend import append_line, network_rule_line, prefix_rule_line
+from handrail.policy.amend import append_line, prefix_rule_line
 from handrail.policy.load import load_files, parse_rules
 from handrail.policy.rules import Decision, Sandbox, strictest
 
@@ -103,15 +103,3 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
         thread.join(timeout=20)
     rules = load_files([path]).rules
     assert sorted(str(rule) for rule in rules) == [f"tool {at}" for at in range(10)]
-
-
-def test_a_host_can_be_added_too(tmp_path: Path) -> None:
-    path = str(tmp_path / "default.rules")
-    line = network_rule_line("X.com:443", "https_connect", "deny", justification="no")
-    assert line == (
-        'network_rule(host="x.com", protocol="https", decision="forbidden", justification="no")'
-    )
-    append_line(path, line)
-    assert load_files([path]).network_lists() == (frozenset(), frozenset({"x.com"}))
-    with pytest.raises(UsageError):
-        network_rule_line("x.com", "ftp", "deny")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from handrail.policy.context import Approval
-from handrail.policy.legacy_table import SeedAction, decide_seed_era, first_danger
+from handrail.policy.legacy_table import SeedAction, decide_seed_era
 from handrail.policy.rules import Sandbox
 
 RUN, ASK, REJECT = SeedAction.RUN, SeedAction.ASK, SeedAction.REJECT
@@ -65,16 +65,3 @@ def test_the_table(
     assert verdict.escalate_on_failure == (
         approval is Approval.ON_FAILURE and verdict.sandbox is Sandbox.KEEP
     )
-
-
-@pytest.mark.parametrize(
-    ("command", "found"),
-    [
-        ("git reset", True), ("git rm x", True), ("sudo git reset", True), ("rm -rf x", True),
-        ("rm -f x", True), ("rm x -f", False), ("rm -vf x", False), ("git status", False),
-    ],
-)  # fmt: skip
-def test_the_list_of_that_time(command: str, found: bool) -> None:
-    assert first_danger(command.split()) is found
-    assert first_danger(["bash", "-lc", f"ls && {command}"]) is found
-    assert not first_danger(["bash", "-lc", f"({command})"])

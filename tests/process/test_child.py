@@ -14,7 +14,7 @@ from tests.support.eventually import LIMIT
 
 
 def _put(child: Child, data: bytes) -> asyncio.Future[None] | None:
-    return child.write(data, lambda: True)
+    return child.stdin.write(data, lambda: True)
 
 
 @pytest.mark.both_loops
@@ -25,7 +25,7 @@ async def test_stdin_arrives_exactly_and_ends(shop: Workshop) -> None:
         turn = _put(child, data[at : at + 50_000])
         if turn is not None:
             await turn
-    child.close_stdin()
+    child.stdin.finish()
     assert not child.stdin.takes_input
     with pytest.raises(StdinClosed):
         _put(child, b"more")
@@ -40,7 +40,7 @@ async def test_terminal_takes_input_and_its_end_of_file_key(shop: Workshop) -> N
     child, sink = await shop.record(spec("cat", tty=True))
     _put(child, b"typed\n")
     await shop.said(child, sink, b"typed\r\ntyped\r\n")
-    child.close_stdin()
+    child.stdin.finish()
     await shop.finished(child)
     assert child.exit is not None
     assert child.exit.code == 0
@@ -69,7 +69,7 @@ async def test_no_stdin(shop: Workshop) -> None:
     assert not child.stdin.takes_input
     with pytest.raises(StdinClosed):
         _put(child, b"x")
-    child.close_stdin()
+    child.stdin.finish()
     await shop.finished(child)
     assert sink.out == b""
 
@@ -82,7 +82,7 @@ async def test_stdin_that_nobody_reads_holds_up_nobody(shop: Workshop) -> None:
     _, other = await shop.done(sh("echo other"))
     assert other.out == b"other\n"
     assert not any(turn.done() for turn in waiting)
-    await deaf.kill()
+    await deaf.ending.kill()
     await shop.finished(deaf)
     # As on the wire: after the exit writes are accepted and their bytes vanish.
     results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -101,11 +101,11 @@ async def test_resize(shop: Workshop) -> None:
     script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.01; done"
     child, sink = await shop.record(sh(script, tty=True, rows=11, cols=22))
     await shop.said(child, sink, b"11 22\r\n")
-    child.resize(33, 44)
+    child.output.resize(33, 44)
     await shop.said(child, sink, b"33 44\r\n")
-    await child.kill()
+    await child.ending.kill()
     await shop.finished(child)
-    child.resize(1, 2)  # too late, and harmless
+    child.output.resize(1, 2)  # too late, and harmless
 
 
 async def test_changed_returns_by_itself(shop: Workshop) -> None:

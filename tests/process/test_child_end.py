@@ -52,7 +52,7 @@ async def test_usage(shop: Workshop) -> None:
 async def test_kill_is_terminated_and_137(shop: Workshop, tty: bool) -> None:
     child, sink = await shop.record(sh("trap '' TERM HUP; echo ready; sleep 1000", tty=tty))
     await shop.said(child, sink, b"ready")
-    await child.kill()
+    await child.ending.kill()
     await shop.finished(child)
     assert child.exit is not None
     assert (child.exit.kind, child.exit.code) == (ExitKind.TERMINATED, 137)
@@ -127,7 +127,7 @@ async def test_closed_never_before_exited_however_fast(shop: Workshop) -> None:
     for child, sink in ends:
         assert sink.kinds.count("exited") == sink.kinds.count("closed") == 1
         assert sink.kinds.index("exited") < sink.kinds.index("closed")
-        assert child.log.next_seq == len(sink.events) + 1
+        assert child.output.log.next_seq == len(sink.events) + 1
 
 
 async def test_discard_of_a_child_in_every_state(shop: Workshop) -> None:
@@ -139,7 +139,7 @@ async def test_discard_of_a_child_in_every_state(shop: Workshop) -> None:
                 await shop.said(child, sink, b"x")
             if "1000" not in script or "&" in script:
                 await shop.exited(child)
-            await child.kill()
+            await child.ending.kill()
             child.discard()
             assert await asyncio.wait_for(child.changed(0.001), LIMIT) is None
     shop.table._entries.clear()

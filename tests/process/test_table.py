@@ -188,8 +188,8 @@ async def test_late_output_is_readable_until_closed_however_short_the_retention(
     other = await table.start("q", sh("true"), _nobody)
     await shop.until(lambda: table.get("q") is not other, "the retention is over for others")
     assert table.get("p") is child
-    assert [c.seq for c in child.log.read(0, None).chunks] == [1]
-    await child.kill()
+    assert [c.seq for c in child.output.log.read(0, None).chunks] == [1]
+    await child.ending.kill()
     await shop.finished(child)
     await shop.until(lambda: table.get("p") is None, "and in the end for this one")
 

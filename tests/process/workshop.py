@@ -52,7 +52,7 @@ class Recorder:
     stalled: list[Child] = field(default_factory=list)
 
     def output(self, child: Child, chunk: Chunk) -> None:
-        data = child.read_chunk(chunk)
+        data = child.output.read_chunk(chunk)
         assert len(data) == chunk.size > 0
         name = STREAM_NAMES[chunk.stream]
         self._number(chunk.seq, name)
@@ -73,7 +73,7 @@ class Recorder:
         self.ready = True
         stalled, self.stalled = self.stalled, []
         for child in stalled:
-            child.resume()
+            child.output.resume()
 
     def _number(self, seq: int, what: str) -> None:
         assert seq == len(self.events) + 1, "numbers are not contiguous"

@@ -72,7 +72,7 @@ async def test_one_that_has_ended_is_forgotten_in_time() -> None:
         (child,) = served.server.sessions.children()
         await client.call("session/close")
         assert served.server.sessions.children() == [child]
-        await child.kill()
+        await child.ending.kill()
         await spin(lambda: served.server.sessions.children() == [])
         # One that had closed goes with its session.
         other = await served.client()

@@ -64,7 +64,7 @@ async def test_block_waits_for_the_next_client() -> None:
         session = await lose(client)
         child = the_child(served)
         await spin(lambda: child.output.blocked)
-        assert child.log.bytes_total < 2 * RETENTION_BYTES + len(client.output("p"))
+        assert child.output.log.bytes_total < 2 * RETENTION_BYTES + len(client.output("p"))
         got = {e["seq"]: base64.b64decode(e["chunk"]) for e in client.events("p")}
         again = await served.client(resumeSessionId=session)
         # Read once what was missed; what follows is notified, and nobody acknowledges anything.

@@ -264,7 +264,7 @@ async def test_long_polls_of_a_client_that_does_not_read_wait_for_it(tmp_path: P
             await spin(lambda: side.calls._unanswered == 1000)
             held.open()
             (child,) = served.server.sessions.children()
-            await spin(lambda: child.log.bytes_total == 65536)
+            await spin(lambda: child.output.log.bytes_total == 65536)
             for _ in range(100):
                 await asyncio.sleep(0)
             assert side.transport.buffered < request_queue.MOST_UNREAD + 2 * 87_500

@@ -408,7 +408,7 @@ async def test_a_start_under_way_does_not_outlive_its_session() -> None:
         assert close.result() == {}
         listing = await served.server.launcher.orphans()
         assert listing == {}
-        keeper = served.server.launcher.link.started_keeper
+        keeper = served.server.launcher.link._pid
         await spin(lambda: not children(keeper))
 
 

@@ -16,6 +16,7 @@ from handrail.transport.http_head import (
     HttpResponse,
     parse_request,
     parse_response,
+    upgrade_problem,
 )
 from handrail.transport.websocket_upgrade import (
     accept_head,
@@ -177,7 +178,7 @@ def upgrade(old: str = "", new: str = "") -> HttpRequest:
 
 
 def test_a_valid_upgrade_is_known_and_accepted() -> None:
-    assert upgrade().is_upgrade
+    assert upgrade_problem(upgrade()) is None
     assert b"\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in accept_head(upgrade())
 
 
@@ -201,11 +202,11 @@ def test_a_valid_upgrade_is_known_and_accepted() -> None:
     ],
 )
 def test_anything_less_is_no_upgrade(old: str, new: str) -> None:
-    assert not upgrade(old, new).is_upgrade
+    assert upgrade_problem(upgrade(old, new)) is not None
 
 
 def test_names_and_tokens_of_an_upgrade_are_case_insensitive() -> None:
-    assert upgrade("Upgrade: websocket", "UPGRADE: h2c, WebSocket").is_upgrade
+    assert upgrade_problem(upgrade("Upgrade: websocket", "UPGRADE: h2c, WebSocket")) is None
 
 
 def test_a_refusal_names_the_version() -> None:
@@ -217,7 +218,7 @@ def test_a_clients_request_is_a_valid_upgrade() -> None:
         request_head("h:1", "/p?q", make_key(bytes(16)), (("Authorization", "Bearer t"),))
     )
     assert isinstance(got, HttpRequest)
-    assert got.is_upgrade
+    assert upgrade_problem(got) is None
     assert got.header("authorization") == "Bearer t"
     assert got.header("sec-websocket-extensions") is None
 

@@ -26,7 +26,15 @@ from handrail.transport.websocket import connect, listen
 from handrail.transport.websocket_connection import ConnectionLimits
 from tests.support.eventually import LIMIT
 from tests.support.raw_sockets import UPGRADE, RawSocket, raw_socket
-from tests.transport.transport_kit import Recorder, echo, http, listening, ok, scripted
+from tests.transport.transport_kit import (
+    Recorder,
+    echo,
+    http,
+    listening,
+    ok,
+    open_connections,
+    scripted,
+)
 
 
 async def test_ours_with_ours() -> None:
@@ -40,12 +48,12 @@ async def test_ours_with_ours() -> None:
         line.send(b"")
         await client.until_messages(2)
         assert client.messages == server.messages == ['{"grüß":1}', ""]
-        assert listener.connections == 1
+        assert open_connections(listener) == 1
         assert server.transport.peer.startswith("127.0.0.1:")
         line.close(1001, "going\n")
         assert await client.until_lost() == "closed by this side: 1001 going\\n"
         assert await server.until_lost() == "closed by the peer: 1001 going\\n"
-        assert listener.connections == 0
+        assert open_connections(listener) == 0
         assert line.buffered == 0
         line.send(b"late")
         line.close()
@@ -227,7 +235,7 @@ async def test_plain_http_is_answered_and_closed() -> None:
         assert (status, body) == (405, b"")
         assert (await http(port, b"nonsense\r\n\r\n"))[0] == 400
         assert (await http(port, b"GET / HTTP/1.1\r\nx: " + b"x" * 20_000))[0] == 431
-        assert listener.connections == 0
+        assert open_connections(listener) == 0
 
 
 async def test_a_receiver_needs_a_valid_upgrade() -> None:

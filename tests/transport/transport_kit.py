@@ -138,3 +138,8 @@ async def http(port: int, request: bytes) -> tuple[int, bytes, bytes]:
 
 def ok(request: HttpRequest) -> HttpResponse:
     return HttpResponse(200, b"fine")
+
+
+def open_connections(listener: WebSocketListener) -> int:
+    """How many connections are open, unfinished handshakes not counted."""
+    return len(listener._admission._open)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handrail.unified_exec.schemas import tools
+from handrail.unified_exec.schemas import field, tool, tools
 
 APPLY_PATCH = (
     "Adds, changes, moves and deletes files by a patch: `*** Begin Patch`, then per file"
@@ -13,22 +13,8 @@ APPLY_PATCH = (
 
 def agent_tools() -> list[dict[str, object]]:
     """exec_command, write_stdin, read_output and apply_patch, for function calling."""
-    patch: dict[str, object] = {
-        "type": "function",
-        "name": "apply_patch",
-        "description": APPLY_PATCH,
-        "strict": False,
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "patch": {"type": "string", "description": "The text of the patch"},
-                "workdir": {
-                    "type": "string",
-                    "description": "Where its paths start (default: the workspace)",
-                },
-            },
-            "required": ["patch"],
-            "additionalProperties": False,
-        },
+    fields: dict[str, object] = {
+        "patch": field("string", "The text of the patch"),
+        "workdir": field("string", "Where its paths start (default: the workspace)"),
     }
-    return [*tools(), patch]
+    return [*tools(), tool("apply_patch", APPLY_PATCH, fields, ["patch"])]

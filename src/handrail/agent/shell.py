@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from handrail import private_places
-from handrail.agent.arguments import check_arguments
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
 from handrail.agent.target import Target, Where, exists_on, take
@@ -26,9 +25,8 @@ from handrail.executor.base import Executor
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.audit import Listener as AuditListener
-from handrail.orchestrator.audit import nobody
+from handrail.orchestrator.audit import guarded, nobody
 from handrail.orchestrator.call_flow import TurnAborted
-from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.one_shot import DEFAULT_TIMEOUT, Command, OnOutput, run_command
 from handrail.orchestrator.result import ExecOutput, normalise
 from handrail.orchestrator.run import Orchestrator
@@ -47,6 +45,7 @@ from handrail.unified_exec.tools import (
     OutputRange,
     ToolFailed,
     WriteStdinArgs,
+    check_arguments,
     exec_command_args,
     read_output_args,
     write_stdin_args,

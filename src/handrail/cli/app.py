@@ -1,6 +1,6 @@
 """The table of ``handrail`` commands, and the dispatch to one of them.
 
-A command's module is imported when that command is run; all of them only to print the list.
+A command's module is imported when that command is run; all of them only for completions.
 ``run`` and ``sandbox`` bypass argparse: users notice their start-up time.
 """
 
@@ -14,24 +14,25 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Container, Iterable
 
-#: Name -> module with ``add_parser``, in the order of the help.
+#: Name -> its line of help, in their order.  The module has ``add_arguments`` and ``run``.
 COMMANDS = {
-    "run": "handrail.cli.commands.run",
-    "ps": "handrail.cli.commands.ps",
-    "attach": "handrail.cli.commands.attach",
-    "logs": "handrail.cli.commands.logs",
-    "kill": "handrail.cli.commands.kill",
-    "cp": "handrail.cli.commands.cp",
-    "sandbox": "handrail.cli.commands.sandbox",
-    "doctor": "handrail.cli.commands.doctor",
-    "serve": "handrail.cli.commands.serve",
-    "upgrade": "handrail.cli.commands.upgrade",
-    "mcp": "handrail.cli.commands.mcp",
-    "policy": "handrail.cli.commands.policy",
-    "apply-patch": "handrail.cli.commands.apply_patch",
-    "proxy": "handrail.cli.commands.proxy",
-    "completion": "handrail.cli.commands.completion",
+    "run": "run a command in a sandbox, here or on another machine",
+    "ps": "list detached processes",
+    "attach": "attach to a detached process",
+    "logs": "print the output of a detached process",
+    "kill": "end a detached process",
+    "cp": "copy files to or from another machine",
+    "sandbox": "run one command sandboxed",
+    "doctor": "say what this machine can enforce, and how to fix the rest",
+    "serve": "run the exec-server",
+    "upgrade": "replace a running server without ending its processes",
+    "mcp": "give an MCP host tools to run commands",
+    "policy": "check a command against rules files, or lint them",
+    "apply-patch": "apply a patch to the files in this directory",
+    "proxy": "connect stdin and stdout to this user's server",
+    "completion": "print completions for a shell",
 }
 
 #: The exit code of a shell for a command that Ctrl-C ended.
@@ -82,14 +83,15 @@ def main(words: list[str]) -> int:
     from handrail.cli import error_output
 
     error_output.use_json(error_output.asks_for_json(words))
-    args = build_parser(words[0] if words else None).parse_args(words)
+    shown = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    args = build_parser(shown, filled=words).parse_args(words)
     error_output.use_json(getattr(args, "json", False))
     code: int = args.run(args)
     return code
 
 
-def build_parser(wanted: str | None = None) -> ArgumentParser:
-    """The parser of all commands, or of one if only that is needed."""
+def build_parser(shown: Iterable[str], filled: Container[str]) -> ArgumentParser:
+    """The parser with the commands ``shown``; those in ``filled`` have their arguments too."""
     from importlib import import_module
 
     from handrail.cli.error_output import Parser
@@ -102,7 +104,10 @@ def build_parser(wanted: str | None = None) -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        if wanted not in COMMANDS or name == wanted:
-            import_module(module).add_parser(commands)
+    for name in shown:
+        command = commands.add_parser(name, help=COMMANDS[name], allow_abbrev=False)
+        if name in filled:
+            module = import_module(f"handrail.cli.commands.{name.replace('-', '_')}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, parser=command)
     return parser

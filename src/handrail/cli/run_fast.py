@@ -8,18 +8,7 @@ from __future__ import annotations
 
 import os
 
-from handrail.cli.foreground_command import (
-    FAILED,
-    NotRun,
-    Usage,
-    check_root,
-    complain,
-    current_directory,
-    named_intent,
-    not_started,
-    read_options,
-    run_sandboxed,
-)
+from handrail.cli import foreground_command
 from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
@@ -30,9 +19,9 @@ if TYPE_CHECKING:
 def run(words: Sequence[str]) -> int | None:
     """The exit code, or None when this is left to the slower way."""
     try:
-        given, argv = read_options(words, ("--sandbox", "--timeout"))
+        given, argv = foreground_command.read_options(words, ("--sandbox", "--timeout"))
         timeout = float(given["--timeout"][-1]) if "--timeout" in given else None
-    except (Usage, ValueError):
+    except (foreground_command.Usage, ValueError):
         return None
     sandbox = given.get("--sandbox", ["workspace-write"])[-1]
     if sandbox not in ("workspace-write", "read-only", "off"):
@@ -44,22 +33,23 @@ def run(words: Sequence[str]) -> int | None:
         if sandbox == "off":
             return _run_free(argv, timeout)
         return _run_sandboxed(argv, sandbox, timeout)
-    except NotRun as error:
-        complain(str(error) if error.code != FAILED else f"nothing was run: {error}")
+    except foreground_command.NotRun as error:
+        ours = error.code == foreground_command.FAILED
+        foreground_command.complain(f"nothing was run: {error}" if ours else str(error))
         return error.code
 
 
 def _run_sandboxed(argv: list[str], mode: str, timeout: float | None) -> int:
     from handrail.errors import HandrailError
 
-    cwd = current_directory()
-    check_root(mode, cwd)
-    intent = named_intent(mode, (cwd,))
+    cwd = foreground_command.current_directory()
+    foreground_command.check_root(mode, cwd)
+    intent = foreground_command.named_intent(mode, (cwd,))
     assert intent is not None  # noqa: S101 (its name was checked)
     try:
-        return run_sandboxed(intent, argv, cwd, timeout)
+        return foreground_command.run_sandboxed(intent, argv, cwd, timeout)
     except (HandrailError, OSError) as error:
-        raise NotRun(str(error)) from error
+        raise foreground_command.NotRun(str(error)) from error
 
 
 def _run_free(argv: list[str], timeout: float | None) -> int:
@@ -73,7 +63,7 @@ def _run_free(argv: list[str], timeout: float | None) -> int:
         try:
             foreground.start(argv, os.environ)
         except OSError as error:
-            raise not_started(argv[0], error) from None
+            raise foreground_command.not_started(argv[0], error) from None
         guard.tell(foreground.pid)
         return foreground.attend(timeout)
     finally:

@@ -145,7 +145,7 @@ class LocalExecutor(Executor):
             left = await launcher.orphans()
             for child in (*table, *table.left_behind()):
                 if child.number in left and not child.running and child.key.startswith(prefix):
-                    await child.kill()
+                    await child.ending.kill()
         except KeeperLost:
             pass  # its children were killed with it
 
@@ -289,7 +289,7 @@ class LocalExecutor(Executor):
             launcher.close()
             tag_kill.end_all_of([launcher.mark])  # started, and not reported to us
         for child in children:
-            release.give_up(child)
+            child.ending.lost()  # there is no keeper to ask for its status
 
     def _unwanted(self, table: ProcessTable, process_id: str) -> None:
         """End a process whose request was cancelled before it had started."""
@@ -297,7 +297,7 @@ class LocalExecutor(Executor):
         if isinstance(entry, Starting):
             table.cancel_start(entry)
         elif isinstance(entry, Child):
-            self._task(entry.kill())
+            self._task(entry.ending.kill())
 
     def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run work that a cancelled caller does not cancel."""
@@ -324,7 +324,7 @@ def _reap(pid: int) -> None:
 
 
 async def _ended(child: Child) -> None:
-    await child.kill()
+    await child.ending.kill()
     while child.running:
         await child.changed(_END_SECONDS)
     # Its family is gone, but a stranger may have been given one of its streams.

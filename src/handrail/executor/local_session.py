@@ -14,8 +14,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import Denied, OutputKind
-from handrail.executor.buffered_session import BufferedSession
-from handrail.executor.pty_eof import UnfinishedLine
+from handrail.executor.buffered_session import BufferedSession, UnfinishedLine
 from handrail.executor.validate import check_grace, check_size
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind
@@ -46,7 +45,7 @@ class LocalSession(BufferedSession):
 
     def output(self, child: Child, chunk: Chunk) -> None:
         kind = OutputKind.STDERR if chunk.stream == STDERR else OutputKind.STDOUT
-        self._history.add(kind, child.read_chunk(chunk), chunk.seq)
+        self._history.add(kind, child.output.read_chunk(chunk), chunk.seq)
 
     def exited(self, child: Child, seq: int) -> None:
         self._exit = child.exit
@@ -63,7 +62,7 @@ class LocalSession(BufferedSession):
         self.ready = not back
         if self.ready and self._waits and self._child is not None:
             self._waits = False
-            self._child.resume()
+            self._child.output.resume()
 
     def lost(self) -> None:
         """The executor is closed: what is not known now never will be."""
@@ -76,7 +75,7 @@ class LocalSession(BufferedSession):
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         child = self._running_child()
         try:
-            turn = child.write(bytes(data), _always)
+            turn = child.stdin.write(bytes(data), _always)
             if turn is not None:
                 await asyncio.wait_for(turn, timeout)  # if cancelled, nothing is written
             self._line.typed(data)
@@ -98,7 +97,7 @@ class LocalSession(BufferedSession):
         if child is None or self._exit is not None:
             return
         for _ in range(self._line.ends() if child.spec.tty else 1):
-            child.close_stdin()
+            child.stdin.finish()
 
     async def resize(self, rows: int, cols: int) -> None:
         check_size(rows, cols)
@@ -107,7 +106,7 @@ class LocalSession(BufferedSession):
                 f"process {self.process_id} has no terminal; start it with tty to resize it"
             )
         try:
-            self._child.resize(rows, cols)
+            self._child.output.resize(rows, cols)
         except OSError as error:
             raise ResizeFailed(str(error)) from error
 
@@ -138,7 +137,7 @@ class LocalSession(BufferedSession):
             )
 
     async def denied(self) -> Denied:
-        verdict = None if self._child is None else self._child.verdict
+        verdict = None if self._child is None else self._child.ending.verdict
         if verdict is None:
             return Denied(likely=False)
         from dataclasses import asdict

@@ -138,14 +138,7 @@ class RemoteFiles(Files):
         found = await self._call(
             "fs/getMetadata", {"path": _uri(path)}, filesystem.MetadataResult, path, repeat=True
         )
-        return FileMetadata(
-            is_directory=found.is_directory,
-            is_file=found.is_file,
-            is_symlink=found.is_symlink,
-            size=found.size,
-            created_at_ms=found.created_at_ms,
-            modified_at_ms=found.modified_at_ms,
-        )
+        return FileMetadata(*msgspec.structs.astuple(found))
 
     async def canonical(self, path: str) -> str:
         result = await self._call(

@@ -25,8 +25,7 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.buffered_session import BufferedSession
-from handrail.executor.pty_eof import UnfinishedLine
+from handrail.executor.buffered_session import BufferedSession, UnfinishedLine
 from handrail.executor.remote_wait import wait_far
 from handrail.executor.reorder import Closed, Event, EventOrder, Exited, Output
 from handrail.executor.rpc import CallTimedOut, RpcConnection

@@ -26,7 +26,7 @@ from handrail.filesystem.errors import (
     refusal,
 )
 from handrail.filesystem.no_follow import open_no_follow
-from handrail.filesystem.regular_file import ReadPlan, iter_file, read_file
+from handrail.filesystem.regular_file import ReadPlan, read_file
 from handrail.filesystem.removal import remove
 from handrail.filesystem.replacement import Replacement
 
@@ -38,7 +38,6 @@ __all__ = [
     "copy",
     "create_directory",
     "get_metadata",
-    "iter_file",
     "read_directory",
     "read_file",
     "remove",

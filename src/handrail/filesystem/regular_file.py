@@ -132,13 +132,6 @@ class ReadPlan:
         self.close()
 
 
-def iter_file(path: NativePath, block: int = BLOCK, *, follow: bool = True) -> Iterator[bytes]:
-    """The pieces of a file, as ``ReadPlan`` gives them."""
-    with ReadPlan(path, follow=follow) as plan:
-        while piece := plan.next_block(block):
-            yield piece
-
-
 def read_range(fd: int, offset: int, length: int) -> bytes:
     """``length`` bytes from ``offset``; fewer only at the end of the file."""
     piece = os.pread(fd, length, offset)

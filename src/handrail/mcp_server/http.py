@@ -70,11 +70,9 @@ def check_exposure(host: str, token: str | None, *, insecure: bool) -> None:
             " --insecure-no-auth if something else keeps strangers out"
         )
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         raise UsageError(f"--http wants an address such as 127.0.0.1:8300, not {host!r}") from None
-    if not loopback and token is None and not insecure:
-        raise UsageError(f"refusing to listen on {host} without a token")
 
 
 def application(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handrail.agent.schemas import agent_tools
+from handrail.unified_exec.schemas import field, tool
 
 INSTRUCTIONS = (
     "Run shell commands with exec_command. One that is still running has a session ID: poll it or"
@@ -13,7 +14,16 @@ INSTRUCTIONS = (
     " read_output. Change files with apply_patch. Commands run in a sandbox; set"
     " sandbox_permissions to require_escalated, with a justification, to ask for more."
 )
-_SESSION = {"type": "integer", "description": "The session ID of the process"}
+_SESSION = field("integer", "The session ID of the process")
+_OWN = (
+    tool("list_processes", "Lists the processes that still run.", {}, []),
+    tool(
+        "kill",
+        "Ends a process and everything it started.",
+        {"session_id": _SESSION},
+        ["session_id"],
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +38,16 @@ class Tool:
 
 def mcp_tools() -> list[Tool]:
     """All tools, in the order they are shown."""
-    found = []
-    for tool in agent_tools():
-        name = str(tool["name"])
-        schema: Any = tool["parameters"]
-        if name == "write_stdin":
-            schema = _with_calls(schema)
-        found.append(Tool(name, str(tool["description"]), schema, reads=name == "read_output"))
-    found.append(
-        Tool("list_processes", "Lists the processes that still run.", _object({}), reads=True)
-    )
-    found.append(
-        Tool("kill", "Ends a process and everything it started.", _object({"session_id": _SESSION}))
-    )
-    return found
+    schemas: list[dict[str, Any]] = [*agent_tools(), *_OWN]
+    return [
+        Tool(
+            one["name"],
+            one["description"],
+            _with_calls(one["parameters"]) if one["name"] == "write_stdin" else one["parameters"],
+            reads=one["name"] in ("read_output", "list_processes"),
+        )
+        for one in schemas
+    ]
 
 
 def _with_calls(schema: dict[str, Any]) -> dict[str, Any]:
@@ -51,12 +57,3 @@ def _with_calls(schema: dict[str, Any]) -> dict[str, Any]:
         "description": "The session ID, or the name of a call that is still waiting (call-...)",
     }
     return {**schema, "properties": {**schema["properties"], "session_id": session}}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }

@@ -102,7 +102,3 @@ class ApprovalCache:
 
     def _covered(self, key: Key, extent: Extent) -> bool:
         return any(given.covers(extent) for given in self._approved.get(key, ()))
-
-    def clear(self) -> None:
-        """Forget all: the session is over."""
-        self._approved.clear()

@@ -1,15 +1,20 @@
 """Events of each step of a call, for listeners.
 
-A listener is called at once and in order; it must not block.
+A listener is called at once and in order; it must not block.  ``guarded`` contains its failures.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from handrail.orchestrator.approvals import Choice, Question, Source
+
+E = TypeVar("E")
+log = logging.getLogger(__name__)
 
 
 class Outcome(enum.Enum):
@@ -78,3 +83,15 @@ Listener = Callable[[Event], None]
 
 def nobody(event: Event) -> None:
     """A listener that ignores every event."""
+
+
+def guarded(listener: Callable[[E], None]) -> Callable[[E], None]:
+    """Wrap a listener so that it never raises: a full log must not cost a running process."""
+
+    def tell(event: E) -> None:
+        try:
+            listener(event)
+        except Exception:
+            log.exception("a listener failed at %s", type(event).__name__)
+
+    return tell

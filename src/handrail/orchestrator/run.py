@@ -18,11 +18,10 @@ from handrail.errors import ExecutorSpawnFailed
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
-from handrail.orchestrator.audit import Listener, nobody
+from handrail.orchestrator.audit import Listener, guarded, nobody
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.forbidden_programs import ForbiddenPrograms
-from handrail.orchestrator.listening import guarded
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.retry_offer import ancestors
 from handrail.orchestrator.save_rule import add_rule

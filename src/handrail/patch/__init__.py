@@ -7,5 +7,5 @@ report                          the sentences
 intercept                       recognising a patch in a shell call    (all pure up to here)
 io_steps                        what is needed of a file system, near or far
 file_steps, commit, apply       changes -> steps: one file, all or none, the entry points
-local, command                  the files of this machine; the command line
+command                         the command line, and the files of this machine
 """

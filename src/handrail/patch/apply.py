@@ -19,7 +19,7 @@ from handrail.errors import FilesError, PatchError
 from handrail.patch.commit import PartlyAppliedError, committing
 from handrail.patch.file_steps import remove, rescue, write
 from handrail.patch.hunks import Hunk, Patch
-from handrail.patch.io_steps import Action, AsyncFiles, Files, Step, Steps, run, run_async
+from handrail.patch.io_steps import Action, Files, Step, Steps, run
 from handrail.patch.plan import Change, Reader, plan, plan_hunk, touched, verify
 from handrail.patch.report import NOTHING_MODIFIED
 
@@ -37,13 +37,6 @@ def apply(patch: Patch, files: Files, cwd: str, mode: Mode = Mode.ATOMIC) -> tup
     Returns what was done, in the order of the patch.  Raises PatchError.
     """
     return run(applying(patch, cwd, mode), files)
-
-
-async def apply_async(
-    patch: Patch, files: AsyncFiles, cwd: str, mode: Mode = Mode.ATOMIC
-) -> tuple[Change, ...]:
-    """``apply`` on awaited files."""
-    return await run_async(applying(patch, cwd, mode), files)
 
 
 def applying(patch: Patch, cwd: str, mode: Mode = Mode.ATOMIC) -> Steps[tuple[Change, ...]]:

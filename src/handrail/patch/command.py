@@ -7,35 +7,55 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Protocol
+from typing import BinaryIO
 
-from handrail.errors import PatchError
+from handrail.errors import FilesError, PatchError
+from handrail.filesystem import local
 from handrail.patch import report
 from handrail.patch.apply import Mode, apply
 from handrail.patch.grammar import parse
 from handrail.patch.io_steps import Files
-from handrail.patch.local import LocalFiles
 
 
-class Source(Protocol):
-    """A stream of bytes to read to its end."""
+class LocalFiles:
+    """The files of this machine, for a program without an event loop; links are followed."""
 
-    def read(self) -> bytes:
-        """Everything."""
+    def read(self, path: str) -> bytes:
+        try:
+            return local.read_file(path)
+        except FilesError as error:
+            if error.kind == "invalid_input" and os.path.isdir(path):
+                raise _is_folder(path) from error
+            raise
+
+    def write(self, path: str, data: bytes) -> None:
+        local.write_file(path, data)
+
+    def copy(self, source: str, path: str) -> None:
+        local.copy(local.canonicalize(source), path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a link to one."""
+        if local.get_metadata(path).is_directory:
+            raise _is_folder(path)
+        local.remove(path, recursive=False, force=False)
+
+    def mkdir(self, path: str) -> None:
+        local.create_directory(path, recursive=False)
+
+    def rmdir(self, path: str) -> None:
+        local.remove(path, recursive=False, force=False)
 
 
-class Sink(Protocol):
-    """A stream of bytes to write to."""
-
-    def write(self, data: bytes, /) -> object:
-        """Write all of ``data``."""
+def _is_folder(path: str) -> FilesError:
+    return FilesError(f"path `{path}` is not a file", kind="is_a_directory", path=path)
 
 
 def run(
     argv: Sequence[str],
-    stdin: Source,
-    stdout: Sink,
-    stderr: Sink,
+    stdin: BinaryIO,
+    stdout: BinaryIO,
+    stderr: BinaryIO,
     cwd: str,
     *,
     mode: Mode = Mode.COMPATIBLE,
@@ -71,6 +91,6 @@ def run(
     return 0
 
 
-def _say(sink: Sink, text: str) -> None:
+def _say(sink: BinaryIO, text: str) -> None:
     # A working directory that is not UTF-8 can only be shown approximately.
     sink.write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode())

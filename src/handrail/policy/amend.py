@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from handrail import private_places
 from handrail.errors import PolicyError, UsageError
 from handrail.policy.load import parse_rules
-from handrail.policy.rule_statements import NETWORK_DECISIONS, PROTOCOLS, normal_host
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
 
 #: How long to wait for another writer's lock.
@@ -48,22 +47,6 @@ def prefix_rule_line(
     line = f"prefix_rule({', '.join(parts)})"
     _check(line, prefix)
     return line
-
-
-def network_rule_line(
-    host: str, protocol: str, decision: str, *, justification: str | None = None
-) -> str:
-    """A ``network_rule`` as one line."""
-    if protocol not in PROTOCOLS or decision not in NETWORK_DECISIONS:
-        raise UsageError(f"no such network rule: {protocol!r}, {decision!r}")
-    parts = [
-        f"host={_quoted(normal_host(host))}",
-        f'protocol="{PROTOCOLS[protocol]}"',
-        f'decision="{NETWORK_DECISIONS[decision].word}"',
-    ]
-    if justification is not None:
-        parts.append(f"justification={_quoted(justification)}")
-    return f"network_rule({', '.join(parts)})"
 
 
 def append_line(path: str, line: str) -> bool:

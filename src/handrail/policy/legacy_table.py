@@ -10,19 +10,13 @@ Pure; the caller keeps the approvals and knows whether this machine has a sandbo
 from __future__ import annotations
 
 import enum
-import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from handrail.policy.context import Approval
 from handrail.policy.dangerous import danger
 from handrail.policy.known_safe import is_known_safe
-from handrail.policy.rules import Argv, Sandbox
-from handrail.policy.strict_reader import split
-
-#: First arguments of ``rm`` that counted as forced then.
-_FORCED = frozenset({"-f", "-rf", "-Rf", "-fr", "-fR", "--force"})
-_GIT_VERBS = frozenset({"reset", "rm"})
+from handrail.policy.rules import Sandbox
 
 
 class SeedAction(enum.Enum):
@@ -49,21 +43,13 @@ def decide_seed_era(
     sandbox_available: bool,
     approved: bool = False,
     escalates: bool = False,
-    git_is_safe: bool = True,
-    first_list: bool = False,
 ) -> SeedVerdict:
-    """The verdict of the first generation.
-
-    ``approved``: this command was approved for the session.  ``first_list`` takes the list of
-    dangerous commands of that time instead of today's.
-    """
+    """The verdict of the first generation; ``approved``: this command was, for the session."""
     outside = SeedVerdict(SeedAction.RUN, Sandbox.OFF)
     ask = SeedVerdict(SeedAction.ASK, Sandbox.OFF)
-    if approved or is_known_safe(argv, git=git_is_safe):
+    if approved or is_known_safe(argv):
         return outside
-    if first_danger(argv) if first_list else danger(argv):
-        return ask
-    if approval is Approval.UNTRUSTED:
+    if danger(argv) or approval is Approval.UNTRUSTED:
         return ask
     if not restricted:
         return outside
@@ -79,19 +65,3 @@ def decide_seed_era(
         reason = "there is no sandbox here, and the command is on no list of trusted ones"
         return SeedVerdict(SeedAction.REJECT, Sandbox.OFF, reason=reason)
     return ask
-
-
-def first_danger(argv: Sequence[str]) -> bool:
-    """The list of that time: forced ``rm`` and what discards work in git, in plain scripts."""
-    return any(_first_danger(command) for command in split(argv) or (tuple(argv),))
-
-
-def _first_danger(argv: Argv) -> bool:
-    if not argv:
-        return False
-    name = posixpath.basename(argv[0])
-    if name == "sudo":
-        return _first_danger(argv[1:])
-    if name == "rm":
-        return argv[1:2] != () and argv[1] in _FORCED
-    return name == "git" and ((argv[1:2] != () and argv[1] in _GIT_VERBS) or "--force" in argv)

@@ -1,6 +1,7 @@
-"""One running child: its output, its stdin, its signals and its end.
+"""One running child, its signals, and its parts.
 
-The parts are in ``output/child_output.py``, ``stdin/child_stdin.py`` and ``child_end.py``.
+Callers use the parts directly: ``output`` (``output/child_output.py``), ``stdin``
+(``stdin/child_stdin.py``) and ``ending`` (``child_end.py``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from handrail.process.child_end import ChildEnd
 from handrail.process.exit_status import ExitInfo
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.output.child_output import ChildOutput
-from handrail.process.output.output_log import Chunk, OutputLog
-from handrail.process.spec import ProcessSpec, SandboxHandle, Verdict
+from handrail.process.output.output_log import Chunk
+from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.process.stdin.child_stdin import ChildStdin
-from handrail.process.stdin.ledger import StdinLedger
 
 #: How long a signal waits for a sandbox that is being set up, and how often it looks.
 _SETUP_SECONDS = 2.0
@@ -33,7 +33,7 @@ class Sink(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether output is wanted now; if not, ``Child.resume`` is called later."""
+        """Whether output is wanted now; if not, ``child.output.resume`` is called later."""
 
     def output(self, child: Child, chunk: Chunk) -> None: ...
     def exited(self, child: Child, seq: int) -> None: ...
@@ -122,29 +122,6 @@ class Child:
         return self.ending.exit
 
     @property
-    def verdict(self) -> Verdict | None:
-        """Whether a sandboxed child that has exited seems to have been refused something."""
-        return self.ending.verdict
-
-    @property
-    def terminated(self) -> bool:
-        """Whether it was asked to end."""
-        return self.ending.terminated
-
-    @property
-    def held_open(self) -> bool:
-        """Whether it was closed although a descendant still had a stream."""
-        return self.ending.held_open
-
-    @property
-    def log(self) -> OutputLog:
-        return self.output.log
-
-    @property
-    def ledger(self) -> StdinLedger:
-        return self.stdin.ledger
-
-    @property
     def mark(self) -> int | None:
         """The tag that its whole tree has inherited, as far as that is known."""
         return self.launcher.marks.get(self.number)
@@ -178,48 +155,6 @@ class Child:
             if self._waiters is not None and future in self._waiters:
                 self._waiters.remove(future)
 
-    # --- output ------------------------------------------------------------------------------
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for its reader, however long, so that nothing is ever dropped."""
-        return self.output.waits
-
-    @property
-    def gap(self) -> tuple[int, int] | None:
-        """Bytes and chunks that were dropped before the chunk that is being published."""
-        return self.output.gap
-
-    def read_chunk(self, chunk: Chunk) -> bytes:
-        """The bytes of a retained chunk."""
-        return self.output.read_chunk(chunk)
-
-    def acknowledge(self, first: int, last: int) -> None:
-        """Note that the reader has everything with these sequence numbers."""
-        self.output.acknowledge(first, last)
-
-    def resume(self) -> None:
-        """Continue to read: the sink wants output again, or there is no sink any more."""
-        self.output.resume()
-
-    def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size; the kernel tells the foreground job by SIGWINCH."""
-        self.output.resize(rows, cols)
-
-    # --- input -----------------------------------------------------------------------------
-
-    def write(self, data: bytes, accept: Callable[[], bool]) -> asyncio.Future[None] | None:
-        """Queue bytes for stdin; see StdinPump.put."""
-        return self.stdin.write(data, accept)
-
-    def input_room(self, size: int) -> int | None:
-        """None when that many bytes fit now, or input is closed; else how many fit."""
-        return self.stdin.room(size)
-
-    def close_stdin(self) -> None:
-        """End of file for the child: close the pipe, or type the terminal's end-of-file key."""
-        self.stdin.finish()
-
     # --- signals -----------------------------------------------------------------------------
 
     async def signal(self, number: int, *, tree: bool = False) -> int:
@@ -243,26 +178,18 @@ class Child:
             await self.changed(_SETUP_PAUSE)  # it is being set up
         return 0
 
-    async def kill(self) -> None:
-        """SIGKILL to every descendant, now."""
-        await self.ending.kill()
-
-    def ask_to_end(self, seconds: float) -> None:
-        """HUP for a terminal, TERM, and KILL after the grace, even without this server."""
-        self.ending.ask(seconds)
-
     async def end(self, seconds: float) -> None:
-        """Version of `ask_to_end` that returns when all have ended or the KILL is sent."""
+        """Ask it to end, with grace; returns when all have ended or the KILL is sent."""
         if seconds > 0:
-            self.ask_to_end(seconds)
+            self.ending.ask(seconds)
             await self.see_out(seconds)
         else:
-            await self.kill()
+            await self.ending.kill()
 
     async def see_out(self, seconds: float) -> None:
         """Wait for a child that was asked to end, and kill it when its grace is over."""
         await self.ending.see_out(seconds)
-        await self.kill()
+        await self.ending.kill()
 
     # --- what its parts tell -------------------------------------------------------------------
 

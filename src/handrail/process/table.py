@@ -227,7 +227,7 @@ class ProcessTable:
             child.on_exit = self._exited
         if closed_ago is not None:
             self._retire(child, closed_ago)
-        if closed_ago is None or child.held_open:
+        if closed_ago is None or child.ending.held_open:
             child.go_on()
 
     def _exited(self, child: Child) -> None:
@@ -360,7 +360,7 @@ class ProcessTable:
         for child in children:
             self._entries.pop(child.key, None)
             child.sink = None
-            child.resume()
+            child.output.resume()
         try:
             left = set(await self._launcher.orphans())
             # One that has closed, without descendants, needs no signal.
@@ -430,7 +430,7 @@ def _last_words(spawned: Spawned) -> str:
 async def _kill(child: Child) -> None:
     """Kill an unwanted child, and release it."""
     try:
-        await child.kill()
+        await child.ending.kill()
     except BaseException:
         _end(child)
         raise

@@ -1,4 +1,4 @@
-"""Shapes of ``initialize``, ``environment/*`` and ``session/*``."""
+"""Shapes of ``initialize``, ``environment/*``, ``environmentConfig/*`` and ``session/*``."""
 
 from __future__ import annotations
 
@@ -69,3 +69,36 @@ class Empty(Struct, forbid_unknown_fields=True):
 
 class Nothing(Wire):
     """An answer that says only that it was done."""
+
+
+class ConfigReadParams(Wire):
+    """The wanted keys, each as a path of names, and the client's working directory."""
+
+    cwd: str
+    config_paths: list[list[str]]
+    requirements_paths: list[list[str]]
+
+
+class ConfigLayer(Wire):
+    """The wanted keys of one file, as TOML; relative paths in it start at ``baseDir``."""
+
+    source: str
+    base_dir: str
+    toml: str
+
+
+class ConfigLayers(Wire):
+    """Later layers win; those of a cloud belong at ``cloudInsertionIndex``."""
+
+    layers: list[ConfigLayer]
+    cloud_insertion_index: int
+
+
+class ConfigReadResult(Wire):
+    """What the files of this machine say."""
+
+    user_home_dir: str
+    codex_home_dir: str
+    hostname: str
+    config: ConfigLayers
+    requirements: ConfigLayers

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from handrail.protocol import capability, configuration, environment, filesystem, http, process
+from handrail.protocol import capability, environment, filesystem, http, process
 
 
 class Lane(enum.Enum):
@@ -84,8 +84,8 @@ METHODS: dict[str, Method] = {
         Method(
             "environmentConfig/read",
             "environment config",
-            configuration.ConfigReadParams,
-            configuration.ConfigReadResult,
+            environment.ConfigReadParams,
+            environment.ConfigReadResult,
         ),
         # Of the wire, not offered: it answers -32601 after the handshake checks.
         Method("capabilities/discoverV2", "capability discovery", None, None),

@@ -2,7 +2,7 @@
 
 Our calls get integers from 1.  A reply belongs to a pending call, or to a finished one (then it is
 late or a duplicate, and dropped), or to none at all: then the peer is broken and the connection has
-to end.  The peer's calls are counted so that the server can limit them.
+to end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Peer(Generic[T]):
     def __init__(self) -> None:
         self._issued = 0
         self._pending: dict[int, T] = {}
-        self.inbound = 0
 
     @property
     def pending(self) -> int:

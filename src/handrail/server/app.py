@@ -165,7 +165,7 @@ class Server:
         children = self.sessions.children()
         release.kill(*children)
         for child in children:
-            release.give_up(child)
+            child.ending.lost()  # there will be no keeper to ask for its status
         self.stopping.set()
 
     async def stop(self) -> None:
@@ -174,9 +174,9 @@ class Server:
         keep = self.settings.on_stop == "keep" or self.successor is not None or self.failed
         for connection in list(self._connections):
             if keep:
-                connection.go_away(CLOSE_RESTART, "restarting; resume with the session id")
+                connection.transport.close(CLOSE_RESTART, "restarting; resume with the session id")
             else:
-                connection.go_away(CLOSE_GOING_AWAY, "the server stops")
+                connection.transport.close(CLOSE_GOING_AWAY, "the server stops")
         if keep:
             # The children are left to the keeper: check first that it is alive.
             await self.launcher.link.at_hand()

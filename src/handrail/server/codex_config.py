@@ -24,6 +24,7 @@ from typing import Any
 from handrail.errors import FilesError, HandrailError
 from handrail.filesystem import regular_file
 from handrail.filesystem.errors import shown
+from handrail.sandbox.profile import within
 from handrail.server import utf8_files
 
 Table = dict[str, Any]
@@ -157,7 +158,7 @@ def _project_layers(cwd: bytes, codex_home: bytes, said: Table) -> list[Layer]:
     root = _project_root(cwd, _markers(said))
     trust = _Trust(said, root, _repository(cwd))
     layers: list[Layer] = []
-    for directory in reversed([d for d in _upwards(cwd) if _within(d, root)]):
+    for directory in reversed([d for d in _upwards(cwd) if within(d, root)]):
         folder = os.path.join(directory, _FOLDER)
         if not os.path.isdir(folder) or os.path.realpath(folder) == os.path.realpath(codex_home):
             continue
@@ -263,10 +264,6 @@ def _upwards(path: bytes) -> list[bytes]:
         path = os.path.dirname(path)
         found.append(path)
     return found
-
-
-def _within(path: bytes, root: bytes) -> bool:
-    return path == root or path.startswith(root.rstrip(b"/") + b"/")
 
 
 # --- what the managed file requires --------------------------------------------------------------

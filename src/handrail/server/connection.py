@@ -27,7 +27,7 @@ from handrail.server.notifier import Notifier
 from handrail.server.raw_results import Streamed
 from handrail.server.request_queue import RequestQueue
 from handrail.server.sessions import Session
-from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_POLICY, Transport
+from handrail.transport.base import CLOSE_POLICY, Transport
 
 if TYPE_CHECKING:
     from handrail.server.app import Server
@@ -192,9 +192,6 @@ class Connection:
         """Close: another connection presented the secret of our session."""
         self.session = None
         self.transport.close(CLOSE_POLICY, "the session was taken over by another connection")
-
-    def go_away(self, code: int = CLOSE_GOING_AWAY, reason: str = "") -> None:
-        self.transport.close(code, reason)
 
     # --- requests ------------------------------------------------------------------------
 

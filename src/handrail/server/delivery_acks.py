@@ -50,4 +50,4 @@ class DeliveryAcks:
         for child, (first, last) in sent.items():
             # A connection that lost its session cannot confirm for the one that took it.
             if child.sink is self._sink:
-                child.acknowledge(first, last)
+                child.output.acknowledge(first, last)

@@ -91,7 +91,7 @@ class ServerMetrics:
     def exited(self, child: Child) -> None:
         self._active.dec()
         info = child.exit
-        if child.terminated or (info is not None and info.kind is ExitKind.TERMINATED):
+        if child.ending.terminated or (info is not None and info.kind is ExitKind.TERMINATED):
             result = "terminated"
         elif info is None or info.code is None:
             result = names.UNKNOWN

@@ -38,10 +38,10 @@ class Notifier:
             )
         self._transport.send(
             b"%b%d%b" % (tag, chunk.seq, _STREAM_TAGS[chunk.stream]),
-            encode_base64(child.read_chunk(chunk)),
-            b'"}}' if child.gap is None else _after_gap(*child.gap),
+            encode_base64(child.output.read_chunk(chunk)),
+            b'"}}' if child.output.gap is None else _after_gap(*child.output.gap),
         )
-        if child.waits:
+        if child.output.waits:
             self.receipts.notified(child, chunk.seq, chunk.size)
 
     def exited(self, child: Child, seq: int) -> None:
@@ -54,23 +54,23 @@ class Notifier:
                 encode(exit_shape(child)),
                 encode(usage_shape(child)),
             )
-            if child.verdict is not None:
+            if child.ending.verdict is not None:
                 extra += b',"denials":%b' % encode(denial_shapes(child))
         self._transport.send(
             b'{"method":"process/exited","params":{"processId":%b,"seq":%d,'
             b'"exitCode":%b,"sandboxDenied":%b%b}}'
             % (encode(child.key), seq, code, b"true" if denied(child) else b"false", extra)
         )
-        if child.waits:
+        if child.output.waits:
             self.receipts.notified(child, seq, 0)
 
     def closed(self, child: Child, seq: int) -> None:
-        held = b',"heldOpen":true' if child.held_open and self.extended else b""
+        held = b',"heldOpen":true' if child.ending.held_open and self.extended else b""
         self._transport.send(
             b'{"method":"process/closed","params":{"processId":%b,"seq":%d%b}}'
             % (encode(child.key), seq, held)
         )
-        if child.waits:
+        if child.output.waits:
             self.receipts.notified(child, seq, 0)
             self.receipts.ask()
 
@@ -85,7 +85,7 @@ class Notifier:
         self.ready = True
         blocked, self._blocked = self._blocked, []
         for child in blocked:
-            child.resume()
+            child.output.resume()
 
 
 def _after_gap(size: int, chunks: int) -> bytes:
@@ -104,12 +104,12 @@ def exit_shape(child: Child) -> ExitShape | None:
 
 def denied(child: Child) -> bool:
     """Whether a sandboxed child seems to have been denied something by its sandbox."""
-    return child.verdict is not None and child.verdict.denied
+    return child.ending.verdict is not None and child.ending.verdict.denied
 
 
 def denial_shapes(child: Child) -> list[DenialShape]:
     """The denials of a sandboxed child, for the wire."""
-    found = child.verdict.denials if child.verdict is not None else ()
+    found = child.ending.verdict.denials if child.ending.verdict is not None else ()
     return [
         DenialShape(kind=d.kind, op=d.op, path=d.path, source=d.source, certain=d.certain)
         for d in found

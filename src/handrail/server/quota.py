@@ -31,7 +31,7 @@ class Retained:
             self._until = now + _COUNT_SECONDS
             tables = self._tables()
             enough = sum(map(len, tables)) * RETENTION_BYTES > bound
-            self._count = sum(c.log.retained for t in tables for c in t) if enough else 0
+            self._count = sum(c.output.log.retained for t in tables for c in t) if enough else 0
         return self._count
 
 
@@ -57,7 +57,7 @@ def refusal(quota: Quota, table: ProcessTable, running: int, retained: int) -> s
         )
     # Not counted as long as all of it together cannot exceed the limit.
     if len(table) * RETENTION_BYTES > quota.session_bytes:
-        own = sum(child.log.retained for child in table)
+        own = sum(child.output.log.retained for child in table)
         if own > quota.session_bytes:
             return (
                 f"{own} bytes of output are retained for this session, more than it may"

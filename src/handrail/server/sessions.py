@@ -248,7 +248,7 @@ class Sessions:
                 outlived = True
                 session.table.give_up(child)
                 child.sink = None
-                child.resume()
+                child.output.resume()
                 self._detached.setdefault(session.owner, self._table()).adopt(child)
                 moved = start_note.move(session.owner, child.key, detached=True)
                 self._launcher.renote(child.number, moved)
@@ -309,7 +309,7 @@ class Sessions:
         session.holder = None
         for child in session.table:
             child.sink = None
-            child.resume()
+            child.output.resume()
 
     def _expire(self, session: Session) -> None:
         log.info("session %s expired after %.1f s without a connection", session.id, session.ttl)

@@ -111,10 +111,6 @@ class Admission:
         self._empty.set()
 
     @property
-    def connections(self) -> int:
-        return len(self._open)
-
-    @property
     def is_full(self) -> bool:
         return len(self._open) >= self.limits.max_connections
 

@@ -73,9 +73,6 @@ class DescriptorTransport(asyncio.Transport):
 
     # -- reading ------------------------------------------------------------------------
 
-    def is_reading(self) -> bool:
-        return self._reading
-
     def resume_reading(self) -> None:
         if self._reading or self._closing:
             return
@@ -187,9 +184,6 @@ class DescriptorTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self._queued
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = 64 * 1024 if high is None else high
         self._low = self._high // 4 if low is None else low
@@ -198,9 +192,6 @@ class DescriptorTransport(asyncio.Transport):
         return False
 
     # -- ending -------------------------------------------------------------------------
-
-    def is_closing(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         if self._closing:
@@ -233,9 +224,6 @@ class DescriptorTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = cast("asyncio.Protocol", protocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
 
 
 def _reopen(fd: int, access: int) -> int:

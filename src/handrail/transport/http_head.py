@@ -48,11 +48,6 @@ class HttpRequest:
         """The first value of that name in any case, None when absent."""
         return find_header(self.headers, name)
 
-    @property
-    def is_upgrade(self) -> bool:
-        """Whether this is a complete, valid request for a WebSocket."""
-        return upgrade_problem(self) is None
-
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:

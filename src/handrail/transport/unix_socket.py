@@ -256,16 +256,7 @@ async def _locked() -> AsyncIterator[None]:
     Without it a second server could take the first one's new socket for a stale one.  The lock is
     in a private place of ours: any command that reads the user's directory could lock that.
     """
-    folder = private_places.runtime_directory()
-    directory = private_places.open_directory(folder)
-    try:
-        fd = private_places.open_file(directory, _LOCK, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise UsageError(
-            f"{folder}/{_LOCK} cannot be used ({error.strerror}); remove it and start again"
-        ) from None
-    finally:
-        os.close(directory)
+    path, fd = private_places.open_lock(_LOCK)
     try:
         for _ in range(_LOCK_TRIES):
             try:
@@ -274,9 +265,7 @@ async def _locked() -> AsyncIterator[None]:
             except BlockingIOError:
                 await asyncio.sleep(_LOCK_PAUSE)
         else:
-            raise UsageError(
-                f"{folder}/{_LOCK} stays locked; is another server starting? try again"
-            )
+            raise UsageError(f"{path} stays locked; is another server starting? try again")
         yield
     finally:
         os.close(fd)

@@ -59,11 +59,6 @@ class WebSocketListener:
         #: The bound address, e.g. ``("127.0.0.1", 42085)``; of a Unix socket its path.
         self.sockname = sockname
 
-    @property
-    def connections(self) -> int:
-        """How many connections are open, unfinished handshakes not counted."""
-        return self._admission.connections
-
     def fileno(self) -> int:
         """The listening socket's fd, for a server that takes it over."""
         return int(self._server.sockets[0].fileno())
@@ -109,7 +104,7 @@ async def listen(
 
     ``route`` gets each complete request, of any method and path, and answers with an HttpResponse,
     or with the Receiver of the WebSocket to be opened.  A request that is no valid upgrade
-    (``request.is_upgrade``) gets a 400 instead and its receiver is not used.
+    (``upgrade_problem``) gets a 400 instead and its receiver is not used.
     Raises OSError when the address cannot be used.
     """
     admission = Admission(limits or ListenLimits())

@@ -5,7 +5,7 @@ gate, events                what may refuse a command; what is reported
 wait, head_tail, truncate,  when a call returns, what is kept and shown, which process is pruned,
 prune, keys                 names of keys                                     (all pure)
 answer, transcript          an answer and its text; everything a process printed, on disk
-shell, spawn_request        the shell; what would be started, with its environment
+spawn_request               what would be started: the shell, with its environment
 process, process_table      one process, the open ones; ``process_lifecycle``: their life
 send_input, patch_command   input and keys; a patch that was sent as a command
 manager                     the calls

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
-from handrail.orchestrator.listening import guarded
+from handrail.orchestrator.audit import guarded
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
 from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
@@ -174,7 +174,8 @@ class UnifiedExec:
                 return await self._gate.start(call)
             return Started(await self._executor.spawn(call.spawn))
         except HandrailError as error:
-            raise ToolFailed(f"exec_command failed: {_sentence(error)}") from error
+            # Without the prefix of the executor's error families, which repeats "process".
+            raise ToolFailed(f"exec_command failed: {error.detail}") from error
 
     async def _start(
         self, call: ExecCall, origin: Origin, started: Started
@@ -323,8 +324,3 @@ class UnifiedExec:
 
 def _ignore(event: Event) -> None:
     """Ignore an event."""
-
-
-def _sentence(error: HandrailError) -> str:
-    # The prefix of the executor's error families repeats "process".
-    return error.detail

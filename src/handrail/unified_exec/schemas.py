@@ -9,15 +9,16 @@ from handrail.unified_exec.wait import DEFAULT_EXEC_MS, DEFAULT_TOKENS, DEFAULT_
 def tools() -> list[dict[str, object]]:
     """The schemas of the tools, for function calling."""
     return [
-        _tool("exec_command", _EXEC_COMMAND, _EXEC_FIELDS, ["cmd"]),
-        _tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),
-        _tool("read_output", _READ_OUTPUT, _READ_FIELDS, ["session_id"]),
+        tool("exec_command", _EXEC_COMMAND, _EXEC_FIELDS, ["cmd"]),
+        tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),
+        tool("read_output", _READ_OUTPUT, _READ_FIELDS, ["session_id"]),
     ]
 
 
-def _tool(
+def tool(
     name: str, description: str, properties: dict[str, object], required: list[str]
 ) -> dict[str, object]:
+    """The schema of one tool."""
     return {
         "type": "function",
         "name": name,
@@ -32,7 +33,8 @@ def _tool(
     }
 
 
-def _field(kind: str, description: str, **more: object) -> dict[str, object]:
+def field(kind: str, description: str, **more: object) -> dict[str, object]:
+    """The schema of one argument."""
     return {"type": kind, "description": description, **more}
 
 
@@ -49,29 +51,29 @@ _READ_OUTPUT = (
     " answer left out, and for a while after the session ended."
 )
 _YIELD = "How long to wait for output, in milliseconds"
-_TOKENS = _field(
+_TOKENS = field(
     "integer",
     f"Most tokens to return (default {DEFAULT_TOKENS}); more is cut in the middle",
     minimum=0,
 )
-_SESSION = _field("integer", "The session ID that exec_command answered with")
+_SESSION = field("integer", "The session ID that exec_command answered with")
 _EXEC_FIELDS: dict[str, object] = {
-    "cmd": _field("string", "The shell script to run"),
-    "workdir": _field("string", "Where to run it (default: the workspace)"),
-    "tty": _field("boolean", "True gives it a terminal with an open stdin (default false: pipes)"),
-    "yield_time_ms": _field("integer", f"{_YIELD} (default {DEFAULT_EXEC_MS})", minimum=0),
+    "cmd": field("string", "The shell script to run"),
+    "workdir": field("string", "Where to run it (default: the workspace)"),
+    "tty": field("boolean", "True gives it a terminal with an open stdin (default false: pipes)"),
+    "yield_time_ms": field("integer", f"{_YIELD} (default {DEFAULT_EXEC_MS})", minimum=0),
     "max_output_tokens": _TOKENS,
-    "shell": _field("string", "bash, zsh or sh (default: the user's shell)"),
-    "login": _field("boolean", "Whether the shell reads the login profile (default: if allowed)"),
-    "sandbox_permissions": _field(
+    "shell": field("string", "bash, zsh or sh (default: the user's shell)"),
+    "login": field("boolean", "Whether the shell reads the login profile (default: if allowed)"),
+    "sandbox_permissions": field(
         "string",
         "require_escalated asks to run it outside the sandbox (default use_default)",
         enum=list(SANDBOX_PERMISSIONS),
     ),
-    "justification": _field(
+    "justification": field(
         "string", "With sandbox_permissions: the question to the user, in one sentence"
     ),
-    "prefix_rule": _field(
+    "prefix_rule": field(
         "array",
         "With sandbox_permissions: the words a rule would start with to allow the like in future",
         items={"type": "string"},
@@ -79,13 +81,13 @@ _EXEC_FIELDS: dict[str, object] = {
 }
 _WRITE_FIELDS: dict[str, object] = {
     "session_id": _SESSION,
-    "chars": _field("string", "What to write, exactly (default empty: only wait)"),
-    "keys": _field(
+    "chars": field("string", "What to write, exactly (default empty: only wait)"),
+    "keys": field(
         "array",
         "Keys to press after chars, by name: enter, tab, escape, up, ctrl-c, f1, ...",
         items={"type": "string"},
     ),
-    "resize": _field(
+    "resize": field(
         "object",
         "New size of the terminal",
         properties={
@@ -94,11 +96,11 @@ _WRITE_FIELDS: dict[str, object] = {
         },
         required=["rows", "cols"],
     ),
-    "yield_time_ms": _field("integer", f"{_YIELD} (default {DEFAULT_WRITE_MS})", minimum=0),
+    "yield_time_ms": field("integer", f"{_YIELD} (default {DEFAULT_WRITE_MS})", minimum=0),
     "max_output_tokens": _TOKENS,
 }
 _READ_FIELDS: dict[str, object] = {
     "session_id": _SESSION,
-    "offset": _field("integer", "First byte to return (default 0)", minimum=0),
-    "max_bytes": _field("integer", "Most bytes to return (default 32768)", minimum=0),
+    "offset": field("integer", "First byte to return (default 0)", minimum=0),
+    "max_bytes": field("integer", "Most bytes to return (default 32768)", minimum=0),
 }

@@ -147,7 +147,7 @@ async def test_exits_of_those_that_were_forgotten_are_not_kept(shop: Workshop) -
     launcher = shop.launcher
     for _ in range(5):
         child = await shop.start(spec("/bin/sleep", "1000"))
-        await child.kill()
+        await child.ending.kill()
         child.discard()  # as end_all does: before the exit is known
     shop.table._entries.clear()
     await shop.until(lambda: not children(shop.keeper), "all are gone")
@@ -269,11 +269,11 @@ async def test_keeper_that_dies_is_told_to_everybody_who_waits(shop: Workshop) -
     with pytest.raises(KeeperLost):
         await shop.launcher.spawn(sh("true"))
     # The child goes on, and so does what it says.
-    child.write(b"still here\n", lambda: True)
+    child.stdin.write(b"still here\n", lambda: True)
     await shop.said(child, sink, b"still here")
     await shop.until(lambda: not exists(shop.keeper), "the keeper is reaped, not a zombie")
     pid = child.pid
-    await child.kill()  # by us, for there is nobody else
+    await child.ending.kill()  # by us, for there is nobody else
     await shop.until(lambda: reaped(pid), "it came to us")
     waits = shop.launcher.signal(child.number, 9, messages.SCOPE_TREE)  # for another keeper
     shop.launcher.close()

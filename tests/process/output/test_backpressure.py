@@ -83,18 +83,18 @@ async def test_block_waits_without_anybody_attached(shop: Workshop, tty: bool) -
     after = 0
     while True:
         await shop.until(lambda: child.output.blocked or child.closed, "it waits")
-        assert child.log.retained <= RETENTION_BYTES
-        assert child.log.omitted(after) == (0, 0)
-        page = child.log.read(after, 200_000)
-        got += b"".join(child.read_chunk(chunk) for chunk in page.chunks)
+        assert child.output.log.retained <= RETENTION_BYTES
+        assert child.output.log.omitted(after) == (0, 0)
+        page = child.output.log.read(after, 200_000)
+        got += b"".join(child.output.read_chunk(chunk) for chunk in page.chunks)
         after = page.next_seq - 1
-        if child.closed and after == child.log.next_seq - 1:
+        if child.closed and after == child.output.log.next_seq - 1:
             break
         assert child.output.unread
-        child.acknowledge(1, after)
+        child.output.acknowledge(1, after)
     assert got == _numbers(last, b"\r\n" if tty else b"\n")
     assert len(got) > 2 * RETENTION_BYTES
-    child.acknowledge(1, after)
+    child.output.acknowledge(1, after)
     assert not child.output.unread
 
 
@@ -102,19 +102,19 @@ async def test_block_stops_the_child_itself(shop: Workshop) -> None:
     child = await shop.start(spec("yes", on_lag=OnLag.BLOCK))
     await shop.until(lambda: child.output.blocked, "the window is full")
     await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
-    taken = child.log.bytes_total
+    taken = child.output.log.bytes_total
     assert RETENTION_BYTES - 2 * STEP < taken <= RETENTION_BYTES
     # Others are not held up, and an end of the sink changes nothing.
     _, other = await shop.done(sh("echo other"))
     assert other.out == b"other\n"
-    child.resume()
+    child.output.resume()
     await shop.until(lambda: child.output.blocked, "still full")
-    assert child.log.bytes_total == taken
+    assert child.output.log.bytes_total == taken
     # What was acknowledged is room for as much.
-    child.acknowledge(1, child.log.next_seq - 1)
+    child.output.acknowledge(1, child.output.log.next_seq - 1)
     await shop.until(lambda: child.output.blocked, "full again")
-    assert child.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
-    await child.kill()
+    assert child.output.log.bytes_total > taken + RETENTION_BYTES - 2 * STEP
+    await child.ending.kill()
     await shop.exited(child)
 
 
@@ -128,15 +128,15 @@ async def test_block_takes_what_is_left_after_the_exit(shop: Workshop) -> None:
     seen = 0
     after = 0
     while not child.closed:
-        page = child.log.read(after, None)
+        page = child.output.log.read(after, None)
         seen += sum(chunk.size for chunk in page.chunks)
         after = page.next_seq - 1
-        child.acknowledge(1, after)
+        child.output.acknowledge(1, after)
         if not child.closed:
             await child.changed(1.0)
-    seen += sum(chunk.size for chunk in child.log.read(after, None).chunks)
+    seen += sum(chunk.size for chunk in child.output.log.read(after, None).chunks)
     assert seen == size + 3
-    assert child.log.omitted(0)[0] <= size
+    assert child.output.log.omitted(0)[0] <= size
 
 
 async def test_a_closed_process_that_waits_stays_until_it_is_read(shop: Workshop) -> None:
@@ -147,7 +147,7 @@ async def test_a_closed_process_that_waits_stays_until_it_is_read(shop: Workshop
     await shop.finished(gone)
     await shop.until(lambda: shop.table.get(gone.key) is None, "one is forgotten")
     assert shop.table.get(kept.key) is kept
-    kept.acknowledge(1, kept.log.next_seq - 1)
+    kept.output.acknowledge(1, kept.output.log.next_seq - 1)
     await shop.until(lambda: shop.table.get(kept.key) is None, "now the other too")
 
 
@@ -165,13 +165,13 @@ class Gapped(Recorder):
 
     def output(self, child: Child, chunk: Chunk) -> None:
         assert self.ready
-        if child.gap is not None:
-            size, chunks = child.gap
+        if child.output.gap is not None:
+            size, chunks = child.output.gap
             assert size > 0 < chunks
             self.lost += size
             self.lost_chunks += chunks
             self.last += chunks
-        self.data["stdout"] += child.read_chunk(chunk)
+        self.data["stdout"] += child.output.read_chunk(chunk)
         self._number(chunk.seq, "output")
         self.room -= 1
         self.ready = self.room > 0
@@ -190,7 +190,7 @@ async def test_drop_never_waits_and_tells_the_gap(shop: Workshop) -> None:
     assert not child.output.blocked
     assert len(sink.events) == 3
     wanted = _numbers(1_000_000)
-    assert child.log.bytes_total == len(wanted)
+    assert child.output.log.bytes_total == len(wanted)
     while "closed" not in sink.kinds:
         assert sink.stalled
         sink.room = 2
@@ -198,7 +198,7 @@ async def test_drop_never_waits_and_tells_the_gap(shop: Workshop) -> None:
     assert sink.lost > 4_000_000
     assert sink.lost + len(sink.out) == len(wanted)
     # The start, a hole of the size that was told, and the end.
-    head = sink.out[: len(sink.out) - child.log.retained]
+    head = sink.out[: len(sink.out) - child.output.log.retained]
     assert wanted.startswith(head)
     assert wanted.endswith(sink.out[len(head) :])
     assert sink.kinds[-2:] == ["exited", "closed"]
@@ -229,14 +229,14 @@ async def test_drop_without_a_sink_forgets_that_it_was_behind(shop: Workshop) ->
         ),
         sink,
     )
-    await shop.until(lambda: child.log.bytes_total > 8_000_000, "it went on")
+    await shop.until(lambda: child.output.log.bytes_total > 8_000_000, "it went on")
     child.sink = None
-    child.resume()
+    child.output.resume()
     late = Recorder()
-    await shop.until(lambda: child.log.bytes_total == 9_000_000, "all of it")
+    await shop.until(lambda: child.output.log.bytes_total == 9_000_000, "all of it")
     child.sink = late
-    late.events = [(0, "")] * (child.log.next_seq - 1)
-    child.write(b"\n", lambda: True)
+    late.events = [(0, "")] * (child.output.log.next_seq - 1)
+    child.stdin.write(b"\n", lambda: True)
     await shop.finished(child)
     assert late.kinds[-2:] == ["exited", "closed"]
     assert late.out == b""

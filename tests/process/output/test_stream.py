@@ -36,14 +36,14 @@ async def test_twenty_megabytes_arrive_exactly(shop: Workshop) -> None:
     wanted = _numbers(2_700_000)
     assert len(wanted) > 20_000_000
     assert sink.out == wanted
-    assert child.log.bytes_total == len(wanted)
+    assert child.output.log.bytes_total == len(wanted)
     assert sink.kinds[-2:] == ["exited", "closed"]
     # What is retained is the newest MiB, and readable.
-    page = child.log.read(0, None)
-    kept = b"".join(child.read_chunk(chunk) for chunk in page.chunks)
+    page = child.output.log.read(0, None)
+    kept = b"".join(child.output.read_chunk(chunk) for chunk in page.chunks)
     assert wanted.endswith(kept)
     assert RETENTION_BYTES - 65536 < len(kept) <= RETENTION_BYTES
-    assert child.log.omitted(0)[0] == len(wanted) - len(kept)
+    assert child.output.log.omitted(0)[0] == len(wanted) - len(kept)
 
 
 async def test_two_streams_are_kept_apart(shop: Workshop) -> None:
@@ -57,8 +57,8 @@ async def test_megabytes_through_a_terminal_arrive_exactly(shop: Workshop) -> No
     child, sink = await shop.done(spec("seq", "1", "400000", tty=True))
     assert sink.tty == _numbers(400_000, b"\r\n")
     assert len(sink.tty) > 2 * 1024 * 1024
-    page = child.log.read(0, None)
-    kept = b"".join(child.read_chunk(chunk) for chunk in page.chunks)
+    page = child.output.log.read(0, None)
+    kept = b"".join(child.output.read_chunk(chunk) for chunk in page.chunks)
     assert sink.tty.endswith(kept)
 
 
@@ -66,10 +66,10 @@ async def test_no_sink_loses_nothing_that_is_retained(shop: Workshop) -> None:
     child = await shop.start(spec("seq", "1", "500000"))
     await shop.finished(child)
     wanted = _numbers(500_000)
-    kept = b"".join(child.read_chunk(c) for c in child.log.read(0, None).chunks)
+    kept = b"".join(child.output.read_chunk(c) for c in child.output.log.read(0, None).chunks)
     assert wanted.endswith(kept)
-    assert child.log.bytes_total == len(wanted)
-    assert child.log.omitted(0)[0] + len(kept) == len(wanted)
+    assert child.output.log.bytes_total == len(wanted)
+    assert child.output.log.omitted(0)[0] + len(kept) == len(wanted)
 
 
 @BOTH
@@ -78,10 +78,10 @@ async def test_a_sink_that_does_not_keep_up_stops_the_child(shop: Workshop, tty:
     last = 250_000 if tty else 2_700_000
     sink = Recorder()
     child = await shop.start(spec("seq", "1", str(last), tty=tty), sink)
-    await shop.until(lambda: child.log.bytes_total > 100_000, "it runs")
+    await shop.until(lambda: child.output.log.bytes_total > 100_000, "it runs")
     sink.ready = False
     await shop.until(lambda: sink.stalled == [child], "we are told once")
-    taken = child.log.bytes_total
+    taken = child.output.log.bytes_total
     await shop.until(lambda: status(child.pid)["State"][0] == "S", "the child waits")
     fd = child.output.streams[0].fd
     waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
@@ -89,7 +89,7 @@ async def test_a_sink_that_does_not_keep_up_stops_the_child(shop: Workshop, tty:
     # Others are not held up by it.
     _, other = await shop.done(sh("echo other"))
     assert other.out == b"other\n"
-    assert child.log.bytes_total == taken
+    assert child.output.log.bytes_total == taken
     assert child.running
     assert sink.stalled == [child]
     sink.resume()
@@ -133,9 +133,9 @@ async def test_detaching_lets_a_blocked_child_go_on(shop: Workshop) -> None:
     child = await shop.start(spec("seq", "1", "100000"), sink)
     await shop.until(lambda: child.output.blocked, "it waits")
     child.sink = None
-    child.resume()
+    child.output.resume()
     await shop.finished(child)
-    assert child.log.bytes_total == len(_numbers(100_000))
+    assert child.output.log.bytes_total == len(_numbers(100_000))
     assert sink.events == []
 
 
@@ -185,7 +185,7 @@ async def test_late_output_of_a_grandchild(shop: Workshop, tmp_path: Path, tty: 
     stream = "pty" if tty else "stdout"
     assert sink.kinds == [stream, "exited", stream, "closed"]
     assert (sink.tty + sink.out).split() == [b"early", b"late"]
-    assert child.log.closed_seq == 4
+    assert child.output.log.closed_seq == 4
 
 
 @pytest.mark.both_loops
@@ -212,13 +212,13 @@ async def test_no_descriptor_for_the_spool_makes_the_child_wait(shop: Workshop, 
     child, sink = await shop.record(
         sh("stty -echo 2>/dev/null; read x; echo one; exit 3", tty=tty, pipe_stdin=not tty)
     )
-    child.write(b"", lambda: True)  # its input has a place before they run out
+    child.stdin.write(b"", lambda: True)  # its input has a place before they run out
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = max(descriptors()) + 1
     fillers = [os.dup(0) for _ in range(top - len(descriptors()))]
     resource.setrlimit(resource.RLIMIT_NOFILE, (top, hard))
     try:
-        child.write(b"\n", lambda: True)
+        child.stdin.write(b"\n", lambda: True)
         await shop.exited(child)
         assert child.exit is not None
         assert child.exit.code == 3

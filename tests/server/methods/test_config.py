@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from handrail.errors import RpcError
 from handrail.filesystem.pool import FilePool
 from handrail.protocol import codec
-from handrail.protocol.configuration import ConfigLayer, ConfigReadParams, ConfigReadResult
+from handrail.protocol.environment import ConfigLayer, ConfigReadParams, ConfigReadResult
 from handrail.protocol.toml_text import document
 from handrail.server import codex_config
 from handrail.server.methods.config import read_config

@@ -354,7 +354,7 @@ async def test_requests_behind_a_start_wait_for_it_in_order() -> None:
             future.add_done_callback(lambda _: answered.append(what))
             return future
 
-        keeper = served.server.launcher.link.started_keeper
+        keeper = served.server.launcher.link._pid
         os.kill(keeper, signal.SIGSTOP)
         try:
             cat = client.start_params("p", "cat", pipeStdin=True)
@@ -403,7 +403,7 @@ async def test_what_waits_behind_a_start_that_fails_is_answered() -> None:
 async def test_a_start_whose_client_is_gone_is_there_when_it_resumes() -> None:
     async with serving() as served:
         client = await served.client()
-        keeper = served.server.launcher.link.started_keeper
+        keeper = served.server.launcher.link._pid
         os.kill(keeper, signal.SIGSTOP)
         try:
             client.post("process/start", client.start_params("p", "sleep", "600"))

@@ -138,8 +138,8 @@ async def test_long_ids_are_told_apart_and_not_kept() -> None:
         for write_id, data in ((long, b"1"), (long + "y", b"2"), (long, b"3"), ("x" * 129, b"4")):
             assert await client.write("p", data, write_id) == "accepted"
         (child,) = served.server.sessions.children()
-        assert child.ledger._seen is not None
-        assert max(map(len, child.ledger._seen)) < 200
+        assert child.stdin.ledger._seen is not None
+        assert max(map(len, child.stdin.ledger._seen)) < 200
         assert await finish(client) == b"124"
 
 
@@ -152,9 +152,9 @@ async def test_the_last_4096_ids_are_remembered() -> None:
             put(client, b"", str(number))
         await client.call("environment/status")
         (child,) = served.server.sessions.children()
-        assert not child.ledger.known("0")
-        assert child.ledger.known("1")
-        assert child.ledger.known("4096")
+        assert not child.stdin.ledger.known("0")
+        assert child.stdin.ledger.known("1")
+        assert child.stdin.ledger.known("4096")
 
 
 async def test_the_same_id_twice_while_there_is_no_room(tmp_path: Path) -> None:

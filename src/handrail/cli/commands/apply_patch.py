@@ -15,16 +15,13 @@ from handrail.cli import error_output, options
 from handrail.errors import PatchError
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "apply-patch",
-        help="apply a patch to the files in this directory",
-        description="Apply a patch (*** Begin Patch ... *** End Patch), given as one argument or on"
-        " standard input, to the files in this directory.",
-        epilog="Exit codes: 0 applied, 1 not applied, 2 wrong usage.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Apply a patch (*** Begin Patch ... *** End Patch), given as one argument or on"
+        " standard input, to the files in this directory."
     )
+    parser.epilog = "Exit codes: 0 applied, 1 not applied, 2 wrong usage."
     parser.add_argument(
         "--compatible",
         action="store_true",
@@ -32,7 +29,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     options.add_json(parser)
     parser.add_argument("patch", metavar="PATCH", nargs="*", help="the whole patch")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

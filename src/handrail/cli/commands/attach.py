@@ -9,22 +9,18 @@ from handrail.cli import detached, options
 from handrail.cli.stdio import say
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "attach",
-        help="attach to a detached process",
-        description="Show the output of a detached process so far and connect it to this terminal."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Show the output of a detached process so far and connect it to this terminal."
         " Exit codes: the process's own; 0 after --detach-key and 128+N after signal N, both of"
-        " which leave it running.",
-        allow_abbrev=False,
+        " which leave it running."
     )
     detached.add_id(parser)
     parser.add_argument(
         "--detach-key", default="ctrl-]", metavar="KEY", help="ends attach (default: %(default)s)"
     )
     options.add_json(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,16 +9,10 @@ import argparse
 import os
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "completion",
-        help="print completions for a shell",
-        description='Print completions for a shell; use: eval "$(handrail completion bash)".',
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = 'Print completions for a shell; use: eval "$(handrail completion bash)".'
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,12 +58,11 @@ def _quoted(text: str) -> str:
 
 
 def _describe() -> list[_Command]:
-    from handrail.cli.app import build_parser
+    from handrail.cli.app import COMMANDS, build_parser
 
-    parser: argparse.ArgumentParser = build_parser()
+    parser = build_parser(COMMANDS, filled=COMMANDS)
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    helps = {choice.dest: choice.help or "" for choice in commands._choices_actions}
-    return [_Command(n, helps.get(n, ""), p) for n, p in commands.choices.items()]
+    return [_Command(n, COMMANDS[n], p) for n, p in commands.choices.items()]
 
 
 def _script(shell: str, names: str, cases: list[str]) -> str:

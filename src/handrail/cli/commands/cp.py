@@ -25,23 +25,19 @@ _PROGRAMS = 'for f; do if [ -x "$f" ]; then printf "%s\\0" "$f"; fi; done'
 _MOST_NAMES = 200
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "cp",
-        help="copy files to or from another machine",
-        description="Copy files to or from the machine of --at. A path that begins with : is on"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Copy files to or from the machine of --at. A path that begins with : is on"
         " that machine, relative to its server's directory. Files that cannot be copied are"
         " reported and the others are copied; links to directories are not followed. Exit codes:"
-        " 1 if a file was not copied.",
-        allow_abbrev=False,
+        " 1 if a file was not copied."
     )
     options.add_place(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="copy directories")
     options.add_json(parser)
     parser.add_argument("sources", metavar="SOURCE", nargs="+")
     parser.add_argument("destination", metavar="DESTINATION")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

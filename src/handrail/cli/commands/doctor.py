@@ -14,16 +14,10 @@ if TYPE_CHECKING:
     from handrail.sandbox.doctor import Finding
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "doctor",
-        help="say what this machine can enforce, and how to fix the rest",
-        description="Say what this machine can enforce, what is missing and how to get it.",
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "Say what this machine can enforce, what is missing and how to get it."
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,14 +7,9 @@ import argparse
 from handrail.cli import detached, options
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "kill",
-        help="end a detached process",
-        description="End a detached process with all its descendants: SIGTERM, then SIGKILL.",
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "End a detached process with all its descendants: SIGTERM, then SIGKILL."
     detached.add_id(parser)
     parser.add_argument(
         "--grace",
@@ -25,7 +20,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("-s", "--signal", metavar="NAME", help="only send this signal, such as hup")
     options.add_json(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,18 +13,14 @@ _RETAINED = 1 << 20
 _PATIENCE, _PAUSE = 1.0, 0.25
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "logs",
-        help="print the output of a detached process",
-        description="Print the last MiB of a detached process's output, each stream on our own.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print the last MiB of a detached process's output, each stream on our own."
     )
     detached.add_id(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="wait for more until its end")
     options.add_json(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

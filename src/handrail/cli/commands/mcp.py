@@ -25,14 +25,11 @@ _APPROVALS = ("untrusted", "on-failure", "on-request", "never")
 _MODES = ("read-only", "workspace-write", "off", PEERS_OFF)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "mcp",
-        help="give an MCP host tools to run commands",
-        description="Serve the tools exec_command, write_stdin, read_output, list_processes, kill"
-        " and apply_patch to an MCP host, on stdio unless --http is given.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Serve the tools exec_command, write_stdin, read_output, list_processes, kill"
+        " and apply_patch to an MCP host, on stdio unless --http is given."
     )
     add = parser.add_argument
     add("--cwd", metavar="DIR", default=".", help="the workspace (default: this directory)")
@@ -79,7 +76,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--insecure-no-auth", action="store_true", help="serve HTTP without a token")
     text = "accept every user of this machine on loopback (default: this user and root)"
     add("--any-user", action="store_true", help=text)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

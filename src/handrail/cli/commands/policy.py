@@ -23,14 +23,9 @@ _APPROVALS = ("untrusted", "on-failure", "on-request", "never")
 _SANDBOXES = ("read-only", "workspace-write", "off", PEERS_OFF)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its sub-commands."""
-    parser = commands.add_parser(
-        "policy",
-        help="check a command against rules files, or lint them",
-        description="Check a command against rules files, or check the files themselves.",
-        allow_abbrev=False,
-    )
+    parser.description = "Check a command against rules files, or check the files themselves."
     own = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_check(own)
     _add_lint(own)
@@ -74,7 +69,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="with --explain: the sandbox mode (default: %(default)s)",
     )
     add("command", metavar="COMMAND", nargs=argparse.REMAINDER, help="with its arguments")
-    parser.set_defaults(run=run_check, parser=parser)
+    parser.set_defaults(run_below=run_check, parser=parser)
 
 
 def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,7 +84,13 @@ def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--strict", action="store_true", help="count warnings as errors")
     options.add_json(parser)
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a rules file or a directory")
-    parser.set_defaults(run=run_lint, parser=parser)
+    parser.set_defaults(run_below=run_lint, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    code: int = args.run_below(args)
+    return code
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -24,14 +24,10 @@ _ANSWER_SECONDS = 20.0
 _LOCK = "start.lock"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "proxy",
-        help="connect stdin and stdout to this user's server",
-        description="Connect stdin and stdout to the exec-server of this user, and start it if"
-        " there is none.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Connect stdin and stdout to the exec-server of this user, and start it if there is none."
     )
     parser.add_argument(
         "--socket",
@@ -39,7 +35,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the server's socket (default: handrail/server.sock in the user's runtime directory)",
     )
     parser.add_argument("--no-start", action="store_true", help="fail when no server listens there")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,16 +92,7 @@ def start(path: str) -> socket.socket:
     """Start a server that outlives this process; of several proxies at once one does it."""
     import fcntl
 
-    folder = private_places.runtime_directory()
-    directory = private_places.open_directory(folder)
-    try:
-        lock = private_places.open_file(directory, _LOCK, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise UsageError(
-            f"{folder}/{_LOCK} cannot be used ({error.strerror}); remove it and try again"
-        ) from None
-    finally:
-        os.close(directory)
+    _, lock = private_places.open_lock(_LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sock = connect(path)

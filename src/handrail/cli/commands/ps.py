@@ -16,18 +16,12 @@ if TYPE_CHECKING:
 _COLUMNS = ("ID", "STATE", "AT", "ROOT", "COMMAND")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "ps",
-        help="list detached processes",
-        description="List processes of `handrail run --detach` and of Workspace.detach().",
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "List processes of `handrail run --detach` and of Workspace.detach()."
     options.add_place(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="ids only; ask no server")
     options.add_json(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,14 +30,11 @@ _UNITS = ("", "k", "m", "g", "t")
 DETACHED_SECONDS = 24 * 3600.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "run",
-        help="run a command in a sandbox, here or on another machine",
-        description="Run a command in a workspace: sandboxed, with its streams and its exit code."
-        " 124: it was ended by --timeout; 125: handrail failed; 126, 127: it could not be run.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Run a command in a workspace: sandboxed, with its streams and its exit code."
+        " 124: it was ended by --timeout; 125: handrail failed; 126, 127: it could not be run."
     )
     add = parser.add_argument
     add(
@@ -77,7 +74,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--detach", action="store_true", help="leave it running and print its id")
     options.add_json(parser)
     add("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command and its words")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 
-from handrail.cli.foreground_command import (
-    FAILED,
-    NotRun,
-    Usage,
-    check_root,
-    complain,
-    current_directory,
-    named_intent,
-    not_started,
-    read_options,
-    run_sandboxed,
-)
+from handrail.cli import foreground_command
 from handrail.credentials import forget_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from argparse import ArgumentParser, Namespace
+    from typing import NoReturn
 
     from handrail.sandbox.profile import Intent
 
@@ -45,8 +35,8 @@ class Options:
     """What was typed."""
 
     def __init__(self, words: list[str]) -> None:
-        valued = ("--profile", "--root", "--writable", "--cwd")
-        given, self.command = read_options(words, valued, ("--network", "--json"))
+        valued, flags = ("--profile", "--root", "--writable", "--cwd"), ("--network", "--json")
+        given, self.command = foreground_command.read_options(words, valued, flags)
         self.profile = given.get("--profile", ["workspace-write"])[-1]
         self.roots = given.get("--root", [])
         self.writable = given.get("--writable", [])
@@ -74,21 +64,21 @@ def main(words: list[str]) -> int:
         code = _begin(options)
         # Nothing is left to be done, and taking an interpreter down takes a while.
         os._exit(code)
-    except (Usage, NotRun, HandrailError) as error:
-        if isinstance(error, Usage) and "--json" in words:
+    except (foreground_command.Usage, foreground_command.NotRun, HandrailError) as error:
+        if isinstance(error, foreground_command.Usage) and "--json" in words:
             from handrail.cli import stdio
 
             stdio.take_over()
             print(_as_json(error))
             return stdio.settle(_code(error))
-        complain(str(error), "handrail sandbox: ")
+        foreground_command.complain(str(error), "handrail sandbox: ")
         return _code(error)
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, Usage):
+    if isinstance(error, foreground_command.Usage):
         return 2
-    return error.code if isinstance(error, NotRun) else FAILED
+    return error.code if isinstance(error, foreground_command.NotRun) else foreground_command.FAILED
 
 
 def _as_json(error: Exception) -> str:
@@ -101,18 +91,18 @@ def _begin(options: Options) -> int:
     if not options.cwd or not all(
         path.startswith("/") for path in (options.cwd, *options.roots, *options.writable)
     ):
-        here = current_directory()
+        here = foreground_command.current_directory()
         options.cwd = os.path.join(here, options.cwd)
         options.roots = [os.path.join(here, path) for path in options.roots]
         options.writable = [os.path.join(here, path) for path in options.writable]
     cwd = os.path.normpath(options.cwd)
     if not os.path.isdir(cwd):
-        raise NotRun(f"{cwd} is no directory; give another --cwd")
+        raise foreground_command.NotRun(f"{cwd} is no directory; give another --cwd")
     forget_variables()  # for servers far away, and for no command
     intent = _intent(options, cwd)
     if intent.is_off:
         _become(options.command, cwd)
-    return run_sandboxed(intent, options.command, cwd)
+    return foreground_command.run_sandboxed(intent, options.command, cwd)
 
 
 def _become(command: list[str], cwd: str) -> NoReturn:
@@ -124,19 +114,19 @@ def _become(command: list[str], cwd: str) -> NoReturn:
         os.chdir(cwd)
         os.execvpe(command[0], command, os.environ)
     except OSError as error:
-        raise not_started(command[0], error) from None
+        raise foreground_command.not_started(command[0], error) from None
 
 
 def _intent(options: Options, cwd: str) -> Intent:
     from handrail.sandbox import profile
 
     if not options.roots:  # --root / says that it is meant
-        check_root(options.profile, cwd)
+        foreground_command.check_root(options.profile, cwd)
     roots = tuple(options.roots or [cwd])
     extra = tuple(
         profile.Entry(profile.Access.WRITE, path=os.fsencode(path)) for path in options.writable
     )
-    intent = named_intent(options.profile, roots, network=options.network)
+    intent = foreground_command.named_intent(options.profile, roots, network=options.network)
     if intent is None:
         from handrail.cli.profile_option import read_permissions
 
@@ -148,14 +138,15 @@ def _intent(options: Options, cwd: str) -> Intent:
     )
 
 
-def add_parser(commands: Any) -> None:
-    """Describe the command for ``handrail --help``; ``main`` reads its words by itself."""
-    parser = commands.add_parser(
-        "sandbox", help="run one command sandboxed", add_help=False, allow_abbrev=False
-    )
-    for line in USAGE.splitlines():  # for completions
-        if line.startswith("  -"):
+def add_arguments(parser: ArgumentParser) -> None:
+    """Describe the options for completions; ``main`` reads its words by itself."""
+    for line in USAGE.splitlines():
+        if line.startswith("  -") and "--help" not in line:
             names = [word.split()[0] for word in line[:21].split(",")]
             parser.add_argument(*names, help=line[21:])
     parser.add_argument("words", nargs="...")
-    parser.set_defaults(run=lambda args: main(args.words))
+
+
+def run(args: Namespace) -> int:
+    """Run the command whose words argparse has left alone."""
+    return main(args.words)

@@ -30,14 +30,11 @@ from handrail.errors import HandrailError
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "serve",
-        help="run the exec-server",
-        description="Start the exec-server: run commands and file calls for clients that speak the"
-        " protocol of Codex's exec-server. Prints the address it listens on.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Start the exec-server: run commands and file calls for clients that speak the"
+        " protocol of Codex's exec-server. Prints the address it listens on."
     )
     add = parser.add_argument
     add(
@@ -135,7 +132,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--any-user", action="store_true", help=text)
     # Accepted for the peer's launchers, which only use it together with a relay.
     add("--exit-on-stdin-close", action="store_true", help=argparse.SUPPRESS)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:

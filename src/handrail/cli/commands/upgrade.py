@@ -15,20 +15,16 @@ _SECONDS = 60.0
 _PAUSE = 0.02
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "upgrade",
-        help="replace a running server without ending its processes",
-        description="Start the installed version beside a running server and hand its processes"
-        " over; clients have to reconnect and resume their sessions.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Start the installed version beside a running server and hand its processes"
+        " over; clients have to reconnect and resume their sessions."
     )
     parser.add_argument(
         "--state-dir", metavar="DIR", help="the state directory of that server, if it was given one"
     )
     options.add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ class KeeperLink:
         self._closed = closed
         self._sock = handle.sock
         self._sock.setblocking(False)
-        self._pid = 0 if handle.found else handle.pid
+        self._pid = 0 if handle.found else handle.pid  # 0: not our child, or reaped
         self._loop = loop
         self._serial = 0
         self._questions: dict[int, asyncio.Future[messages.Message]] = {}
@@ -81,11 +81,6 @@ class KeeperLink:
         """Whether the keeper is gone without having been asked to go, and the next one does not
         know our children yet."""
         return self.on_lost is not None and not (self.alive and self._knows)
-
-    @property
-    def started_keeper(self) -> int:
-        """The pid of the keeper, if it is our child and has not been reaped; else 0."""
-        return self._pid
 
     def ask(
         self, op: int, fields: list[bytes], fds: list[int] | None = None

@@ -106,8 +106,3 @@ def kill(*children: Child) -> None:
     for child in children:
         child.ending.kill_leader()
     tag_kill.end({child.mark for child in children if child.mark is not None})
-
-
-def give_up(child: Child) -> None:
-    """Note that there will be no keeper: the exit status cannot be learned any more."""
-    child.ending.lost()

@@ -86,7 +86,7 @@ def _closed_ago(child: Child) -> float | None:
     if index is None or not index.ends.closed_seq:
         return None
     ago = max(0.0, time.monotonic() - index.ends.closed_at)
-    if not child.held_open:
+    if not child.ending.held_open:
         child.output.end()
         child.launcher.release(child.number)
     child.shrink()

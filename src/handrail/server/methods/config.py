@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError, RpcError
 from handrail.protocol import path_uri, toml_text
-from handrail.protocol.configuration import (
+from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
+from handrail.protocol.environment import (
     ConfigLayer,
     ConfigLayers,
     ConfigReadParams,
     ConfigReadResult,
 )
-from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
 from handrail.server import codex_config
 from handrail.server.codex_config import Layer, Layers, LayersError
 

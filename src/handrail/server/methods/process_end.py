@@ -63,17 +63,17 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
     if child is None:
         if params.tree and session is not None:
             for forgotten in session.table.left_behind(params.process_id):
-                await forgotten.kill()
+                await forgotten.ending.kill()
         return TerminateResult(running=False)
     if not child.running:
         if params.tree:
-            await child.kill()
+            await child.ending.kill()
         return TerminateResult(running=False)
     if grace:
-        child.ask_to_end(grace)  # before the answer: it happens even if this server dies
+        child.ending.ask(grace)  # before the answer: it happens even if this server dies
         conn.server.spawn_task(child.see_out(grace))
     else:
-        await child.kill()
+        await child.ending.kill()
     return TerminateResult(running=True)
 
 
@@ -103,9 +103,9 @@ def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
         state=state,  # type: ignore[arg-type]
         exit=exit_shape(child),
         started_at_ms=int(child.started_at * 1000),
-        output_bytes=child.log.bytes_total,
-        next_seq=child.log.next_seq,
+        output_bytes=child.output.log.bytes_total,
+        next_seq=child.output.log.next_seq,
         orphans=orphans,
-        held_open=child.held_open,
+        held_open=child.ending.held_open,
         detached=detached,
     )

@@ -24,8 +24,8 @@ def process_read(conn: Connection, params: ReadParams) -> Any:
     wait = min(
         (process_lookup.u64("waitMs", params.wait_ms) or 0) / 1000, process_lookup.LONGEST_WAIT
     )
-    if child.waits:
-        child.acknowledge(1, after)
+    if child.output.waits:
+        child.output.acknowledge(1, after)
     result = _read_now(conn, child, after, most, last_chance=wait == 0)
     return result if result is not None else _read_later(conn, child, after, most, wait)
 
@@ -51,7 +51,7 @@ async def _read_later(
 def _read_now(
     conn: Connection, child: Child, after: int, most: int | None, *, last_chance: bool
 ) -> Parts | None:
-    page = child.log.read(after, most)
+    page = child.output.log.read(after, most)
     exited = child.exit is not None
     if not (page.chunks or child.closed or (exited and after < page.next_seq - 1) or last_chance):
         return None
@@ -62,7 +62,7 @@ def _read_now(
             b'%b{"seq":%d,"stream":"%b","chunk":"'
             % (comma, chunk.seq, STREAM_NAMES[chunk.stream].encode())
         )
-        parts.append(codec.encode_base64(child.read_chunk(chunk)))
+        parts.append(codec.encode_base64(child.output.read_chunk(chunk)))
         comma = b'"},'
     if page.chunks:
         parts.append(b'"}')
@@ -76,15 +76,15 @@ def _read_now(
         "exit": exit_shape(child),
         "usage": usage_shape(child),
     }
-    lost_bytes, lost_chunks = child.log.omitted(after)
-    if child.held_open:
+    lost_bytes, lost_chunks = child.output.log.omitted(after)
+    if child.ending.held_open:
         tail["heldOpen"] = True
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
-    if child.verdict is not None:
+    if child.ending.verdict is not None:
         tail["denials"] = denial_shapes(child)
     parts.append(b"]," + codec.encode(tail)[1:])
-    if not child.waits:
+    if not child.output.waits:
         return Parts(parts)
 
     receipts = conn.notifier.receipts

@@ -34,7 +34,7 @@ class Watch:
     def __init__(self, child: Child, patterns: list[str], position: int | None) -> None:
         self.child = child
         self.searches = [Search(pattern) for pattern in patterns]
-        self.position = child.log.bytes_total if position is None else position
+        self.position = child.output.log.bytes_total if position is None else position
         self.omitted = 0
         self.replaced = False
         #: The task that waits, once there is one.
@@ -78,7 +78,7 @@ class Watch:
 
     def _page(self) -> list[tuple[int, bytes]]:
         """The next pieces of output with their positions, read while they are retained."""
-        log = self.child.log
+        log = self.child.output.log
         page: list[tuple[int, bytes]] = []
         while not page:
             chunks = log.read(self._seq, _PAGE).chunks
@@ -91,7 +91,7 @@ class Watch:
             for chunk in chunks:
                 end = log.bytes_through(chunk.seq)
                 if end > self.position:
-                    page.append((end - chunk.size, self.child.read_chunk(chunk)))
+                    page.append((end - chunk.size, self.child.output.read_chunk(chunk)))
         return page
 
 
@@ -138,7 +138,7 @@ async def _wait(conn: Connection, params: WaitParams, watch: Watch) -> WaitResul
     idle = None if params.idle_ms is None else params.idle_ms / 1000
     wanted = process_lookup.LONGEST_WAIT if params.timeout_ms is None else params.timeout_ms / 1000
     deadline = quiet_since + min(wanted, process_lookup.LONGEST_WAIT)
-    total = child.log.bytes_total
+    total = child.output.log.bytes_total
     conn.calls.park(Lane.ORDINARY)
     try:
         while True:
@@ -146,8 +146,8 @@ async def _wait(conn: Connection, params: WaitParams, watch: Watch) -> WaitResul
             found = await watch.look()
             if found is not None:
                 return _result("pattern", watch, found)
-            if child.log.bytes_total != total:
-                total, quiet_since = child.log.bytes_total, loop.time()
+            if child.output.log.bytes_total != total:
+                total, quiet_since = child.output.log.bytes_total, loop.time()
                 continue
             if child.closed or (params.exit and not child.running):
                 return _result("exit", watch)
@@ -169,8 +169,8 @@ def _result(reason: str, watch: Watch, pattern: int | None = None) -> WaitResult
         reason=reason,  # type: ignore[arg-type]
         position=watch.position,
         exited=not child.running,
-        next_seq=child.log.next_seq,
+        next_seq=child.output.log.next_seq,
         pattern=pattern,
         omitted_bytes=watch.omitted,
-        output_bytes=child.log.bytes_total,
+        output_bytes=child.output.log.bytes_total,
     )

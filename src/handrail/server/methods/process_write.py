@@ -43,29 +43,29 @@ def process_write(conn: Connection, params: WriteParams) -> Any:
         return WriteResult(status="starting")
     if not (child.spec.tty or child.spec.pipe_stdin):
         return WriteResult(status="stdinClosed")
-    if child.ledger.known(write_id):
+    if child.stdin.ledger.known(write_id):
         _note_conflict(child, write_id, data)
         return _ACCEPTED
-    if child.terminated:
+    if child.ending.terminated:
         raise RpcError(INTERNAL_ERROR, "failed to write to process stdin")
     if not child.running:
         # As the peer: accepted, although the process has no reader for it.
-        child.ledger.accept(write_id, data)
+        child.stdin.ledger.accept(write_id, data)
         return _ACCEPTED
 
-    free = child.input_room(len(data)) if params.on_full == "busy" else None
+    free = child.stdin.room(len(data)) if params.on_full == "busy" else None
     if free is not None:
         return WriteResult(status="busy", free_bytes=free)
 
     def accept() -> bool:
-        if child.ledger.known(write_id):
+        if child.stdin.ledger.known(write_id):
             _note_conflict(child, write_id, data)
             return False
-        child.ledger.accept(write_id, data)
+        child.stdin.ledger.accept(write_id, data)
         return True
 
     try:
-        turn = child.write(data, accept)
+        turn = child.stdin.write(data, accept)
     except StdinClosed:
         return WriteResult(status="stdinClosed")
     except OSError as error:
@@ -95,7 +95,7 @@ def _no_room(error: OSError) -> RpcError:
 
 
 def _note_conflict(child: Child, write_id: str, data: bytes) -> None:
-    if child.ledger.conflicts(write_id, data):
+    if child.stdin.ledger.conflicts(write_id, data):
         log.warning(
             "write id %r of process %r came again with other bytes; they were not written",
             write_id[:80],
@@ -104,7 +104,7 @@ def _note_conflict(child: Child, write_id: str, data: bytes) -> None:
 
 
 def process_close_stdin(conn: Connection, params: ProcessParams) -> Nothing:
-    process_lookup.child(conn, params.process_id).close_stdin()
+    process_lookup.child(conn, params.process_id).stdin.finish()
     return _NOTHING
 
 
@@ -115,5 +115,5 @@ def process_resize(conn: Connection, params: ResizeParams) -> Nothing:
             INVALID_REQUEST,
             f"process {params.process_id} has no terminal; start it with tty to resize it",
         )
-    child.resize(params.rows, params.cols)
+    child.output.resize(params.rows, params.cols)
     return _NOTHING

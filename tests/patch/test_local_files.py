@@ -10,8 +10,8 @@ import pytest
 from handrail.errors import FilesError, PatchError
 from handrail.filesystem.regular_file import READ_LIMIT
 from handrail.patch.apply import Mode, apply
+from handrail.patch.command import LocalFiles
 from handrail.patch.grammar import parse
-from handrail.patch.local import LocalFiles
 
 
 def patched(folder: Path, body: str, mode: Mode) -> list[str]:
