@@ -102,6 +102,17 @@ def default_state_home() -> str | None:
     return None if home is None else os.path.join(home, ".local/state/handrail")
 
 
+def config_home() -> str:
+    """The user's directory for configuration of ours; nothing is made."""
+    given = _absolute(os.environ.get("XDG_CONFIG_HOME"))
+    return default_config_home() if given is None else os.path.join(given, "handrail")
+
+
+def default_config_home() -> str:
+    """The directory for configuration unless ``XDG_CONFIG_HOME`` is set."""
+    return os.path.join(_absolute(os.path.expanduser("~")) or "/", ".config/handrail")
+
+
 def _without_home() -> str:
     return f"/var/tmp/handrail-{os.geteuid()}"  # noqa: S108 (refused unless it is ours alone)
 
@@ -227,7 +238,8 @@ def _retired() -> bytes:
 
 def listed() -> dict[bytes, bool]:
     """All places to cover, existing or not; True for those that are directories."""
-    candidates = [default_state_home(), _without_home()]
+    # Rules in the configuration decide what the next session may do.
+    candidates = [default_state_home(), _without_home(), default_config_home(), config_home()]
     for variable in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         given = _absolute(os.environ.get(variable))
         candidates.append(None if given is None else os.path.join(given, "handrail"))

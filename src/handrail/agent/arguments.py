@@ -1,14 +1,24 @@
-"""Checks a model's arguments before anything reads them: an object with valid text."""
+"""Reads a model's arguments, as an object or as JSON text, and checks that their text is valid."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from handrail.errors import UsageError
 
 
-def check_arguments(arguments: object) -> None:
-    """Raise UsageError, with a sentence for the model, for arguments that cannot be used."""
+def read_arguments(arguments: object) -> Mapping[str, Any]:
+    """The arguments by name; raises UsageError, with a sentence for the model.
+
+    An empty text stands for no arguments, as some models write it.
+    """
+    if isinstance(arguments, str | bytes | bytearray):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"failed to parse function arguments: no JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise UsageError("failed to parse function arguments: expected an object with named fields")
     for name, value in arguments.items():
@@ -17,6 +27,7 @@ def check_arguments(arguments: object) -> None:
                 f"failed to parse function arguments: `{ascii(name)[1:-1]}` holds half of a"
                 " surrogate pair, which is no character: write the whole character"
             )
+    return arguments
 
 
 def _can_be_sent(value: object) -> bool:

@@ -88,8 +88,9 @@ class PrivateCover:
             self._mask(at, directory=directory)
 
     def _made_above(self) -> bool:
-        """Make ``~/.local/state`` rather than cover ``~/.local``, which other programs use too."""
-        if os.fsdecode(self._path) != private_places.default_state_home():
+        """Make ``~/.local/state`` or ``~/.config`` rather than cover what other programs use."""
+        homes = private_places.default_state_home(), private_places.default_config_home()
+        if os.fsdecode(self._path) not in homes:
             return False
         try:
             private_places.make_above(self._path)
