@@ -99,7 +99,7 @@ class Approver(Protocol):
     """A person or a program that answers questions."""
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer.  If it is cancelled, the question is void."""
+        """Return the answer; what it raises is a no.  If it is cancelled, the question is void."""
 
 
 Hook = Callable[[Question], Awaitable[Answer | None]]

@@ -169,7 +169,10 @@ class Pending:
         return self._answer.done()
 
     def answer(self, answer: Answer | Choice | bool) -> None:
-        """Answer it, once; later answers and those to a void question have no effect."""
+        """Answer it, once; later answers and those to a void question have no effect.
+
+        Raises UsageError for an answer of another kind.
+        """
         if not self._answer.done():
             self._answer.set_result(_as_answer(answer))
 
