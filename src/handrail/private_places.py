@@ -34,6 +34,8 @@ _REMEMBERED = "places"
 
 #: Places that this program was given; True for directories.
 _added: dict[bytes, bool] = {}
+#: Those of them that commands may read, and not write.
+_readable: set[bytes] = set()
 
 
 class NotOurs(UsageError):
@@ -137,11 +139,13 @@ def _is_private(path: str) -> bool:
 # --- what sandboxes cover ---------------------------------------------------------------------
 
 
-def add(path: str | bytes, *, directory: bool = False) -> None:
+def add(path: str | bytes, *, directory: bool = False, readable: bool = False) -> None:
     """Let every sandbox of this program cover a place that it was given."""
     place = os.path.abspath(os.fsencode(path))
     if not contains(place):
         _added[place] = directory
+        if readable:
+            _readable.add(place)
 
 
 def remember(path: str) -> None:
@@ -219,6 +223,11 @@ def revision() -> tuple[int, ...]:
 def is_directory(path: bytes) -> bool:
     """Whether a missing place would be a directory."""
     return _added.get(path, True)
+
+
+def is_readable(path: bytes) -> bool:
+    """Whether commands may read a place: rules are no secret, and a handrail inside needs them."""
+    return path in _readable or os.fsdecode(path) in (default_config_home(), config_home())
 
 
 def is_name(path: bytes) -> bool:

@@ -107,7 +107,7 @@ class AgentShell:
         self._rules = rules if named is None else named
         self._rules_file = rules_file
         for path in (*(named or ()), *(() if rules_file is None else (rules_file,))):
-            private_places.add(path, directory=os.path.isdir(path))
+            private_places.add(path, directory=os.path.isdir(path), readable=True)
         self._hooks = tuple(hooks)
         self._on_event = on_event
         self._on_audit = on_audit
