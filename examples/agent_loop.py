@@ -13,8 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from handrail.agent.shell import AgentShell
-from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail import AgentShell, Answer, Choice, Question
 
 PATCH = """\
 *** Begin Patch
@@ -46,17 +45,15 @@ class ScriptedModel:
                 self.session = int(line.rsplit(" ", 1)[1])
 
 
-class Careful:
+def careful(question: Question) -> Answer:
     """An approver: says no to everything that is asked, and why."""
-
-    async def ask(self, question: Question) -> Answer:
-        print(f"? {question.argv[-1]!r} may run: {[choice.value for choice in question.choices]}")
-        return Answer(Choice.DENY, "keep the file, it is wanted")
+    print(f"? {question.argv[-1]!r}: {question.reason}")
+    return Answer(Choice.DENY, "keep the file, it is wanted")
 
 
 async def main(sandbox: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        async with AgentShell(folder, approver=Careful(), sandbox=sandbox) as shell:
+        async with AgentShell(folder, approver=careful, sandbox=sandbox) as shell:
             model = ScriptedModel(shell.tools())
             for tool, arguments in model.turns():
                 print(f"> {tool} {json.dumps(arguments)}")

@@ -21,6 +21,7 @@ The layers, from the bottom up (``docs/architecture.md`` has the picture):
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from handrail.agent.shell import AgentShell
+    from handrail.agent.tool_answer import ToolAnswer
     from handrail.errors import (
         ExecutorError,
         ExecutorSpawnFailed,
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
     )
     from handrail.executor.base import WaitReason
     from handrail.executor.files import FileEntry, FileMetadata
+    from handrail.orchestrator.approvals import Answer, Approver, Choice, Question
+    from handrail.orchestrator.approvers import (
+        AllowListApprover,
+        CallbackApprover,
+        DenyAllApprover,
+        QueueApprover,
+        TerminalApprover,
+    )
     from handrail.process.exit_status import ExitInfo, ExitKind, Usage
     from handrail.process.spec import Limits
     from handrail.version import __version__
@@ -53,11 +62,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentShell",
+    "AllowListApprover",
+    "Answer",
+    "Approver",
     "AsyncFiles",
     "AsyncProcess",
     "AsyncWorkspace",
+    "CallbackApprover",
+    "Choice",
     "CommandFailed",
     "Denial",
+    "DenyAllApprover",
     "ExecutorError",
     "ExecutorSpawnFailed",
     "ExecutorTransportFailed",
@@ -74,11 +89,15 @@ __all__ = [
     "ProcessError",
     "ProcessUnknown",
     "Profile",
+    "Question",
+    "QueueApprover",
     "ResizeFailed",
     "Result",
     "SandboxError",
     "SandboxUnavailable",
+    "TerminalApprover",
     "TerminateFailed",
+    "ToolAnswer",
     "Usage",
     "UsageError",
     "WaitReason",
@@ -93,8 +112,17 @@ __all__ = [
 
 _HOMES = {
     "handrail.agent.shell": ("AgentShell",),
+    "handrail.agent.tool_answer": ("ToolAnswer",),
     "handrail.executor.base": ("WaitReason",),
     "handrail.executor.files": ("FileEntry", "FileMetadata"),
+    "handrail.orchestrator.approvals": ("Answer", "Approver", "Choice", "Question"),
+    "handrail.orchestrator.approvers": (
+        "AllowListApprover",
+        "CallbackApprover",
+        "DenyAllApprover",
+        "QueueApprover",
+        "TerminalApprover",
+    ),
     "handrail.process.exit_status": ("ExitInfo", "ExitKind", "Usage"),
     "handrail.process.spec": ("Limits",),
     "handrail.version": ("__version__",),

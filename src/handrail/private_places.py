@@ -34,6 +34,8 @@ _REMEMBERED = "places"
 
 #: Places that this program was given; True for directories.
 _added: dict[bytes, bool] = {}
+#: Those of them that commands may read, and not write.
+_readable: set[bytes] = set()
 
 
 class NotOurs(UsageError):
@@ -116,6 +118,17 @@ def default_state_home() -> str | None:
     return None if home is None else os.path.join(home, ".local/state/handrail")
 
 
+def config_home() -> str:
+    """The user's directory for configuration of ours; nothing is made."""
+    given = _absolute(os.environ.get("XDG_CONFIG_HOME"))
+    return default_config_home() if given is None else os.path.join(given, "handrail")
+
+
+def default_config_home() -> str:
+    """The directory for configuration unless ``XDG_CONFIG_HOME`` is set."""
+    return os.path.join(_absolute(os.path.expanduser("~")) or "/", ".config/handrail")
+
+
 def _without_home() -> str:
     return f"/var/tmp/handrail-{os.geteuid()}"  # noqa: S108 (refused unless it is ours alone)
 
@@ -140,11 +153,13 @@ def _is_private(path: str) -> bool:
 # --- what sandboxes cover ---------------------------------------------------------------------
 
 
-def add(path: str | bytes, *, directory: bool = False) -> None:
+def add(path: str | bytes, *, directory: bool = False, readable: bool = False) -> None:
     """Let every sandbox of this program cover a place that it was given."""
     place = os.path.abspath(os.fsencode(path))
     if not contains(place):
         _added[place] = directory
+        if readable:
+            _readable.add(place)
 
 
 def remember(path: str) -> None:
@@ -224,6 +239,11 @@ def is_directory(path: bytes) -> bool:
     return _added.get(path, True)
 
 
+def is_readable(path: bytes) -> bool:
+    """Whether commands may read a place: rules are no secret, and a handrail inside needs them."""
+    return path in _readable or os.fsdecode(path) in (default_config_home(), config_home())
+
+
 def is_name(path: bytes) -> bool:
     """Whether a directory has the name of a place of any handrail program."""
     name = os.path.basename(path)
@@ -241,7 +261,8 @@ def _retired() -> bytes:
 
 def listed() -> dict[bytes, bool]:
     """All places to cover, existing or not; True for those that are directories."""
-    candidates = [default_state_home(), _without_home()]
+    # Rules in the configuration decide what the next session may do.
+    candidates = [default_state_home(), _without_home(), default_config_home(), config_home()]
     for variable in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         given = _absolute(os.environ.get(variable))
         candidates.append(None if given is None else os.path.join(given, "handrail"))

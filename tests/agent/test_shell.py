@@ -580,20 +580,31 @@ def test_a_patch_is_no_way_to_guess_hidden_files(work: Path) -> None:
         (None, SandboxMode(Mode.OFF)),
         (Profile(), SandboxMode()),
         (
+            Profile(write=("build", "../data"), read=("/usr", "."), deny=("x", "**/*.env")),
+            SandboxMode(
+                writable_roots=("/w/build", "/data"),
+                deny_read=("/w/x", "**/*.env"),
+                workspace=False,
+                readable_roots=("/usr", "/w"),
+            ),
+        ),
+        (
             Profile(write=(), temporary=False),
-            SandboxMode(Mode.READ_ONLY, exclude_tmpdir=True, exclude_slash_tmp=True),
+            SandboxMode(
+                Mode.READ_ONLY, exclude_tmpdir=True, exclude_slash_tmp=True, workspace=False
+            ),
         ),
         (
             Profile(write=(".", "/data"), deny=("x",), network=True),
-            SandboxMode(writable_roots=("/data",), network_access=True, deny_read=("x",)),
+            SandboxMode(writable_roots=("/data",), network_access=True, deny_read=("/w/x",)),
         ),
     ],
 )
 def test_a_workspaces_sandbox_is_kept(profile: Profile | None, mode: SandboxMode) -> None:
-    assert from_profile(profile) == mode
+    assert from_profile(profile, "/w") == mode
 
 
-@pytest.mark.parametrize("profile", [Profile(read=("/usr",)), Profile(write=("sub",))])
-def test_what_cannot_be_kept_is_refused(profile: Profile) -> None:
-    with pytest.raises(UsageError):
-        from_profile(profile)
+def test_a_profile_belongs_to_the_workspace_wherever_commands_start() -> None:
+    mode = from_profile(Profile(deny=("**/*.env", "x")), "/w[1]", "/w[1]/sub")
+    assert (mode.writable_roots, mode.workspace) == (("/w[1]",), False)
+    assert mode.deny_read == ("/w[[]1]/**/*.env", "/w[1]/x")

@@ -18,6 +18,8 @@ from handrail.agent.tool_answer import ToolAnswer
 from handrail.orchestrator.approvals import Answer, Choice, Kind, Question
 from handrail.orchestrator.audit import Event, Outcome, RunEnded
 from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode
+from handrail.policy.dangerous import Danger
+from handrail.policy.decide import Cause
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Sandbox
 from handrail.sandbox.denial import likely_denied
@@ -26,6 +28,9 @@ from tests.conformance.comparison import difference
 
 #: Where the rule says something else than a case, on purpose: id -> why.
 DEVIATIONS: dict[str, str] = {}
+
+#: Reasons in our own words of questions that no rule asks.
+GROUNDS = {one.value for one in (*Cause, *Danger)}
 
 _SHELL = "/bin/bash"
 _ANSWERS = {
@@ -106,8 +111,9 @@ async def _decided(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         first = asked[0]
         return {
             "outcome": "prompt_retry" if first.kind is Kind.RETRY else "prompt",
-            # The peer shows the caller's words as the reason; here they have a field of their own.
-            "reason": first.reason or first.justification,
+            # The peer has no reason of its own where no rule asks, and shows the caller's words;
+            # here they have a field of their own.
+            "reason": first.justification if first.reason in GROUNDS else first.reason,
             "proposed_prefix": list(first.proposed_prefix) if first.proposed_prefix else None,
         }
     return _ran(answer, ends)

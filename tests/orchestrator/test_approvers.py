@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from handrail.errors import UsageError
 from handrail.orchestrator.approvals import (
     Answer,
     Choice,
@@ -17,13 +20,16 @@ from handrail.orchestrator.approvals import (
     retry_choices,
 )
 from handrail.orchestrator.approvers import (
+    AllowListApprover,
     CallbackApprover,
-    FixedApprover,
+    DenyAllApprover,
     QueueApprover,
     TerminalApprover,
+    as_approver,
     prompt,
     read_answer,
 )
+from handrail.orchestrator.settings import Grants
 
 QUESTION = Question(
     "c",
@@ -37,7 +43,7 @@ QUESTION = Question(
 
 
 def test_fixed() -> None:
-    answer = asyncio.run(FixedApprover(Choice.DENY, "no").ask(QUESTION))
+    answer = asyncio.run(DenyAllApprover("no").ask(QUESTION))
     assert answer == Answer(Choice.DENY, "no")
 
 
@@ -59,8 +65,67 @@ def test_a_callback_plain_or_async(given: Answer | Choice | bool, choice: Choice
 
 
 def test_a_callback_that_answers_nonsense_is_an_error() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError, match="answered with str; give True"):
         asyncio.run(CallbackApprover(lambda q: "yes").ask(QUESTION))  # type: ignore[arg-type,return-value]
+
+
+class Asks:
+    async def ask(self, question: Question) -> Answer:
+        return Answer(Choice.ABORT)
+
+
+class AsksAtOnce:
+    def ask(self, question: Question) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        (lambda question: True, Choice.APPROVE),
+        (Asks(), Choice.ABORT),
+        (AsksAtOnce(), Choice.APPROVE),
+        (Asks().ask, Choice.ABORT),
+    ],
+)
+def test_a_function_and_an_object_are_approvers(given: object, choice: Choice) -> None:
+    approver = as_approver(given)
+    assert approver is not None
+    assert asyncio.run(approver.ask(QUESTION)).choice is choice
+
+
+@pytest.mark.parametrize(
+    "given", [True, "yes", Choice.APPROVE, Asks, object(), lambda: True, lambda a, b: True]
+)
+def test_anything_else_is_refused_at_once(given: object) -> None:
+    with pytest.raises(UsageError, match="question"):
+        as_approver(given)
+    assert as_approver(None) is None
+
+
+def listed(approver: AllowListApprover, *argv: str, **more: Any) -> bool:
+    question = replace(QUESTION, argv=argv, **more)
+    return asyncio.run(approver.ask(question)).choice is Choice.APPROVE
+
+
+def test_a_list_allows_commands_word_by_word() -> None:
+    approver = AllowListApprover(["npm install", ("make", "all")])
+    assert listed(approver, "npm", "install", "x")
+    assert listed(approver, "/bin/bash", "-lc", "npm install x && make all")
+    for script in ("npm run x", "make all; ls", "make all $X", "make all > f", "./make all", "npm"):
+        assert not listed(approver, "/bin/bash", "-lc", script), script
+    make = ("make", "all")
+    assert not listed(approver, *make, outside=True)
+    assert not listed(approver, *make, wants=Grants(network=True))
+    assert not listed(approver, *make, kind=Kind.PATCH)
+    assert listed(AllowListApprover(["make all"], outside=True), *make, outside=True)
+    assert listed(AllowListApprover(["make all"], otherwise=lambda q: True), "ls")
+
+
+@pytest.mark.parametrize("prefixes", ["make", [""], ["bash"], ["'"], [[1]], ["git"]])
+def test_a_list_that_cannot_be_meant_is_refused(prefixes: Any) -> None:
+    with pytest.raises(UsageError):
+        AllowListApprover(prefixes)
 
 
 def test_a_queue_is_worked_through_by_somebody_else() -> None:

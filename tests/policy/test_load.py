@@ -26,8 +26,6 @@ def test_layers_and_files_keep_their_order(tmp_path: Path) -> None:
     loaded = load_layers([admin, system, user])
     names = [os.path.relpath(rule.source.path, tmp_path) for rule in loaded.policy.rules]
     assert names == ["system/a.rules", "system/b.rules", "user/a.rules", "admin/z.rules"]
-    only = load_layers([admin, system, user], administrator_only=True)
-    assert len(only.policy.rules) == 1
 
 
 def test_a_missing_folder_has_no_rules_and_other_files_are_not_read(tmp_path: Path) -> None:

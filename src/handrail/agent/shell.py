@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,20 +20,22 @@ from typing import Any, Self
 from handrail import private_places
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
-from handrail.agent.target import Target, Where, exists_on, take
+from handrail.agent.target import Target, Where, exists_on, sandbox_mode, take
 from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
+from handrail.orchestrator.approvers import AnyApprover, as_approver
 from handrail.orchestrator.audit import Listener as AuditListener
-from handrail.orchestrator.audit import guarded, nobody
+from handrail.orchestrator.audit import Notice, guarded, nobody
 from handrail.orchestrator.call_flow import TurnAborted
 from handrail.orchestrator.one_shot import DEFAULT_TIMEOUT, Command, OnOutput, run_command
 from handrail.orchestrator.result import ExecOutput, normalise
 from handrail.orchestrator.run import Orchestrator
 from handrail.orchestrator.settings import SandboxMode, read_approval, read_mode
 from handrail.policy.context import Approval
+from handrail.policy.layers import Rules, load_rules, rule_paths
 from handrail.policy.rules import Policy, normal_path
 from handrail.unified_exec import settings as unified
 from handrail.unified_exec.events import Event, Listener
@@ -45,24 +49,31 @@ from handrail.unified_exec.tools import (
     OutputRange,
     ToolFailed,
     WriteStdinArgs,
-    check_arguments,
     exec_command_args,
+    read_arguments,
     read_output_args,
     write_stdin_args,
 )
+from handrail.workspace.profile import Profile
+
+log = logging.getLogger(__name__)
 
 
 class AgentShell:
     """The shell of one agent; use it in ``async with``.
 
     ``where``: a workspace, a directory of this machine, or an executor with ``cwd``.
-    ``approver`` answers questions (None: every question is a no).  ``policy`` says when it is
-    asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is a
-    whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
-    workspace's own.  ``rules`` are those in force, ``rules_file`` is where «yes, always» goes.
-    ``login``: whether shells may read login profiles.  ``watch_denials``: whether a run that may be
-    offered again outside of its sandbox records for certain what that refuses, where the executor
-    can; otherwise that is guessed from its output.  Each change to a file takes longer then.
+    ``approver`` answers questions (None: every question is a no); a function is one too.
+    ``policy`` says when it is asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a
+    granular table; or it is a whole ``orchestrator.settings.Settings``, with its rules.
+    ``approval_timeout``: seconds until a question without an answer is a no (None: no limit).
+    ``sandbox`` is a name, a ``Profile`` or a ``SandboxMode``; without it the workspace's own.
+    ``rules`` are rules files and directories of them, instead of the user's; those of the system
+    are always in force.  ``rules_file`` is where «yes, always» goes.  ``login``: whether shells may
+    read login profiles.  ``watch_denials``: whether a run that may be offered again outside of its
+    sandbox records for certain what that refuses, where the executor can; otherwise that is guessed
+    from its output.  Each change to a file takes longer then.  Raises UsageError, and when it is
+    opened RulesFileError.
     """
 
     def __init__(
@@ -70,10 +81,11 @@ class AgentShell:
         where: Where,
         *,
         cwd: str | None = None,
-        approver: Approver | None = None,
+        approver: AnyApprover | None = None,
         policy: str | Approval | Mapping[str, object] | orchestration.Settings = "on-request",
-        sandbox: SandboxMode | str | None = None,
-        rules: Policy | None = None,
+        approval_timeout: float | None = 300.0,
+        sandbox: SandboxMode | Profile | str | None = None,
+        rules: Rules = None,
         rules_file: str | None = None,
         hooks: Sequence[Hook] = (),
         on_event: Listener | None = None,
@@ -84,13 +96,17 @@ class AgentShell:
     ) -> None:
         self._where = where
         self._cwd = cwd
-        self._approver = approver
+        self._approver = as_approver(approver)
         self._policy = policy
-        self._sandbox = SandboxMode(read_mode(sandbox)) if isinstance(sandbox, str) else sandbox
-        self._rules = rules or Policy()
+        self._approval_timeout = approval_timeout
+        if isinstance(sandbox, str):
+            read_mode(sandbox)
+        self._sandbox = sandbox
+        named = rule_paths(rules)
+        self._rules = rules if named is None else named
         self._rules_file = rules_file
-        if rules_file is not None:
-            private_places.add(rules_file)
+        for path in (*(named or ()), *(() if rules_file is None else (rules_file,))):
+            private_places.add(path, directory=os.path.isdir(path), readable=True)
         self._hooks = tuple(hooks)
         self._on_event = on_event
         self._on_audit = on_audit
@@ -244,16 +260,23 @@ class AgentShell:
         """End them all; returns how many.  Raises TerminateFailed, or UsageError."""
         return await self._now.manager.clean()
 
-    def tools(self) -> list[dict[str, object]]:
-        """JSON schemas of the tools, for function calling; never raises."""
-        return agent_tools()
+    def tools(self, form: str = "openai") -> list[dict[str, object]]:
+        """The tools as an API wants them in a request; raises UsageError for another form.
+
+        ``openai`` (Responses), ``openai-chat`` (Chat Completions), ``anthropic`` or ``mcp``.
+        """
+        settings = self._exec_settings
+        return agent_tools(form, login=self._login if settings is None else settings.allow_login)
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None
+        self, name: str, arguments: Mapping[str, Any] | str, *, call_id: str | None = None
     ) -> ToolAnswer:
-        """Make one tool call of a model; an error becomes a text for it and is never raised."""
+        """Make one tool call of a model; an error becomes a text for it and is never raised.
+
+        ``arguments`` are an object or its JSON text, as the API gives them.
+        """
         try:
-            check_arguments(arguments)
+            arguments = read_arguments(arguments)
             match name:
                 case "exec_command":
                     answer = await self._executed(exec_command_args(arguments), call_id)
@@ -323,7 +346,8 @@ class AgentShell:
 
     def _settings(self, hands: Target, shell: str) -> orchestration.Settings:
         if isinstance(self._policy, orchestration.Settings):
-            return self._policy
+            given = self._policy.policy if self._rules is None else self._rules
+            return replace(self._policy, policy=self._load(given))
         if isinstance(self._policy, Approval):
             approval, granular = self._policy, None
         else:
@@ -332,12 +356,21 @@ class AgentShell:
             hands.cwd,
             approval,
             granular,
-            self._sandbox or hands.sandbox or SandboxMode(),
-            self._rules,
+            sandbox_mode(self._sandbox, hands),
+            self._load(self._rules),
             self._rules_file,
             shell=shell,
+            approval_timeout=self._approval_timeout,
             watch_denials=self._watch_denials,
         )
+
+    def _load(self, rules: Rules) -> Policy:
+        """The rules in force; files that are left out are told to the log and the listener."""
+        loaded = load_rules(rules)
+        for problem in loaded.problems:
+            log.warning("%s", problem)
+            guarded(self._on_audit)(Notice("", str(problem)))
+        return loaded.policy
 
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:

@@ -18,6 +18,9 @@ class ToolAnswer:
     aborted: bool = False
     answer: ExecAnswer | None = None
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def with_note(answer: ExecAnswer, note: str) -> ExecAnswer:
     """The answer with one more note."""

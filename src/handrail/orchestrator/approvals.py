@@ -60,8 +60,8 @@ class Question:
     """Everything needed to decide, and what a yes does.
 
     ``outside``: the run that a yes allows is not sandboxed.  ``wants`` is what it gets
-    beyond the mode.  ``reason`` says in our own words why it is asked (None: there is no
-    special reason); ``justification`` is the model's text.  ``notes`` are further facts,
+    beyond the mode.  ``reason`` says in our own words why it is asked;
+    ``justification`` is the model's text.  ``notes`` are further facts,
     such as side effects that remain.  ``grant`` is the path that GRANT_AND_RERUN opens,
     ``proposed_prefix`` the rule of APPROVE_WITH_RULE, which leaves the sandbox if ``outside``.
     ``question_text.py`` has the lines to show.
@@ -99,7 +99,7 @@ class Approver(Protocol):
     """A person or a program that answers questions."""
 
     async def ask(self, question: Question) -> Answer:
-        """Return the answer.  If it is cancelled, the question is void."""
+        """Return the answer; what it raises is a no.  If it is cancelled, the question is void."""
 
 
 Hook = Callable[[Question], Awaitable[Answer | None]]

@@ -1,4 +1,4 @@
-"""Approvers to choose from: a callback, a queue, a terminal, or a fixed answer.
+"""Approvers to choose from: a callback, a list, a queue, a terminal, or a fixed answer.
 
 All answer one question at a time per caller and may be cancelled while they wait.
 """
@@ -8,11 +8,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shlex
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
-from handrail.orchestrator.approvals import Answer, Choice, Question
+from handrail.errors import UsageError
+from handrail.orchestrator.approvals import Answer, Approver, Choice, Kind, Question
 from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
+from handrail.policy.proposals import is_too_broad
+from handrail.policy.strict_reader import split
+
+#: A function that decides; True and False are yes and no, this once.
+Callback: TypeAlias = Callable[
+    [Question], Answer | Choice | bool | Awaitable[Answer | Choice | bool]
+]
+#: What is taken as an approver.
+AnyApprover: TypeAlias = Approver | Callback
 
 _KEYS = {
     Choice.APPROVE: "y",
@@ -25,35 +37,123 @@ _KEYS = {
 }
 
 
-class FixedApprover:
-    """Gives the same answer to every question."""
+class DenyAllApprover:
+    """Says no to every question; the model reads ``text``."""
 
-    def __init__(self, choice: Choice, text: str = "") -> None:
-        self._answer = Answer(choice, text)
+    def __init__(self, text: str = "") -> None:
+        self._answer = Answer(Choice.DENY, text)
 
     async def ask(self, question: Question) -> Answer:
+        """Say no; raises nothing."""
         return self._answer
 
 
-class CallbackApprover:
-    """Calls a function, plain or async; it may answer with a Choice, an Answer or a bool."""
+class AllowListApprover:
+    """Says yes to commands that start with one of ``prefixes``, such as ``"npm install"``.
+
+    Each command of a script has to be on the list, and has to be read word by word: a script with
+    a variable or a redirection is not.  ``outside``: also to runs that leave the sandbox or get
+    more than it allows.  Other questions go to ``otherwise``; without it the answer is no.
+    Raises UsageError for a prefix that would allow almost anything.
+    """
 
     def __init__(
-        self, ask: Callable[[Question], Answer | Choice | bool | Awaitable[Answer | Choice | bool]]
+        self,
+        prefixes: Iterable[str | Sequence[str]],
+        *,
+        outside: bool = False,
+        otherwise: AnyApprover | None = None,
     ) -> None:
+        if isinstance(prefixes, str):
+            raise UsageError(f"prefixes are a list, such as [{prefixes!r}]")
+        self._prefixes = tuple(_prefix(one) for one in prefixes)
+        self._outside = outside
+        self._otherwise = as_approver(otherwise) or DenyAllApprover("it is not on the list")
+
+    async def ask(self, question: Question) -> Answer:
+        """Say yes to what is on the list; raises what the other approver raises."""
+        if self._lists(question):
+            return Answer(Choice.APPROVE)
+        return await self._otherwise.ask(question)
+
+    def _lists(self, question: Question) -> bool:
+        if question.kind not in (Kind.COMMAND, Kind.RETRY):
+            return False
+        if Choice.APPROVE not in question.choices:
+            return False
+        if (question.outside or question.wants) and not self._outside:
+            return False
+        commands = split(question.argv) or (question.argv,)
+        return all(
+            any(command[: len(prefix)] == prefix for prefix in self._prefixes)
+            for command in commands
+        )
+
+
+def _prefix(given: str | Sequence[str]) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(given) if isinstance(given, str) else given)
+    except ValueError as error:
+        raise UsageError(f"{given!r} is no command: {error}") from None
+    if not words or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{given!r} is no command; give its first words, such as 'npm install'")
+    if is_too_broad(words):
+        raise UsageError(f"{given!r} would allow almost anything; give more words")
+    return words
+
+
+class CallbackApprover:
+    """Calls a function, plain or async; it may answer with a Choice, an Answer or a bool.
+
+    A plain function blocks the event loop while it decides.  Raises UsageError for what cannot be
+    called with one question.
+    """
+
+    def __init__(self, ask: Callback) -> None:
+        try:
+            inspect.signature(ask).bind(None)
+        except TypeError:
+            raise UsageError(
+                f"{ask!r} cannot be called with one question; give a function such as"
+                " `lambda question: False`"
+            ) from None
+        except ValueError:
+            pass  # a built-in function that does not say what it takes
         self._ask = ask
 
     async def ask(self, question: Question) -> Answer:
+        """Call the function; raises UsageError for an answer of another kind, and its errors."""
         given = self._ask(question)
         if inspect.isawaitable(given):
             given = await given
-        if isinstance(given, bool):
-            given = Choice.APPROVE if given else Choice.DENY
-        if isinstance(given, Choice):
-            given = Answer(given)
-        if not isinstance(given, Answer):
-            raise TypeError(f"an approver answered with {type(given).__name__}, not an Answer")
-        return given
+        return _as_answer(given)
+
+
+def _as_answer(given: object) -> Answer:
+    if isinstance(given, bool):
+        given = Choice.APPROVE if given else Choice.DENY
+    if isinstance(given, Choice):
+        given = Answer(given)
+    if not isinstance(given, Answer):
+        raise UsageError(
+            f"an approver answered with {type(given).__name__}; give True, False, a Choice or an"
+            " Answer"
+        )
+    return given
+
+
+def as_approver(given: object) -> Approver | None:
+    """An approver, or a function as one; None stays None.  Raises UsageError for others."""
+    if given is None:
+        return None
+    if not isinstance(given, type):
+        ask = getattr(given, "ask", given)
+        if callable(ask):
+            return CallbackApprover(ask)
+    raise UsageError(
+        f"{given!r} is no approver; give a function of a question that answers True, False, a"
+        " Choice or an Answer, or an object with such a method `ask`"
+    )
 
 
 class Pending:
@@ -68,28 +168,35 @@ class Pending:
         """Whether the call that asked has been cancelled."""
         return self._answer.done()
 
-    def answer(self, answer: Answer | Choice) -> None:
-        """Answer it, once; later answers and those to a void question have no effect."""
+    def answer(self, answer: Answer | Choice | bool) -> None:
+        """Answer it, once; later answers and those to a void question have no effect.
+
+        Raises UsageError for an answer of another kind.
+        """
         if not self._answer.done():
-            self._answer.set_result(Answer(answer) if isinstance(answer, Choice) else answer)
+            self._answer.set_result(_as_answer(answer))
 
     async def wait(self) -> Answer:
         return await self._answer
 
 
 class QueueApprover:
-    """Queues questions: ``async for pending in approver``."""
+    """Queues questions for another task: ``async for pending in approver``.
+
+    ``pending.question`` is the question and ``pending.answer(...)`` answers it.
+    """
 
     def __init__(self, limit: int = 64) -> None:
         self._queue: asyncio.Queue[Pending] = asyncio.Queue(limit)
 
     async def ask(self, question: Question) -> Answer:
+        """Put the question into the queue and wait for its answer; raises nothing."""
         pending = Pending(question)
         await self._queue.put(pending)
         return await pending.wait()
 
     async def next(self) -> Pending:
-        """The next question that is not void."""
+        """The next question that is not void; raises nothing."""
         while True:
             pending = await self._queue.get()
             if not pending.void:
@@ -111,6 +218,7 @@ class TerminalApprover:
         self._unread = bytearray()
 
     async def ask(self, question: Question) -> Answer:
+        """Show the question and read a key; a no if the terminal is gone.  Raises OSError."""
         async with self._turn:
             self._forget_typed()
             os.write(self._writer, prompt(question).encode("utf-8", "replace"))

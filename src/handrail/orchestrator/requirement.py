@@ -26,6 +26,8 @@ from handrail.policy.legacy_table import SeedAction, decide_seed_era
 from handrail.policy.rules import Argv, Sandbox
 
 OUTSIDE = "writing outside of the project; rejected by user approval settings"
+UNTRUSTED_PATCH = "the approval policy is untrusted, which asks about every patch"
+OUTSIDE_PATCH = "it changes files that sandboxed commands may not write"
 READ_ONLY = "writing is blocked by read-only sandbox; rejected by user approval settings"
 
 
@@ -78,14 +80,15 @@ def command_requirement(
     verdict = decide(call.argv, settings.policy, situation, call.prefix_rule)
     if verdict.action is Action.FORBID:
         return Requirement(Need.FORBIDDEN, reason=verdict.reason)
+    asks = verdict.action is Action.ASK
     free = verdict.sandbox is Sandbox.OFF or call.request is Request.REQUIRE_ESCALATED
     return Requirement(
-        Need.APPROVAL if verdict.action is Action.ASK else Need.NOTHING,
+        Need.APPROVAL if asks else Need.NOTHING,
         free=free and settings.sandbox.may_run_free,
         # Where a rule was not trusted, the user is asked instead.
         retry=wants_retry(settings) or (bool(verdict.withheld) and situation.may_ask_to_escalate),
         notes=(verdict.withheld,) if verdict.withheld else (),
-        reason=verdict.reason,
+        reason=verdict.reason or (verdict.ground if asks else None),
         proposed_prefix=verdict.proposed_prefix,
         retry_prefix=verdict.retry_prefix,
         path=_path_outside(situation) if verdict.sandbox is Sandbox.OFF else None,
@@ -138,7 +141,7 @@ def patch_requirement(
         return Requirement(Need.NOTHING, free=settings.sandbox.may_run_free)
     granular = settings.granular
     if settings.approval is Approval.UNTRUSTED and granular is None:
-        return Requirement(Need.APPROVAL, retry=True)
+        return Requirement(Need.APPROVAL, retry=True, reason=UNTRUSTED_PATCH)
     roots = writable_roots(settings, tmpdir)
     retry = wants_retry(settings, patch=True)
     rules = rules_paths(settings)
@@ -154,5 +157,7 @@ def patch_requirement(
     if asks:
         # A yes to the paths is a yes to the writing: a sandbox would only refuse it.
         free = settings.sandbox.may_run_free
-        return Requirement(Need.APPROVAL, free=free, retry=retry, outside_paths=outside)
+        return Requirement(
+            Need.APPROVAL, free=free, retry=retry, reason=OUTSIDE_PATCH, outside_paths=outside
+        )
     return Requirement(Need.FORBIDDEN, reason=OUTSIDE if roots else READ_ONLY)

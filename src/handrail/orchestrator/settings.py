@@ -47,7 +47,11 @@ class Table(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxMode:
-    """A mode with its particulars.  ``deny_read`` are paths or globs no command may read."""
+    """A mode with its particulars.  ``deny_read`` are paths or globs no command may read.
+
+    ``workspace``: whether ``workspace-write`` opens the workspace itself, beside
+    ``writable_roots``.  ``readable_roots`` are what a restricted command may read.
+    """
 
     mode: Mode = Mode.WORKSPACE_WRITE
     writable_roots: tuple[str, ...] = ()
@@ -55,6 +59,8 @@ class SandboxMode:
     exclude_tmpdir: bool = False
     exclude_slash_tmp: bool = False
     deny_read: tuple[str, ...] = ()
+    workspace: bool = True
+    readable_roots: tuple[str, ...] = ("/",)
 
     @property
     def restricted(self) -> bool:
@@ -64,7 +70,7 @@ class SandboxMode:
     @property
     def may_run_free(self) -> bool:
         """Whether a run without a sandbox is possible at all: it could read everything."""
-        return not self.deny_read
+        return not self.deny_read and "/" in self.readable_roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,8 @@ def writable_roots(settings: Settings, tmpdir: str | None = None) -> tuple[str, 
         return ("/",)
     roots = list(settings.grants.write)
     if mode.mode is Mode.WORKSPACE_WRITE:
-        roots += [settings.cwd, *mode.writable_roots]
+        roots += [settings.cwd] if mode.workspace else []
+        roots += mode.writable_roots
         roots += [] if mode.exclude_slash_tmp else ["/tmp"]  # noqa: S108 (the mode says so)
         if tmpdir and not mode.exclude_tmpdir and settings.private_tmp is None:
             roots.append(tmpdir)
@@ -216,9 +223,12 @@ def sandbox_intent(settings: Settings, grants: Grants | None = None) -> Intent |
     if not mode.restricted and not mode.deny_read:
         return None
     given = settings.grants.with_(grants or Grants())
-    entries = [Entry(Access.READ if mode.restricted else Access.WRITE, special="root")]
+    entries = [Entry(Access.WRITE, special="root")]
+    if mode.restricted:
+        entries = [_path(root, Access.READ) for root in mode.readable_roots]
     if mode.mode is Mode.WORKSPACE_WRITE:
-        entries.append(Entry(Access.WRITE, special="project_roots"))
+        if mode.workspace:
+            entries.append(Entry(Access.WRITE, special="project_roots"))
         if not mode.exclude_slash_tmp:
             entries.append(Entry(Access.WRITE, special="slash_tmp"))
         if not mode.exclude_tmpdir:
@@ -255,7 +265,7 @@ def native(path: str) -> bytes:
 
 
 def _path(path: str, access: Access) -> Entry:
-    return Entry(access, path=native(path))
+    return Entry(access, special="root") if path == "/" else Entry(access, path=native(path))
 
 
 def read_approval(value: object) -> tuple[Approval, Granular | None]:

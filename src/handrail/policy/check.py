@@ -14,6 +14,7 @@ used.  Three additions, off by default:
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from handrail.errors import PolicyError
 from handrail.policy.context import Situation
 from handrail.policy.decide import Action, Finding, Verdict, decide
-from handrail.policy.load import load_files, resolver
+from handrail.policy.layers import load_rules
+from handrail.policy.load import Loaded, load_files, resolver, rules_files
 from handrail.policy.rules import Decision, Match, Policy, Resolver, Sandbox, strictest
 from handrail.policy.strict_reader import shell_call, split
 from handrail.policy.wrappers import sightings
@@ -41,10 +43,12 @@ class CheckResult:
     exit_code: int
     output: str = ""
     error: str = ""
+    #: Files of a directory that are broken, with the reason.
+    left_out: tuple[str, ...] = ()
 
 
 def check(
-    rules: Sequence[str],
+    rules: Sequence[str] | None,
     command: Sequence[str],
     *,
     cwd: str,
@@ -55,21 +59,32 @@ def check(
     explain: Situation | None = None,
     exit_code: bool = False,
 ) -> CheckResult:
-    """Judge ``command`` by these rules files."""
+    """Judge ``command`` by these rules files; None: by the default layers (``layers.py``)."""
     try:
-        policy = load_files(rules)
+        loaded = load_rules() if rules is None else Loaded(load_files(_files(rules)))
     except PolicyError as error:
         return CheckResult(UNUSABLE, error=f"{error}\n")
+    policy, left_out = loaded.policy, tuple(map(str, loaded.problems))
     if explain is not None:
         verdict = decide(command, policy, explain)
-        return CheckResult(EXIT_CODES[verdict.action], explanation(command, verdict))
+        words = explanation(command, verdict)
+        return CheckResult(EXIT_CODES[verdict.action], words, left_out=left_out)
     resolve = resolver(cwd, home) if resolve_host_executables else None
     if shell:
         report = _shell_report(command, policy, resolve)
     else:
         report = _report(policy.matches(command, resolve))
     code = _DECISION_CODES.get(str(report.get("decision")), NO_MATCH) if exit_code else 0
-    return CheckResult(code, _as_json(report, pretty=pretty) + "\n")
+    if exit_code and policy.lost and code in (0, NO_MATCH):
+        code = _DECISION_CODES["prompt"]  # as in ``decide``: a rule that forbids it may be lost
+    return CheckResult(code, _as_json(report, pretty=pretty) + "\n", left_out=left_out)
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    """Rules files, and those of directories among them; raises RulesFileError."""
+    return [
+        file for path in paths for file in (rules_files(path) if os.path.isdir(path) else [path])
+    ]
 
 
 def _report(matches: Sequence[Match]) -> dict[str, object]:

@@ -108,6 +108,12 @@ class Verdict:
     #: Why the sandbox is kept although a rule would leave it; None: no rule would, or it is left.
     withheld: str | None = None
 
+    @property
+    def ground(self) -> str:
+        """Why the approval setting asks, in a few words, for a question without a ``reason``."""
+        dangers = [finding.danger.value for finding in self.findings if finding.danger]
+        return dangers[0] if dangers and self.cause is Cause.DANGER else self.cause.value
+
 
 def decide(
     argv: Sequence[str],

@@ -22,6 +22,7 @@ from handrail.policy.rules import HostExecutable, Policy, Resolver, normal_path
 SUFFIX = ".rules"
 #: Larger files are refused before anything is parsed.
 SIZE_LIMIT = 4 * 1024 * 1024
+_NONE = Policy()
 #: Words that show that a broken file meant to forbid or prompt.
 _HOLDS_BACK = re.compile(r"\b(forbidden|prompt|deny)\b")
 
@@ -75,24 +76,25 @@ def parse_rules(
     return _checked(read_statements(text, path), earlier or {})
 
 
-def load_files(paths: Iterable[str]) -> Policy:
-    """The policy of exactly these files; the first broken or missing one raises RulesFileError."""
-    policy = Policy()
+def load_files(paths: Iterable[str], before: Policy = _NONE) -> Policy:
+    """The policy of exactly these files; the first broken or missing one raises RulesFileError.
+
+    ``before`` is what was loaded earlier, and is part of the answer.
+    """
+    policy = before
     for path in paths:
         policy = policy.merged(parse_rules(read_text(path), path, policy.hosts))
     return policy
 
 
-def load_layers(layers: Sequence[Layer], *, administrator_only: bool = False) -> Loaded:
-    """The policy of all layers, without the files that are broken.
+def load_layers(layers: Sequence[Layer], before: Policy = _NONE) -> Loaded:
+    """The policy of all layers, without the files that are broken; ``before`` as in ``load_files``.
 
     Raises RulesFileError for an unreadable directory or file and for a broken administrator file.
     """
-    policy = Policy()
+    policy = before
     problems: list[Problem] = []
     for layer in sorted(layers, key=lambda layer: layer.administrator):
-        if administrator_only and not layer.administrator:
-            continue
         for path in rules_files(layer.folder):
             text = read_text(path)
             try:

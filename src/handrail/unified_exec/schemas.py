@@ -6,10 +6,11 @@ from handrail.unified_exec.tools import SANDBOX_PERMISSIONS
 from handrail.unified_exec.wait import DEFAULT_EXEC_MS, DEFAULT_TOKENS, DEFAULT_WRITE_MS
 
 
-def tools() -> list[dict[str, object]]:
-    """The schemas of the tools, for function calling."""
+def tools(*, login: bool = True) -> list[dict[str, object]]:
+    """The schemas of the tools, for function calling; ``login``: login shells are allowed."""
+    fields = {name: one for name, one in _EXEC_FIELDS.items() if login or name != "login"}
     return [
-        tool("exec_command", _EXEC_COMMAND, _EXEC_FIELDS, ["cmd"]),
+        tool("exec_command", _EXEC_COMMAND, fields, ["cmd"]),
         tool("write_stdin", _WRITE_STDIN, _WRITE_FIELDS, ["session_id"]),
         tool("read_output", _READ_OUTPUT, _READ_FIELDS, ["session_id"]),
     ]
@@ -64,7 +65,7 @@ _EXEC_FIELDS: dict[str, object] = {
     "yield_time_ms": field("integer", f"{_YIELD} (default {DEFAULT_EXEC_MS})", minimum=0),
     "max_output_tokens": _TOKENS,
     "shell": field("string", "bash, zsh or sh (default: the user's shell)"),
-    "login": field("boolean", "Whether the shell reads the login profile (default: if allowed)"),
+    "login": field("boolean", "Whether the shell reads the login profile (default true)"),
     "sandbox_permissions": field(
         "string",
         "require_escalated asks to run it outside the sandbox (default use_default)",

@@ -7,9 +7,10 @@ be a string of digits) and refused with a sentence that names the field.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -134,8 +135,16 @@ class OutputRange:
     missing: int = 0
 
 
-def check_arguments(arguments: object) -> None:
-    """Raise UsageError, with a sentence for the model, for arguments that cannot be used."""
+def read_arguments(arguments: object) -> Mapping[str, Any]:
+    """The arguments by name; raises UsageError, with a sentence for the model.
+
+    An empty text stands for no arguments, as some models write it.
+    """
+    if isinstance(arguments, str | bytes | bytearray):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"failed to parse function arguments: no JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise UsageError("failed to parse function arguments: expected an object with named fields")
     for name, value in arguments.items():
@@ -144,6 +153,7 @@ def check_arguments(arguments: object) -> None:
                 f"failed to parse function arguments: `{ascii(name)[1:-1]}` holds half of a"
                 " surrogate pair, which is no character: write the whole character"
             )
+    return arguments
 
 
 def _can_be_sent(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,14 @@ prefix_rule(["rm"], "prompt")
 """
 
 
-def handrail(*words: str, cwd: Path) -> tuple[int, str, str]:
+def handrail(*words: str, cwd: Path, config: Path | None = None) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "handrail", *words],
         capture_output=True,
         text=True,
         timeout=50,
         cwd=cwd,
+        env=os.environ if config is None else {**os.environ, "XDG_CONFIG_HOME": str(config)},
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
@@ -90,8 +92,31 @@ def test_files_that_cannot_be_used_and_wrong_usage(folder: Path) -> None:
     assert (code, out) == (1, "")
     assert err.startswith("b.rules:1: ")
     assert handrail("policy", "check", "--rules", "none.rules", "ls", cwd=folder)[0] == 1
-    assert handrail("policy", "check", "ls", cwd=folder)[0] == 2
     assert check(folder)[0] == 2
+
+
+def test_without_a_file_the_users_rules_are_read(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    words = ("policy", "check", "--exit-code", "git", "push")
+    assert handrail(*words, cwd=folder, config=config)[0] == 5
+    rules = config / "handrail" / "rules"
+    rules.mkdir(parents=True)
+    (rules / "a.rules").write_text(RULES)
+    assert handrail(*words, cwd=folder, config=config)[0] == 4
+    status = ("policy", "check", "--exit-code", "git", "status")
+    assert handrail(*status, cwd=folder, config=config)[0] == 0
+    (rules / "b.rules").write_text("prefix_rule(['x'], 'forbidden'")
+    code, out, err = handrail(*status, cwd=folder, config=config)
+    assert (code, json.loads(out)["decision"]) == (3, "allow")
+    assert "b.rules:1" in err
+    assert "left out" in err
+    explained = handrail("policy", "check", "--explain", "ls", cwd=folder, config=config)
+    assert explained[0] == 3
+    assert "b.rules" in explained[1]
+
+
+def test_rules_may_be_a_directory(folder: Path) -> None:
+    assert handrail("policy", "check", "-r", ".", "--exit-code", "rm", "x", cwd=folder)[0] == 3
 
 
 def test_lint_looks_through_files_and_folders(folder: Path) -> None:

@@ -54,6 +54,28 @@ def test_a_place_that_is_there_is_hidden_and_cannot_be_moved(held: Held, ws: Pat
     assert (ws / "file").read_text() == "ok\n"
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_rules_can_be_read_and_not_written(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    """Whether or not the profile opens them by name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(ws / "config"))
+    rules = ws / "config" / "handrail" / "rules"
+    rules.mkdir(parents=True)
+    (rules / "a.rules").write_text("# mine")
+    more = (rules, rules.parent) if opened else ()
+    said = sh(
+        held,
+        profile(ws, rules.parent, more=more),
+        f"cat {rules}/a.rules; echo x > {rules}/a.rules; echo x > {rules}/b.rules;"
+        f" mv {rules} {ws}/b; mv {ws}/config {ws}/c; rm -rf {rules.parent}; touch {ws}/config/mine",
+    )
+    assert said.startswith("# mine")
+    assert os.listdir(rules) == ["a.rules"]
+    assert (rules / "a.rules").read_text() == "# mine"
+    assert (ws / "config" / "mine").exists()
+
+
 def test_a_place_that_is_missing_cannot_be_made(held: Held, ws: Path) -> None:
     (ws / "rt").mkdir()
     place = ws / "rt" / "handrail"

@@ -49,9 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one more directory that commands may write; may be repeated",
     )
     add(
-        "--rules", action="append", default=[], metavar="FILE", help="a rules file; may be repeated"
+        "--rules",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a rules file or a directory of them, instead of your own; may be repeated",
     )
-    add("--rules-file", metavar="FILE", help="the rules file to which a «yes, always» is added")
+    text = "the rules file to which a «yes, always» is added (without --rules: your default.rules)"
+    add("--rules-file", metavar="FILE", help=text)
     add(
         "--without-elicitation",
         choices=("deny", "approve"),
@@ -95,25 +100,29 @@ async def _serve(args: argparse.Namespace) -> int:
     from handrail.agent.shell import AgentShell
     from handrail.mcp_server.pending_calls import PendingCalls
     from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
-    from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode
-    from handrail.policy.load import load_files
+    from handrail.policy.layers import DEFAULT_FILE, user_folder
+    from handrail.workspace.profile import Profile
 
     cwd = os.path.realpath(args.cwd)  # noqa: ASYNC240 (before anything is served)
     if not os.path.isdir(cwd):  # noqa: ASYNC240 (as above)
         raise UsageError(f"--cwd {args.cwd} is not a directory; name one that is")
-    approval, granular = read_approval(args.approval)
     roots = tuple(os.path.realpath(folder) for folder in args.add_dir)  # noqa: ASYNC240 (as above)
-    settings = Settings(
-        cwd,
-        approval,
-        granular,
-        SandboxMode(read_mode(args.sandbox), roots, args.network),
-        load_files(args.rules),
-        args.rules_file,
-        approval_timeout=args.approval_timeout,
-    )
+    free = args.sandbox in ("off", PEERS_OFF)
+    own = (".", *roots) if args.sandbox == "workspace-write" else ()
+    profile = Profile(write=own, network=args.network, temporary=bool(own))
+    rules_file = args.rules_file
+    if rules_file is None and not args.rules:
+        rules_file = os.path.join(user_folder(), DEFAULT_FILE)
     tickets = PendingCalls()
-    shell = AgentShell(cwd, approver=tickets, policy=settings)
+    shell = AgentShell(
+        cwd,
+        approver=tickets,
+        policy=args.approval,
+        approval_timeout=args.approval_timeout,
+        sandbox="off" if free else profile,
+        rules=args.rules or None,
+        rules_file=rules_file,
+    )
     async with shell:
         desk = ToolCalls(shell, tickets, unasked=read_unasked(args.without_elicitation))
         try:

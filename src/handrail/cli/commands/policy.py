@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from handrail.cli import error_output, options
+from handrail.cli.stdio import say
 from handrail.errors import PolicyError
 from handrail.sandbox.profile import PEERS_OFF
 
@@ -41,7 +42,8 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-r", "--rules", metavar="FILE", action="append", required=True, help="may be repeated")
+    text = "a rules file or a directory, may be repeated (default: yours and the system's)"
+    add("-r", "--rules", metavar="PATH", action="append", help=text)
     add(
         "--resolve-host-executables",
         action="store_true",
@@ -132,6 +134,8 @@ def _situation(args: argparse.Namespace) -> Situation:
 
 
 def _say(result: CheckResult) -> int:
+    for text in result.left_out:
+        say(text)
     sys.stdout.write(result.output)
     if result.error:
         error_output.tell(PolicyError(result.error.rstrip("\n")), result.exit_code, "")

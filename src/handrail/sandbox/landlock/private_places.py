@@ -28,7 +28,7 @@ def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
             if within(root, real) or (within(real, root) and _matters(path, there)):
                 shown, above = os.fsdecode(real), os.fsdecode(root)
                 return Refusal(f"hiding {shown}, where our own files are, below {above}")
-        if there:
+        if there and not private_places.is_readable(path):
             places.add(real)
     readable, listable, pieces = [], [], []
     for root in rules.readable:

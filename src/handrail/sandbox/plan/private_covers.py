@@ -1,6 +1,7 @@
 """Cover a private place in a plan, whether it exists or not (``handrail.private_places``).
 
-An existing one is denied, whatever the profile says of it or below it.  A missing one in a
+An existing one is denied, whatever the profile says of it or below it; one that may be read is
+read-only.  A missing one in a
 directory that the sandbox can write is masked like a missing ``.git``: otherwise a command could
 make it, and the next handrail outside would take it for its own.  In a directory that is not
 writable nothing is made.
@@ -61,15 +62,18 @@ class PrivateCover:
         if self.is_mask(opened.path):
             self._mask(opened.path, directory=opened.is_directory)
             return
-        self._deny(opened.path)
+        self._limit(opened.path, readable=private_places.is_readable(self._path))
 
-    def _deny(self, path: bytes) -> None:
+    def _limit(self, path: bytes, *, readable: bool) -> None:
         resolver = self._resolver
+        limit = Access.READ if readable else Access.DENY
+        more = (Access.WRITE,) if readable else (Access.READ, Access.WRITE)
         for inner, access in list(resolver.rules.items()):
-            if access is not Access.DENY and inner != path and within(inner, path):
-                resolver.rules[inner] = Access.DENY
-        if resolver.plan.access(path) is not Access.DENY:
-            resolver.rule(path, Access.DENY)
+            if access in more and inner != path and within(inner, path):
+                resolver.rules[inner] = limit
+        if resolver.plan.access(path) in more:
+            resolver.rules.pop(path, None)
+            resolver.rule(path, limit)
 
     def _missing(self, at: bytes) -> None:
         """``at`` is the first component that is not there."""
@@ -88,8 +92,9 @@ class PrivateCover:
             self._mask(at, directory=directory)
 
     def _made_above(self) -> bool:
-        """Make ``~/.local/state`` rather than cover ``~/.local``, which other programs use too."""
-        if os.fsdecode(self._path) != private_places.default_state_home():
+        """Make ``~/.local/state`` or ``~/.config`` rather than cover what other programs use."""
+        homes = private_places.default_state_home(), private_places.default_config_home()
+        if os.fsdecode(self._path) not in homes:
             return False
         try:
             private_places.make_above(self._path)
