@@ -56,7 +56,8 @@ from handrail.unified_exec.tools import (
 class AgentShell:
     """The shell of one agent; use it in ``async with``.
 
-    ``where``: a workspace, a directory of this machine, or an executor with ``cwd``.
+    ``where``: a workspace, whose variables commands get and whose secrets no answer shows, a
+    directory of this machine, or an executor with ``cwd``.
     ``approver`` answers questions (None: every question is a no).  ``policy`` says when it is
     asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a granular table; or it is a
     whole ``orchestrator.settings.Settings``.  ``sandbox`` is a mode or its name; without it the
@@ -114,8 +115,13 @@ class AgentShell:
                 local=hands.local,
             )
             executor = hands.executor
+            variables = hands.variables.environment()
             exec_settings = self._exec_settings or unified.Settings(
-                settings.cwd, allow_login=self._login, remote=not hands.local
+                settings.cwd,
+                allow_login=self._login,
+                remote=not hands.local,
+                env=variables.overlay,
+                env_policy=variables.policy,
             )
             gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from handrail.agent.masked_executor import masking
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator.settings import Mode, SandboxMode
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.profile import Profile
 from handrail.workspace.synchronous import Workspace
+from handrail.workspace.variables import Variables
 
 Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
 
@@ -27,6 +29,7 @@ class Target:
     sandbox: SandboxMode | None = None
     #: Makes the directory that commands have as their /tmp; None where it is not possible.
     private_tmp: Callable[[], Awaitable[str | None]] | None = None
+    variables: Variables = field(default_factory=Variables)
 
 
 async def take(where: Where, cwd: str | None) -> Target:
@@ -37,7 +40,7 @@ async def take(where: Where, cwd: str | None) -> Target:
         # A ``Workspace`` runs on another loop; the same location is opened on this one.
         where = where.asynchronous()
     if isinstance(where, AsyncWorkspace):
-        executor = await where.executor()
+        executor = masking(await where.executor(), where.variables.secrets)
         root = where.root if cwd is None else os.path.join(where.root, cwd)
         return Target(
             executor,
@@ -46,6 +49,7 @@ async def take(where: Where, cwd: str | None) -> Target:
             where.close,
             from_profile(where.profile),
             where.private_tmp,
+            where.variables,
         )
 
     if cwd is None or not cwd.startswith("/"):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from handrail.cli import options
+from handrail.cli import options, variable_options
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the id of a workspace or of one process in it."""
     parser.add_argument("id", metavar="ID", help="as `handrail run --detach` and `ps` print it")
     options.add_token(parser)
+    variable_options.add_secret(parser)
 
 
 @asynccontextmanager
@@ -32,7 +33,11 @@ async def returned(
     """
     from handrail.workspace.asynchronous import AsyncWorkspace
 
-    workspace = await AsyncWorkspace.attach(args.id.partition("-")[0], token=options.token(args))
+    workspace = await AsyncWorkspace.attach(
+        args.id.partition("-")[0],
+        token=options.token(args),
+        secrets=variable_options.secrets(args.secret),
+    )
     try:
         yield workspace
     finally:

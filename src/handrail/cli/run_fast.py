@@ -20,7 +20,7 @@ from handrail.cli.foreground_command import (
     read_options,
     run_sandboxed,
 )
-from handrail.credentials import forget_variables
+from handrail.credentials import forget_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(words: Sequence[str]) -> int | None:
         return None
     if timeout is not None and not 0 <= timeout < 10**9:
         return None
-    forget_variables()  # for servers far away, and for no command
+    forget_secrets()  # no command inherits them
     try:
         if sandbox == "off":
             return _run_free(argv, timeout)

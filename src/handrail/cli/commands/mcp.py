@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from handrail import private_places
-from handrail.cli import error_output
+from handrail.cli import error_output, variable_options
 from handrail.cli.stdio import say
 from handrail.config import STOP_SIGNALS, check_users
 from handrail.credentials import read_secret
@@ -43,6 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="when the user is asked before a command runs (default: %(default)s)",
     )
     add("--sandbox", choices=_MODES, default="workspace-write", help="(default: %(default)s)")
+    variable_options.add_variables(parser)
     add("--network", action="store_true", help="let sandboxed commands use the network")
     add(
         "--add-dir",
@@ -101,6 +102,7 @@ async def _serve(args: argparse.Namespace) -> int:
     from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
     from handrail.orchestrator.settings import SandboxMode, Settings, read_approval, read_mode
     from handrail.policy.load import load_files
+    from handrail.workspace.asynchronous import AsyncWorkspace
 
     cwd = os.path.realpath(args.cwd)  # noqa: ASYNC240 (before anything is served)
     if not os.path.isdir(cwd):  # noqa: ASYNC240 (as above)
@@ -117,7 +119,10 @@ async def _serve(args: argparse.Namespace) -> int:
         approval_timeout=args.approval_timeout,
     )
     tickets = PendingCalls()
-    shell = AgentShell(cwd, approver=tickets, policy=settings)
+    workspace = AsyncWorkspace(
+        cwd, inherit_env=args.inherit_env, secrets=variable_options.secrets(args.secret)
+    )
+    shell = AgentShell(workspace, approver=tickets, policy=settings)
     async with shell:
         desk = ToolCalls(shell, tickets, unasked=read_unasked(args.without_elicitation))
         try:

@@ -13,7 +13,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from handrail.cli import error_output, options
+from handrail.cli import error_output, options, variable_options
 from handrail.cli.foreground_command import NotRun, current_directory
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
@@ -56,6 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="set a variable; NAME alone removes it",
     )
+    variable_options.add_variables(parser)
     add(
         "--tty",
         action=argparse.BooleanOptionalAction,
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--watch-denials needs --json, which shows them")
     try:
         args.limits = _limits(args.limit)
+        args.secrets = variable_options.secrets(args.secret)
     except UsageError as error:
         args.parser.error(str(error))
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until they are handled
@@ -190,6 +192,8 @@ async def _run_in_workspace(
         token=options.token(args, at) if at is not None else None,
         sandbox=args.sandbox,
         env=env,
+        inherit_env=args.inherit_env,
+        secrets=args.secrets,
         detach_ttl=DETACHED_SECONDS if args.detach else None,
     )
     if args.detach:
@@ -224,7 +228,7 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
         limits=args.limits,
     )
     try:
-        info = await Relay(process, raw=raw).run()
+        info = await Relay(process, raw=raw, secrets=workspace.variables.secrets).run()
     except OutputFailed as error:
         error.outcome = "so the command was ended"
         raise
