@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from handrail.agent.masked_executor import masking
+from handrail.agent.workspace_executor import executor_of
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator.settings import Mode, SandboxMode
@@ -40,7 +40,7 @@ async def take(where: Where, cwd: str | None) -> Target:
         # A ``Workspace`` runs on another loop; the same location is opened on this one.
         where = where.asynchronous()
     if isinstance(where, AsyncWorkspace):
-        executor = masking(await where.executor(), where.variables.secrets)
+        executor = await executor_of(where)
         root = where.root if cwd is None else os.path.join(where.root, cwd)
         return Target(
             executor,

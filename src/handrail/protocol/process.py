@@ -139,6 +139,8 @@ class ExitShape(Wire):
     code: int | None
     signal: str | None = None
     core_dumped: bool = False
+    #: ``pids`` of one that is ``evicted`` for that limit, and not for its output.
+    limit: str | UnsetType = UNSET
 
 
 class UsageShape(Wire):

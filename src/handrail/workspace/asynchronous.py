@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
-from handrail.executor.base import Executor, ExecutorFeatures, SpawnRequest
+from handrail.executor.base import Executor, SpawnRequest
 from handrail.process.spec import NO_LIMITS, Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
@@ -28,6 +28,7 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
+from handrail.workspace.offered import check_offered
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
@@ -54,7 +55,8 @@ class AsyncWorkspace:
     ``inherit_env`` says which variables of the machine commands inherit: ``all``, ``core`` (PATH,
     HOME and the like) or ``none``, and never one that looks like a secret.  ``env`` is laid over
     them; None removes one.  ``secrets`` are variables too, and their values are masked in all text
-    that comes from commands (docs/environment.md).
+    that comes from commands (docs/environment.md).  ``limits`` are for each command, unless it
+    names others.
 
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
     in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
@@ -74,6 +76,7 @@ class AsyncWorkspace:
         env: Env | None = None,
         inherit_env: InheritEnv = "all",
         secrets: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         executor: Executor | None = None,
@@ -88,6 +91,7 @@ class AsyncWorkspace:
         self._tag = token_hex(4)
         self._profile = profiles.find_profile(sandbox)
         self._variables = Variables(env, inherit_env, secrets)
+        self._limits = limits
         self._ground = Location(
             given,
             self._tag,
@@ -166,6 +170,7 @@ class AsyncWorkspace:
                 for name, value in self._variables.env.items()
             },
             inherit_env=self._variables.inherit.value,
+            limits=None if self._limits is None else self._limits.given(),
             processes={
                 process.id: [_text(word) for word in process.argv]
                 for follower, process in self._processes.items()
@@ -221,6 +226,7 @@ class AsyncWorkspace:
         workspace._tag = record.id
         workspace._profile = record.profile
         workspace._variables = Variables(record.env, record.inherit_env, secrets)
+        workspace._limits = None if record.limits is None else Limits(**record.limits)
         workspace._count = record.count
         workspace._ground.session = (record.session, record.secret)
         workspace._ground.temporary = record.temporary
@@ -302,6 +308,11 @@ class AsyncWorkspace:
     def variables(self) -> Variables:
         """What its commands inherit, the variables that are set, and the secrets."""
         return self._variables
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits of commands that name no others; None: they have none."""
+        return self._limits
 
     @property
     def root(self) -> str:
@@ -423,7 +434,8 @@ class AsyncWorkspace:
         ground = self._ground
         executor = await ground.open()
         features = executor.features
-        _check_offered(features, limits, detach, watch_denials)
+        limits = self._limits if limits is None else limits
+        check_offered(features, limits, detach, watch_denials)
         temporary = await ground.make_temporary(profile)
         if temporary is not None and ground.has_private_tmp:
             temporary = "/tmp"  # noqa: S108 (the one of the sandbox)
@@ -465,21 +477,6 @@ class AsyncWorkspace:
             raise UsageError("the workspace was closed while the command was being started")
         follower.watch(timeout=limit, listener=on_output, stdin=feed)
         return follower
-
-
-def _check_offered(
-    features: ExecutorFeatures, limits: Limits | None, detach: bool, watch_denials: bool
-) -> None:
-    """Raises UsageError for what the executor would silently leave out."""
-    if limits is not None and not features.limits:
-        raise UsageError("this executor enforces no limits; leave them out, or use another")
-    if detach and not features.detach:
-        raise UsageError(
-            "only a process at a server that goes on without us can outlive its workspace; open"
-            " it with at=, for example at='ssh://localhost'"
-        )
-    if watch_denials and not features.watch_denials:
-        raise UsageError("this executor cannot watch for denials; leave watch_denials out")
 
 
 def _below(root: str, path: str) -> str:

@@ -41,6 +41,7 @@ class DetachedRecord:
     #: The caller's changes to the variables of its machine; None removes one.
     env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
     inherit_env: InheritEnv = "all"
+    limits: dict[str, int] | None = None
     #: Ids of its processes and their commands, as of the detach.
     processes: dict[str, list[str]] = field(default_factory=dict)
     #: The ids of those that outlive the workspace.

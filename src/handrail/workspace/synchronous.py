@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
+from handrail.process.spec import Limits
 from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
@@ -47,6 +48,7 @@ class Workspace:
         env: Env | None = None,
         inherit_env: InheritEnv = "all",
         secrets: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         executor: Executor | None = None,
@@ -59,6 +61,7 @@ class Workspace:
             env=env,
             inherit_env=inherit_env,
             secrets=secrets,
+            limits=limits,
             request_timeout=request_timeout,
             detach_ttl=detach_ttl,
             executor=executor,
@@ -138,6 +141,11 @@ class Workspace:
     def variables(self) -> Variables:
         """What its commands inherit, the variables that are set, and the secrets."""
         return self._twin.variables
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits of commands that name no others; None: they have none."""
+        return self._twin.limits
 
     @property
     def root(self) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import threading
 from typing import TYPE_CHECKING
 
+from handrail import units
 from handrail.cli import error_output, options, variable_options
 from handrail.cli.foreground_command import NotRun, current_directory
 from handrail.cli.stdio import OutputFailed
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from handrail.workspace.result import Result
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_UNITS = ("", "k", "m", "g", "t")
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -68,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         help="end or refuse what takes more, may be given again: cpu_seconds, memory, processes,"
-        " file_size, open_files, output, address_space; sizes as 512MiB or 2G",
+        " file_size, open_files, output, address_space; sizes as 512MiB or 2G, times as 90s or 5m",
     )
     add(
         "--watch-denials",
@@ -110,14 +111,15 @@ def _limits(given: list[str]) -> Limits | None:
     found: dict[str, int] = {}
     for pair in given:
         name, _, text = pair.partition("=")
-        number = text.rstrip("BKMGTibkmgt")
-        unit = text[len(number) :].lower().removesuffix("b").removesuffix("i")
-        if name not in Limits.__slots__ or not number.isdecimal() or unit not in _UNITS:
+        if name not in Limits.__slots__ or not text:
             raise UsageError(
                 f"--limit is NAME=VALUE, as in memory=2GiB or processes=50, not {pair!r}; the"
                 f" names are {', '.join(Limits.__slots__)}"
             )
-        found[name] = int(number) * 1024 ** _UNITS.index(unit)
+        if name == "cpu_seconds":
+            found[name] = math.ceil(units.parse_duration(text))
+        else:
+            found[name] = units.parse_size(text)
     return Limits(**found) if found else None
 
 

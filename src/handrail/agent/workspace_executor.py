@@ -1,4 +1,7 @@
-"""An executor whose processes print no secret: what a model, a listener or a transcript gets."""
+"""An executor with the limits of a workspace, and output without its secrets.
+
+So neither a model, a listener nor a transcript gets one.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,36 @@ from handrail.executor.base import (
     WrappedExecutor,
 )
 from handrail.process.exit_status import ExitInfo
+from handrail.process.spec import Limits
+from handrail.workspace.asynchronous import AsyncWorkspace
+from handrail.workspace.offered import check_limits
 from handrail.workspace.secrets import Masker, Secrets
 
 
-def masking(executor: Executor, secrets: Secrets) -> Executor:
-    """The executor with the secrets masked in all output; the same one if there are none."""
-    return _MaskedExecutor(executor, secrets) if secrets else executor
+async def executor_of(workspace: AsyncWorkspace) -> Executor:
+    """The executor of a workspace, with what that has for its commands; raises what it raises."""
+    executor = await workspace.executor()
+    secrets, limits = workspace.variables.secrets, workspace.limits
+    return _WorkspaceExecutor(executor, secrets, limits) if secrets or limits else executor
 
 
-class _MaskedExecutor(WrappedExecutor):
-    def __init__(self, executor: Executor, secrets: Secrets) -> None:
+class _WorkspaceExecutor(WrappedExecutor):
+    def __init__(self, executor: Executor, secrets: Secrets, limits: Limits | None) -> None:
         super().__init__(executor)
         self._secrets = secrets
+        self._limits = limits
 
     async def spawn(self, request: SpawnRequest) -> ExecSession:
+        if self._limits is not None:
+            check_limits(self.features)
+            request = replace(request, limits=self._limits)
         return self._masked(await super().spawn(request))
 
     async def attach(self, process_id: str) -> ExecSession:
         return self._masked(await super().attach(process_id))
 
     def _masked(self, session: ExecSession) -> ExecSession:
-        return _MaskedSession(session, self._secrets)
+        return _MaskedSession(session, self._secrets) if self._secrets else session
 
 
 class _MaskedSession(ExecSession):
