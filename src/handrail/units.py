@@ -32,7 +32,7 @@ def parse_size(text: str) -> int:
 
 
 def _parsed(text: str, units: dict[str, float] | dict[str, int]) -> float | None:
-    text = text.strip()
+    text = text.strip() if text.isascii() else ""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     factor = units.get(text[len(number) :].strip().lower())
     if factor is None or not number or not number.replace(".", "", 1).isdecimal():
