@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import AgentShell, CommandFailed, Exited, Output, UsageError, Workspace, run
+from handrail.unified_exec.settings import Settings
 from handrail.workspace.secrets import LEAST_BYTES, Masker, Secrets
 from tests.cli.user import HANDRAIL
 from tests.support.servers import server_process
@@ -190,6 +191,16 @@ def test_no_answer_to_a_model_has_them(tmp_path: Path) -> None:
     assert not any(VALUE in text for text in texts)
     assert told
     assert not any(VALUE in repr(one) for one in told)
+
+
+def test_settings_of_the_caller_do_not_take_them_away(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        where = Workspace(tmp_path, env={"A": "1", "B": "2"}, secrets=SECRETS)
+        mine = Settings(str(tmp_path), env={"B": "3"})
+        async with AgentShell(where, policy="never", exec_settings=mine) as shell:
+            return (await shell.run("echo $A $B $NPM_TOKEN")).stdout
+
+    assert asyncio.run(main()) == f"1 3 {MARK}\n".encode()
 
 
 # --- the command line -------------------------------------------------------------------------

@@ -120,9 +120,10 @@ class AgentShell:
                 settings.cwd,
                 allow_login=self._login,
                 remote=not hands.local,
-                env=variables.overlay,
                 env_policy=variables.policy,
             )
+            env = {**variables.overlay, **exec_settings.env}
+            exec_settings = replace(exec_settings, env=env)
             gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
