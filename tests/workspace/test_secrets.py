@@ -246,9 +246,13 @@ def test_what_was_left_running(url: str, tmp_path: Path) -> None:
     script = "echo $NPM_TOKEN; read x"
     words = ("--at", url, "--sandbox", "off", "--detach", "--secret", "NPM_TOKEN")
     name = handrail("run", *words, "--", "sh", "-c", script, cwd=tmp_path).stdout.strip()
+    refused = handrail("logs", name, cwd=tmp_path, code=125)
+    assert "mask them by --secret NPM_TOKEN" in refused.stderr
     assert handrail("logs", "--secret", "NPM_TOKEN", name, cwd=tmp_path).stdout == f"{MARK}\n"
     done = handrail("attach", "--secret", "NPM_TOKEN", name, cwd=tmp_path, code=1)
     assert done.stdout == f"{MARK}\n"
+    name = handrail("run", *words, "--", "sh", "-c", script, cwd=tmp_path).stdout.strip()
+    assert VALUE not in handrail("kill", name, cwd=tmp_path).stdout  # shows nothing
 
 
 def test_a_flood_is_masked_in_bounded_time(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ def add_id(parser: argparse.ArgumentParser) -> None:
 
 @asynccontextmanager
 async def returned(
-    args: argparse.Namespace, *, looks: bool = False
+    args: argparse.Namespace, *, looks: bool = False, shows: bool = True
 ) -> AsyncIterator[AsyncWorkspace]:
     """Attach to a workspace, and detach from it afterwards.
+
+    Raises UsageError for a command that ``shows`` output and was not given the secrets to mask.
 
     It is ended when nothing runs in it any more or, for a command that only ``looks``, when its
     server has forgotten all of it.
@@ -38,6 +40,10 @@ async def returned(
         token=options.token(args),
         secrets=variable_options.secrets(args.secret),
     )
+    if shows and (missing := workspace.variables.secrets.missing):
+        await workspace.detach()
+        named = " ".join(f"--secret {name}" for name in missing)
+        raise UsageError(f"the output of {args.id} may show its secrets; mask them by {named}")
     try:
         yield workspace
     finally:

@@ -171,6 +171,7 @@ class AsyncWorkspace:
             },
             inherit_env=self._variables.inherit.value,
             limits=None if self._limits is None else self._limits.given(),
+            secrets=[*self._variables.secrets.values, *self._variables.secrets.missing],
             processes={
                 process.id: [_text(word) for word in process.argv]
                 for follower, process in self._processes.items()
@@ -225,7 +226,9 @@ class AsyncWorkspace:
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
-        workspace._variables = Variables(record.env, record.inherit_env, secrets)
+        workspace._variables = Variables(
+            record.env, record.inherit_env, secrets, known=record.secrets
+        )
         workspace._limits = None if record.limits is None else Limits(**record.limits)
         workspace._count = record.count
         workspace._ground.session = (record.session, record.secret)

@@ -42,6 +42,8 @@ class DetachedRecord:
     env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
     inherit_env: InheritEnv = "all"
     limits: dict[str, int] | None = None
+    #: The names of its secrets.
+    secrets: list[str] = field(default_factory=list)
     #: Ids of its processes and their commands, as of the detach.
     processes: dict[str, list[str]] = field(default_factory=dict)
     #: The ids of those that outlive the workspace.

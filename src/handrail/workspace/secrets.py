@@ -7,7 +7,7 @@ between two pieces: the end of a piece that a value may begin with is kept for t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from handrail.errors import UsageError
 from handrail.process.env_policy import bad_name
@@ -26,12 +26,15 @@ class Secrets:
     Raises UsageError for a value that is no text, too short to be masked or too long.
     """
 
-    __slots__ = ("_forms", "_pattern", "values")
+    __slots__ = ("_forms", "_pattern", "missing", "values")
 
-    def __init__(self, given: Mapping[str, str | bytes]) -> None:
+    def __init__(self, given: Mapping[str, str | bytes], known: Iterable[str] = ()) -> None:
+        """``known``: names of secrets that commands of this workspace were given before."""
         wrong = bad_name(given)
         if wrong is not None:
             raise UsageError(f"a secret cannot be named {wrong!r}; its name is that of a variable")
+        #: Names of secrets whose values are not masked, for they were not given again.
+        self.missing = tuple(name for name in known if name not in given)
         self.values: dict[str, str | bytes | None] = {}
         #: The name for each form in which a value may be printed.
         self._forms: dict[bytes, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from handrail.errors import UsageError
@@ -25,6 +25,7 @@ class Variables:
         env: Env | None = None,
         inherit_env: InheritEnv = "all",
         secrets: Mapping[str, str | bytes] | None = None,
+        known: Iterable[str] = (),
     ) -> None:
         try:
             self.inherit = Inherit(inherit_env)
@@ -33,7 +34,7 @@ class Variables:
                 f"inherit_env is 'all', 'core' or 'none', not {inherit_env!r}"
             ) from None
         self.env: Env = dict(env or {})
-        self.secrets = Secrets(secrets or {})
+        self.secrets = Secrets(secrets or {}, known)
         self.environment()  # refuses bad names now
 
     def __repr__(self) -> str:
