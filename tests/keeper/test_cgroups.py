@@ -46,8 +46,9 @@ def test_a_choice_overrides_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made.rung, made.kills, made.limits) == (b"walk", None, {})
     assert made.prepare(1, {}) == []
     assert made.kill(1) == 0
-    with pytest.raises(OSError, match="not supported"):
-        made.prepare(1, {b"memory": 1 << 30})
+    # What no group holds is for the watcher.
+    assert made.prepare(1, {b"memory": 1 << 30, b"cpu": 5}) == []
+    assert made.not_held({b"memory": 1 << 30, b"cpu": 5}) == {b"memory": 1 << 30}
     made.close()
 
 

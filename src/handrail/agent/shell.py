@@ -62,7 +62,8 @@ log = logging.getLogger(__name__)
 class AgentShell:
     """The shell of one agent; use it in ``async with``.
 
-    ``where``: a workspace, a directory of this machine, or an executor with ``cwd``.
+    ``where``: a workspace, whose variables commands get and whose secrets no answer shows, a
+    directory of this machine, or an executor with ``cwd``.
     ``approver`` answers questions (None: every question is a no); a function is one too.
     ``policy`` says when it is asked: ``untrusted``, ``on-failure``, ``on-request``, ``never`` or a
     granular table; or it is a whole ``orchestrator.settings.Settings``, with its rules.
@@ -129,9 +130,15 @@ class AgentShell:
                 local=hands.local,
             )
             executor = hands.executor
+            variables = hands.variables.environment()
             exec_settings = self._exec_settings or unified.Settings(
-                settings.cwd, allow_login=self._login, remote=not hands.local
+                settings.cwd,
+                allow_login=self._login,
+                remote=not hands.local,
+                env_policy=variables.policy,
             )
+            env = {**variables.overlay, **exec_settings.env}
+            exec_settings = replace(exec_settings, env=env)
             gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event

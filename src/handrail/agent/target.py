@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from handrail.agent.workspace_executor import executor_of
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
 from handrail.orchestrator.settings import Mode, SandboxMode, read_mode
@@ -15,6 +16,7 @@ from handrail.sandbox.profile import GLOB_CHARACTERS
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.profile import Profile, find_profile
 from handrail.workspace.synchronous import Workspace
+from handrail.workspace.variables import Variables
 
 Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
 
@@ -33,6 +35,7 @@ class Target:
     profile: Profile | None = field(default_factory=Profile)
     #: Makes the directory that commands have as their /tmp; None where it is not possible.
     private_tmp: Callable[[], Awaitable[str | None]] | None = None
+    variables: Variables = field(default_factory=Variables)
 
 
 async def take(where: Where, cwd: str | None) -> Target:
@@ -43,11 +46,17 @@ async def take(where: Where, cwd: str | None) -> Target:
         # A ``Workspace`` runs on another loop; the same location is opened on this one.
         where = where.asynchronous()
     if isinstance(where, AsyncWorkspace):
-        executor = await where.executor()
+        executor = await executor_of(where)
         start = posixpath.normpath(posixpath.join(where.root, cwd or ""))
-        local = executor.features.local
         return Target(
-            executor, where.root, start, local, where.close, where.profile, where.private_tmp
+            executor,
+            where.root,
+            start,
+            executor.features.local,
+            where.close,
+            where.profile,
+            where.private_tmp,
+            where.variables,
         )
 
     if cwd is None or not cwd.startswith("/"):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from handrail.cli import options
+from handrail.cli import options, variable_options
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,20 +19,31 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the id of a workspace or of one process in it."""
     parser.add_argument("id", metavar="ID", help="as `handrail run --detach` and `ps` print it")
     options.add_token(parser)
+    variable_options.add_secret(parser)
 
 
 @asynccontextmanager
 async def returned(
-    args: argparse.Namespace, *, looks: bool = False
+    args: argparse.Namespace, *, looks: bool = False, shows: bool = True
 ) -> AsyncIterator[AsyncWorkspace]:
     """Attach to a workspace, and detach from it afterwards.
+
+    Raises UsageError for a command that ``shows`` output and was not given the secrets to mask.
 
     It is ended when nothing runs in it any more or, for a command that only ``looks``, when its
     server has forgotten all of it.
     """
     from handrail.workspace.asynchronous import AsyncWorkspace
 
-    workspace = await AsyncWorkspace.attach(args.id.partition("-")[0], token=options.token(args))
+    workspace = await AsyncWorkspace.attach(
+        args.id.partition("-")[0],
+        token=options.token(args),
+        secrets=variable_options.secrets(args.secret),
+    )
+    if shows and (missing := workspace.variables.secrets.missing):
+        await workspace.detach()
+        named = " ".join(f"--secret {name}" for name in missing)
+        raise UsageError(f"the output of {args.id} may show its secrets; mask them by {named}")
     try:
         yield workspace
     finally:

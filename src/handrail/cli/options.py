@@ -95,6 +95,7 @@ def exit_json(info: ExitInfo | None) -> dict[str, object] | None:
         "code": info.code,
         "signal": info.signal,
         "coreDumped": info.core_dumped,
+        "limit": info.limit,
     }
 
 

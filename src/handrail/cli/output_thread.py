@@ -12,12 +12,14 @@ import select
 import threading
 
 from handrail.cli.stdio import OutputFailed
+from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
 
 
 class Writer:
-    """Both streams, one write after the other."""
+    """Both streams, one write after the other; secrets are masked in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Secrets = NO_SECRETS) -> None:
+        self._maskers = {1: Masker(secrets), 2: Masker(secrets)}
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[tuple[int, bytes, asyncio.Future[None]]] = (
             queue.SimpleQueue()
@@ -25,7 +27,16 @@ class Writer:
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
     async def write(self, fd: int, data: bytes) -> None:
-        """Return when all of it was written; raises OutputFailed."""
+        """Return when it was written, but for what may become a secret; raises OutputFailed."""
+        await self._write(fd, self._maskers[fd].feed(data))
+
+    async def finish(self) -> None:
+        """Write what may have become a secret and has not; raises OutputFailed."""
+        for fd, masker in self._maskers.items():
+            if rest := masker.finish():
+                await self._write(fd, rest)
+
+    async def _write(self, fd: int, data: bytes) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put((fd, data, done))
         await done

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from handrail.cli import foreground_command
-from handrail.credentials import forget_variables
+from handrail.credentials import forget_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(words: Sequence[str]) -> int | None:
         return None
     if timeout is not None and not 0 <= timeout < 10**9:
         return None
-    forget_variables()  # for servers far away, and for no command
+    forget_secrets()  # no command inherits them
     try:
         if sandbox == "off":
             return _run_free(argv, timeout)

@@ -17,6 +17,7 @@ from handrail.cli.output_thread import Writer
 from handrail.errors import ExecutorError, HandrailError
 from handrail.workspace.output_collector import DRAIN_SECONDS
 from handrail.workspace.result import Exited
+from handrail.workspace.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
     from handrail.process.exit_status import ExitInfo
@@ -46,8 +47,10 @@ class Relay:
         leaves: bool = False,
         detach_key: bytes = b"",
         as_json: bool = False,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self._process = process
+        self._writer = Writer(NO_SECRETS if as_json else secrets)
         self._json = as_json
         #: The signal that detached us; 0 for the key.
         self.left_by = 0
@@ -82,6 +85,8 @@ class Relay:
                     await asyncio.wait({following}, timeout=_LAST_SECONDS)
                 if following.done():
                     return await following
+                if ending.done():
+                    await self._writer.finish()
             finally:
                 for task in (stopping, ending, following):
                     task.cancel()
@@ -92,14 +97,14 @@ class Relay:
 
     async def _follow(self) -> ExitInfo:
         """Write the output; the process waits for our reader (back-pressure)."""
-        writer = Writer()
         async with contextlib.aclosing(self._process.follow()) as paced:
             self._waiting = True
             async for event in paced:
                 self._waiting = False
                 if isinstance(event, Exited):
+                    await self._writer.finish()
                     return event.exit
-                await options.write_event(writer, event, as_json=self._json)
+                await options.write_event(self._writer, event, as_json=self._json)
                 self._written += len(event.data)
                 self._waiting = True
         raise AssertionError("the last event is the exit")  # pragma: no cover

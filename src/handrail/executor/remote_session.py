@@ -222,7 +222,8 @@ class RemoteSession(BufferedSession):
                 kind = ExitKind(told.kind)
             except ValueError:
                 kind = ExitKind.EXITED if told.code is not None else ExitKind.LOST
-            return ExitInfo(kind, told.code, told.signal, told.core_dumped, usage)
+            exceeded = "processes" if told.limit == "pids" else None
+            return ExitInfo(kind, told.code, told.signal, told.core_dumped, usage, exceeded)
         if event.code is None or event.code < 0:
             return ExitInfo(ExitKind.LOST, None, usage=usage)
         kind = ExitKind.TERMINATED if self._asked_to_end else ExitKind.EXITED

@@ -12,7 +12,6 @@ group get one (docs/decisions/0007).
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 
@@ -100,14 +99,12 @@ class Cgroups:
 
     def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
         """Make the groups of a new child; returns the files by which it enters them."""
-        needed = limits.keys() & _FILES.keys()
+        needed = limits.keys() & self.limits.keys()
         if not needed and not self.everyone:
             return []
         places = [self.kills] if self.kills is not None else []
         for name in needed:
-            place = self.limits.get(name)
-            if place is None:
-                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+            place = self.limits[name]
             if place not in places:
                 places.append(place)
         doors = []
@@ -122,6 +119,10 @@ class Cgroups:
         for name in needed:
             self._limit(mark, name, limits[name])
         return doors
+
+    def not_held(self, limits: dict[bytes, int]) -> dict[bytes, int]:
+        """Those of a whole tree for which there is no group here."""
+        return {name: limits[name] for name in _FILES.keys() & limits.keys() - self.limits.keys()}
 
     def _limit(self, mark: int, name: bytes, value: int) -> None:
         place = self.limits[name]

@@ -30,6 +30,7 @@ from handrail.keeper import (
     own_fds,
     spawn,
     tree,
+    watcher,
 )
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
 from handrail.keeper.lease import Lease
@@ -52,6 +53,7 @@ class Entry:
     __slots__ = (
         "child",
         "ended",
+        "exceeded",
         "far",
         "fds",
         "killed",
@@ -74,6 +76,7 @@ class Entry:
         self.usage: Usage = (0, 0, 0)
         self.ended = 0  # when, in monotonic milliseconds
         self.killed = False
+        self.exceeded = 0  # which limit the watcher has ended it for, as a bit of its status
         self.far = False  # of a keeper before us, so not below us
         self.sandboxed = False  # the sandbox ends with the leader, which stays outside
         self.note = note
@@ -104,8 +107,14 @@ class Children:
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.endings = Deadlines(self.signal_ending)
+        self.watcher = watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
         self.near = True  # orphans come to us; else they are looked for on the whole machine
+
+    @property
+    def tree_limits(self) -> set[bytes]:
+        """The limits of whole trees that can be kept here; a tree must be near to be looked at."""
+        return self.groups.limits.keys() | (watcher.NAMES if self.near else frozenset())
 
     def spawn(self, fd: int, message: messages.Message) -> None:
         asked = messages.Spawn.unpack(message.fields)
@@ -135,6 +144,7 @@ class Children:
         entry.sandboxed = asked.sandboxed
         self.entries[child] = entry
         self.await_exit(entry)
+        self.watcher.add(child, self.groups.not_held(asked.limits))
         if asked.end_at is not None:
             self.end_by(entry, messages.Due(child, CAUSE_TIME, asked.end_at, asked.grace))
         try:
@@ -295,6 +305,19 @@ class Children:
             return 0
         return 1
 
+    def members(self, child: bytes) -> set[int] | None:
+        """The processes of a tree; None when it has ended and no descendant is left."""
+        entry = self.entries[child]
+        leader = self.leader(entry)
+        found = tree.members(leader, entry.mark, self.by_pid.keys() - {entry.pid})
+        return found if found or leader is not None else None
+
+    def end_exceeding(self, child: bytes, name: bytes) -> None:
+        """End a tree that has exceeded a limit, and mark its exit with that."""
+        starved = name == b"memory"
+        self.entries[child].exceeded = cgroups.OUT_OF_MEMORY if starved else watcher.TOO_MANY
+        self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
+
     def leader(self, entry: Entry) -> int | None:
         """The pid of a leader that is running."""
         if entry.status is not None:
@@ -333,6 +356,7 @@ class Children:
                 os.close(held)
             entry.fds.clear()
             self.endings.drop(child)
+            self.watcher.drop(child)
             self.groups.forget(entry.mark)
 
     def forget_all(self, children: list[bytes]) -> None:
@@ -377,6 +401,7 @@ class Children:
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         if self.groups.ran_out(entry.mark):
             entry.status |= cgroups.OUT_OF_MEMORY
+        entry.status |= entry.exceeded
         if entry.killed or entry.sandboxed:
             self.groups.kill(entry.mark)
             if not self.near:

@@ -141,7 +141,7 @@ class Keeper:
         elif op == messages.SECRET:
             self.secret = fields[0]
         elif op == messages.ABILITIES:
-            names = sorted(limits.RESOURCES.keys() | self.children.groups.limits.keys())
+            names = sorted(limits.RESOURCES.keys() | self.children.tree_limits)
             abilities = messages.Abilities(self.children.groups.rung, names)
             self.links.say(fd, messages.DONE, serial, abilities.pack())
         elif op == messages.ORPHANS:
@@ -213,7 +213,9 @@ class Keeper:
                     if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                         self.hear(fd)
             self.succession.fence_silent()
-            self.children.endings.run(time.monotonic_ns() // 1_000_000)
+            now = time.monotonic_ns() // 1_000_000
+            self.children.endings.run(now)
+            self.children.watcher.run(now)
             if (
                 self.succession.deadline is not None
                 and time.monotonic() >= self.succession.deadline
@@ -227,6 +229,8 @@ class Keeper:
             due.append(self.succession.deadline)
         if self.children.endings.next is not None:
             due.append(self.children.endings.next / 1000)
+        if self.children.watcher.next is not None:
+            due.append(self.children.watcher.next / 1000)
         if not due:
             return None
         # Rather a millisecond late than early and in vain; poll takes no more than 24 days.

@@ -62,6 +62,10 @@ def _take(keeper: Keeper, what: bytes, fields: list[bytes]) -> None:
         children.entries[ended.child].ended = ended.ended
     elif what == b"inside":
         children.entries[fields[0]].sandboxed = True
+    elif what == b"watched":
+        name, _, most = fields[1].partition(b"=")
+        limits = children.watcher.limits.get(fields[0], {})
+        children.watcher.add(fields[0], limits | {name: int(most)})
     elif what == b"ending":
         due = reexec_save.DeadlineRecord.unpack(fields)
         steps = [(int(when), int(number)) for when, number in map(bytes.split, due.steps)]

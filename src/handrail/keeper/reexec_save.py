@@ -191,6 +191,8 @@ def _lines_of(entry: Entry, children: Children) -> list[bytes]:
         lines.append(line(b"ended", EndedRecord(entry.child, entry.ended).pack()))
     if entry.sandboxed:
         lines.append(line(b"inside", [entry.child]))
+    for limit in children.watcher.limits.get(entry.child, {}).items():
+        lines.append(line(b"watched", [entry.child, b"%b=%d" % limit]))
     ending = children.endings.get(entry.child)
     if ending is not None:
         steps = tuple(b"%d %d" % step for step in ending.steps)

@@ -72,6 +72,11 @@ def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
     return _send(leader, _Near(mark, leaders), number)
 
 
+def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
+    """All processes of a tree that can be found now."""
+    return _members(leader, _Near(mark, leaders))
+
+
 def send_inside(leader: int, number: int) -> int:
     """Signal every process in the sandbox whose first process hangs below the leader; neither of
     these two would pass it on.  Says how many were reached; 0 also while it is being set up."""
@@ -88,7 +93,7 @@ def used_inside(leader: int) -> tuple[int, int, int]:
     user = system = rss = 0
     for pid in _inside(_below(leader) - {leader}):
         try:
-            used = [int(word) * 1000 // _TICKS for word in _stat(pid)[2].split()[9:13]]
+            used = [int(word) * 1000 // _TICKS for word in stat(pid)[2].split()[9:13]]
             with open(f"/proc/{pid}/status", "rb") as file:
                 peak = next((line for line in file if line.startswith(b"VmHWM:")), b"VmHWM: 0 kB")
         except OSError:
@@ -288,7 +293,7 @@ def _everybody() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _stat(pid: int) -> list[bytes]:
+def stat(pid: int) -> list[bytes]:
     """State, parent, and what follows them; raises OSError when it is gone."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         stat = file.read()
@@ -296,13 +301,13 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _parent_of(pid: int) -> int:
-    return int(_stat(pid)[1])
+    return int(stat(pid)[1])
 
 
 def _is_dead(pid: int) -> bool:
     """Whether a process is gone, or a zombie."""
     try:
-        return _stat(pid)[0] in (b"Z", b"X")
+        return stat(pid)[0] in (b"Z", b"X")
     except OSError:
         return True
 

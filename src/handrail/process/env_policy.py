@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from handrail.credentials import without
+from handrail.credentials import SECRET_PATTERNS, without
 
 CORE = frozenset(
     {"PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "USER", "LOGNAME"}
     | {"LANG", "LC_ALL", "LC_CTYPE"}
 )
 DEFAULT_EXCLUDES = ("*KEY*", "*SECRET*", "*TOKEN*")
+_OUR_EXCLUDES = tuple(one for one in SECRET_PATTERNS if one not in DEFAULT_EXCLUDES)
 
 #: Never handed to a child, besides our own credentials: exact case, and without regard to case.
 _NEVER = frozenset(("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",))
@@ -50,6 +51,20 @@ class EnvPolicy:
     exclude: tuple[str, ...]
     set: Mapping[str, str]
     include_only: tuple[str, ...]
+
+
+def without_secrets(inherit: Inherit, exclude: Iterable[str] = ()) -> EnvPolicy:
+    """The policy of our own surfaces: what looks like a secret is not inherited.
+
+    A server that knows nothing of it applies it too: its patterns are sent.
+    """
+    return EnvPolicy(
+        inherit,
+        ignore_default_excludes=False,
+        exclude=(*_OUR_EXCLUDES, *exclude),
+        set={},
+        include_only=(),
+    )
 
 
 def build(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from handrail.keeper.cgroups import OUT_OF_MEMORY
 from handrail.keeper.deadlines import TIMED_OUT
+from handrail.keeper.watcher import TOO_MANY
 
 _SIGNALS = frozenset(map(int, signal.valid_signals()))
 
@@ -47,10 +48,14 @@ class ExitInfo:
     signal: str | None = None
     core_dumped: bool = False
     usage: Usage | None = None
+    #: The limit it was ended for, where neither kind nor signal says it.
+    exceeded: str | None = field(default=None, repr=False)
 
     @property
     def limit(self) -> str | None:
         """Which of the ``Limits`` has ended it; None: none, as far as that is known."""
+        if self.exceeded is not None:
+            return self.exceeded
         if self.signal in _BY_SIGNAL and self.kind is ExitKind.SIGNALED:
             return _BY_SIGNAL[self.signal]
         return _BY_KIND.get(self.kind)
@@ -74,8 +79,9 @@ def exit_from_status(
     ``cause`` is why we ended it, if it was not on request.  ``sandboxed``: what holds a command
     in a sandbox exits with 128+N for a command that was killed by N, so that is read back.
     """
-    starved, late = status & OUT_OF_MEMORY, status & TIMED_OUT
+    starved, late, crowded = (status & bit for bit in (OUT_OF_MEMORY, TIMED_OUT, TOO_MANY))
     status &= 0xFFFF
+    exceeded = None
     if sandboxed and os.WIFEXITED(status) and os.WEXITSTATUS(status) - 128 in _SIGNALS:
         status = os.WEXITSTATUS(status) - 128
     if cause is None and late:
@@ -84,6 +90,8 @@ def exit_from_status(
         cause = ExitKind.TERMINATED
     elif cause is None and starved and status:
         cause = ExitKind.OUT_OF_MEMORY
+    elif cause is None and crowded and status:
+        cause, exceeded = ExitKind.EVICTED, "processes"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ExitInfo(
@@ -92,8 +100,11 @@ def exit_from_status(
             _signal_name(number),
             os.WCOREDUMP(status),
             usage,
+            exceeded,
         )
-    return ExitInfo(cause or ExitKind.EXITED, os.WEXITSTATUS(status), usage=usage)
+    return ExitInfo(
+        cause or ExitKind.EXITED, os.WEXITSTATUS(status), usage=usage, exceeded=exceeded
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -32,9 +32,11 @@ class Limits:
     """What a command may take; None: no limit.  Sizes are bytes, and all are whole numbers from 1.
 
     ``memory`` and ``processes`` (threads count too) are for the command and its descendants
-    together and need a control group; beyond the first the kernel kills one of them, and the exit
-    is ``OUT_OF_MEMORY``.  ``output`` counts all that is written to the streams; beyond it the
-    command is ended, and the exit is ``EVICTED``.  The others are for each process: ``cpu_seconds``
+    together.  Where there is a control group for them, the kernel kills a process beyond the
+    first, and refuses a process beyond the second; elsewhere the keeper looks 20 times a second
+    and ends all of them.  The exit is ``OUT_OF_MEMORY`` or ``EVICTED``.  ``output`` counts all that
+    is written to the streams; beyond it the command is ended, and the exit is ``EVICTED``;
+    ``limit`` of the exit says for which.  The others are for each process: ``cpu_seconds``
     of CPU time (then SIGXCPU), ``file_size`` of each file (SIGXFSZ), ``open_files`` and
     ``address_space`` (refused to it as an error).
     """

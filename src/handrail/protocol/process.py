@@ -40,9 +40,11 @@ class ManagedNetwork(Wire):
 class LimitsParams(Wire, forbid_unknown_fields=True):
     """Ours: resource limits of a process; refused where the machine cannot enforce them."""
 
-    #: Memory of the whole tree; beyond it the kernel kills one of its processes.
+    #: Memory of the whole tree; beyond it the kernel kills one of its processes or, without a
+    #: control group, the keeper all of them.
     memory_bytes: Positive | None = None
-    #: Processes and threads of the whole tree.
+    #: Processes and threads of the whole tree; beyond it none can be started or, without a control
+    #: group, the tree is ended, and ``exit.kind`` is ``evicted``.
     pids: Positive | None = None
     #: CPU time of each process.
     cpu_seconds: Positive | None = None
@@ -139,6 +141,8 @@ class ExitShape(Wire):
     code: int | None
     signal: str | None = None
     core_dumped: bool = False
+    #: ``pids`` of one that is ``evicted`` for that limit, and not for its output.
+    limit: str | UnsetType = UNSET
 
 
 class UsageShape(Wire):

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 
 from handrail import own_code
 from handrail.errors import SandboxUnavailable
+from handrail.keeper import watcher
+from handrail.keeper.cgroups import Cgroups
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.syscalls.seccomp_filter import ARCHES
@@ -54,6 +56,7 @@ def examine() -> list[Finding]:
         _seccomp(),
         _landlock(),
         _cgroups(),
+        _limits(),
         _own_code(),
     ]
 
@@ -200,6 +203,22 @@ def _cgroups() -> Finding:
         f"{what}, our own can be divided",
         f"{what}, our own cannot be divided",
         "start under `systemd-run --user --scope -p Delegate=yes`",
+    )
+
+
+def _limits() -> Finding:
+    """Report how the limits of whole trees are enforced; those of a process always are."""
+    groups = Cgroups()
+    groups.close()
+    held = {"memory": b"memory", "processes": b"pids"}
+    looked = [name for name, of_keeper in held.items() if of_keeper not in groups.limits]
+    return _either(
+        "limits",
+        not looked,
+        "memory and processes by control groups, output by handrail, the others by the kernel",
+        f"{' and '.join(looked)} by looking at /proc {1000 // watcher.PAUSE} times a second, output"
+        " by handrail, the others by the kernel",
+        "for control groups start under `systemd-run --user --scope -p Delegate=yes`",
     )
 
 

@@ -6,6 +6,8 @@ stream, and the base64 is sent as a part of its own, never copied into a string.
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from handrail.process.child import Child
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STREAM_NAMES
@@ -98,7 +100,11 @@ def exit_shape(child: Child) -> ExitShape | None:
     if info is None:
         return None
     return ExitShape(
-        kind=info.kind.value, code=info.code, signal=info.signal, core_dumped=info.core_dumped
+        kind=info.kind.value,
+        code=info.code,
+        signal=info.signal,
+        core_dumped=info.core_dumped,
+        limit=UNSET if info.exceeded is None else "pids",
     )
 
 

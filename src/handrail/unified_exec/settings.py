@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from handrail.process.env_policy import EnvPolicy, Inherit
+from handrail.process.env_policy import EnvPolicy, Inherit, without_secrets
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS
 from handrail.unified_exec.head_tail import DEFAULT_CAP
 from handrail.unified_exec.prune import MAX_PROCESSES, PROTECTED, WARN_AT
@@ -14,9 +14,7 @@ from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS, DEFAULT_TOKENS
 
 DEFAULT_MODEL_BUDGET = tokens(DEFAULT_TOKENS)
 #: Everything but names that look like a secret.
-DEFAULT_ENV_POLICY = EnvPolicy(
-    Inherit.ALL, ignore_default_excludes=False, exclude=(), set={}, include_only=()
-)
+DEFAULT_ENV_POLICY = without_secrets(Inherit.ALL)
 
 
 @dataclass(frozen=True, slots=True)

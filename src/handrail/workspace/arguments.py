@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from handrail.errors import UsageError
 from handrail.executor.validate import check_size
-from handrail.process.env_policy import EnvPolicy, Inherit, bad_name
+from handrail.process.env_policy import Inherit, bad_name, without_secrets
 
 #: A string for ``/bin/sh -c``, or an argument list that no shell sees.
 Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]"
@@ -45,23 +45,26 @@ def to_argv(command: Command | bytes) -> tuple[str | bytes, ...]:
     return argv
 
 
-def _check_text(word: str | bytes) -> None:
-    """Refuse lone surrogates that do not stand for a byte."""
+def _check_text(word: str | bytes, what: str | None = None) -> None:
+    """Refuse lone surrogates that do not stand for a byte; ``what`` is named instead of it."""
     try:
         os.fsencode(word)
     except UnicodeEncodeError:
-        raise UsageError(f"{word!r} holds a lone surrogate that stands for no byte") from None
+        raise UsageError(
+            f"{what or repr(word)} holds a lone surrogate that stands for no byte"
+        ) from None
 
 
 class Environment:
     """The variables of one child: those of the machine it runs on, and the caller's changes.
 
-    A value of None removes a variable.
+    Of the machine's, those that look like a secret are left out, whatever ``inherit`` is.  A
+    value of None removes a variable.
     """
 
     __slots__ = ("overlay", "policy")
 
-    def __init__(self, *changes: Env | None) -> None:
+    def __init__(self, *changes: Env | None, inherit: Inherit = Inherit.ALL) -> None:
         merged: dict[str, str | bytes | None] = {}
         for change in changes:
             merged.update(change or {})
@@ -78,15 +81,10 @@ class Environment:
                 continue
             if not isinstance(value, (str, bytes)) or "\0" in os.fsdecode(value):
                 raise UsageError(f"the value of {name} must be str or bytes without NUL, or None")
-            _check_text(value)
+            _check_text(value, f"the value of {name}")
             self.overlay[name] = os.fsdecode(value)
-        self.policy = EnvPolicy(
-            inherit=Inherit.ALL,
-            ignore_default_excludes=True,
-            exclude=tuple(sorted(name for name, value in merged.items() if value is None)),
-            set={},
-            include_only=(),
-        )
+        removed = sorted(name for name, value in merged.items() if value is None)
+        self.policy = without_secrets(inherit, removed)
 
 
 def to_bytes(data: str | bytes) -> bytes:

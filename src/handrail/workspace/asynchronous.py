@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-import secrets
 import time
+from collections.abc import Mapping
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
-from handrail.executor.base import Executor, ExecutorFeatures, SpawnRequest
+from handrail.executor.base import Executor, SpawnRequest
 from handrail.process.spec import NO_LIMITS, Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
@@ -18,7 +19,6 @@ from handrail.workspace.arguments import (
     AnyPath,
     Command,
     Env,
-    Environment,
     seconds,
     to_argv,
     to_bytes,
@@ -28,11 +28,13 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
+from handrail.workspace.offered import check_offered
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.uncancellable import to_the_end
+from handrail.workspace.variables import InheritEnv, Variables
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -48,8 +50,14 @@ class AsyncWorkspace:
     None is this one, else ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or
     ``ssh://host``; ``token`` authenticates with its server.  ``sandbox`` applies to every command
     unless it names another: ``workspace-write`` (writes only below the root, no network),
-    ``read-only``, ``off``, or a ``Profile``.  ``env`` is laid over the machine's own variables;
-    None removes one.
+    ``read-only``, ``off``, or a ``Profile``.
+
+    ``inherit_env`` says which variables of the machine commands inherit: ``all``, ``core`` (PATH,
+    HOME and the like) or ``none``, and never one that looks like a secret.  ``env`` is laid over
+    them; None removes one.  ``secrets`` are variables too, and their values are masked in all text
+    that comes from commands (docs/environment.md).  ``limits`` are for each command, unless it
+    names others.
+
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
     in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
 
@@ -66,6 +74,9 @@ class AsyncWorkspace:
         token: str | None = None,
         sandbox: Sandbox = "workspace-write",
         env: Env | None = None,
+        inherit_env: InheritEnv = "all",
+        secrets: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         executor: Executor | None = None,
@@ -77,10 +88,10 @@ class AsyncWorkspace:
             raise UsageError("at and executor both say where; give one of them")
         if at is not None and not isinstance(at, str):
             raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
-        self._tag = secrets.token_hex(4)
+        self._tag = token_hex(4)
         self._profile = profiles.find_profile(sandbox)
-        self._env: Env = dict(env or {})
-        Environment(self._env)  # refuses bad names now
+        self._variables = Variables(env, inherit_env, secrets)
+        self._limits = limits
         self._ground = Location(
             given,
             self._tag,
@@ -156,8 +167,11 @@ class AsyncWorkspace:
             temporary=self._ground.temporary,
             env={
                 os.fsdecode(name): None if value is None else os.fsdecode(value)
-                for name, value in self._env.items()
+                for name, value in self._variables.env.items()
             },
+            inherit_env=self._variables.inherit.value,
+            limits=None if self._limits is None else self._limits.given(),
+            secrets=[*self._variables.secrets.values, *self._variables.secrets.missing],
             processes={
                 process.id: [_text(word) for word in process.argv]
                 for follower, process in self._processes.items()
@@ -180,24 +194,30 @@ class AsyncWorkspace:
         id: str,  # noqa: A002 (the name it has everywhere)
         *,
         token: str | None = None,
+        secrets: Mapping[str, str | bytes] | None = None,
         request_timeout: float | None = 30.0,
     ) -> AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
-        ``request_timeout`` is how many seconds its server may take to answer.  Raises UsageError
+        ``secrets`` are to be given again: no record has them.  ``request_timeout`` is how many
+        seconds its server may take to answer.  Raises UsageError
         when there is none of that id, WorkspaceBusy while another program is attached,
         ExecutorTransportFailed when its server does not answer or has ended it.
         """
         claim = detached_store.claim(id)
         try:
-            return await cls._resume(claim, token, request_timeout)
+            return await cls._resume(claim, token, secrets, request_timeout)
         except BaseException:
             claim.release()
             raise
 
     @classmethod
     async def _resume(
-        cls, claim: Claim, token: str | None, request_timeout: float | None
+        cls,
+        claim: Claim,
+        token: str | None,
+        secrets: Mapping[str, str | bytes] | None,
+        request_timeout: float | None,
     ) -> AsyncWorkspace:
         record = claim.record
         if not record.at.startswith(("ws://", "wss://")):
@@ -206,7 +226,10 @@ class AsyncWorkspace:
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
-        workspace._env = record.env
+        workspace._variables = Variables(
+            record.env, record.inherit_env, secrets, known=record.secrets
+        )
+        workspace._limits = None if record.limits is None else Limits(**record.limits)
         workspace._count = record.count
         workspace._ground.session = (record.session, record.secret)
         workspace._ground.temporary = record.temporary
@@ -224,6 +247,7 @@ class AsyncWorkspace:
                     executor.features,
                     sandboxed=record.profile is not None,
                     returned_to=True,
+                    secrets=workspace._variables.secrets,
                 )
             )
         return workspace
@@ -250,8 +274,15 @@ class AsyncWorkspace:
         executor = await self.executor()
         session = await executor.attach(id)
         session.detached = True
-        sandboxed = self._profile is not None
-        return self._follow(ProcessFollower(session, (), executor.features, sandboxed=sandboxed))
+        return self._follow(
+            ProcessFollower(
+                session,
+                (),
+                executor.features,
+                sandboxed=self._profile is not None,
+                secrets=self._variables.secrets,
+            )
+        )
 
     def _follow(self, follower: ProcessFollower) -> AsyncProcess:
         process = self._processes[follower] = AsyncProcess(follower)
@@ -275,6 +306,16 @@ class AsyncWorkspace:
     def profile(self) -> Profile | None:
         """The profile of commands that name no other sandbox; None: not sandboxed."""
         return self._profile
+
+    @property
+    def variables(self) -> Variables:
+        """What its commands inherit, the variables that are set, and the secrets."""
+        return self._variables
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits of commands that name no others; None: they have none."""
+        return self._limits
 
     @property
     def root(self) -> str:
@@ -396,12 +437,13 @@ class AsyncWorkspace:
         ground = self._ground
         executor = await ground.open()
         features = executor.features
-        _check_offered(features, limits, detach, watch_denials)
+        limits = self._limits if limits is None else limits
+        check_offered(features, limits, detach, watch_denials)
         temporary = await ground.make_temporary(profile)
         if temporary is not None and ground.has_private_tmp:
             temporary = "/tmp"  # noqa: S108 (the one of the sandbox)
         hidden = {"TMPDIR": temporary} if temporary is not None else None
-        variables = Environment(hidden, self._env, env)
+        variables = self._variables.environment(hidden, env)
         self._count += 1
         request = SpawnRequest(
             process_id=f"{self._tag}-{self._count}",
@@ -423,10 +465,11 @@ class AsyncWorkspace:
         session = await executor.spawn(request)
         follower = ProcessFollower(
             session,
-            argv,
+            self._variables.secrets.masked_words(argv),
             features,
             sandboxed=profile is not None,
             started=started,
+            secrets=self._variables.secrets,
         )
         # A process that has ended belongs to its holder alone, and its output with it.
         for one in [one for one in self._processes if not (one.shown or one.held_open)]:
@@ -437,21 +480,6 @@ class AsyncWorkspace:
             raise UsageError("the workspace was closed while the command was being started")
         follower.watch(timeout=limit, listener=on_output, stdin=feed)
         return follower
-
-
-def _check_offered(
-    features: ExecutorFeatures, limits: Limits | None, detach: bool, watch_denials: bool
-) -> None:
-    """Raises UsageError for what the executor would silently leave out."""
-    if limits is not None and not features.limits:
-        raise UsageError("this executor enforces no limits; leave them out, or use another")
-    if detach and not features.detach:
-        raise UsageError(
-            "only a process at a server that goes on without us can outlive its workspace; open"
-            " it with at=, for example at='ssh://localhost'"
-        )
-    if watch_denials and not features.watch_denials:
-        raise UsageError("this executor cannot watch for denials; leave watch_denials out")
 
 
 def _below(root: str, path: str) -> str:

@@ -2,7 +2,7 @@
 
 One file per workspace in the user's state directory, readable by the user alone, because it has
 the secret of its session and the variables of its commands.  It is locked while a program is
-attached; tokens are never stored.
+attached; tokens and the secrets of a workspace are never stored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from handrail import private_places
 from handrail.errors import HandrailError, UsageError
 from handrail.workspace.profile import Profile
+from handrail.workspace.variables import InheritEnv
 
 _ID = re.compile(r"[0-9a-f]{8}")
 
@@ -39,6 +40,10 @@ class DetachedRecord:
     temporary: str | None = None
     #: The caller's changes to the variables of its machine; None removes one.
     env: dict[str, str | bytes | None] = field(default_factory=dict, repr=False)
+    inherit_env: InheritEnv = "all"
+    limits: dict[str, int] | None = None
+    #: The names of its secrets.
+    secrets: list[str] = field(default_factory=list)
     #: Ids of its processes and their commands, as of the detach.
     processes: dict[str, list[str]] = field(default_factory=dict)
     #: The ids of those that outlive the workspace.

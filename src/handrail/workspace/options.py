@@ -5,13 +5,14 @@ Read by type checkers; the defaults are those of ``AsyncWorkspace``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypedDict
 
 from handrail.process.spec import Limits
 from handrail.workspace.arguments import AnyPath, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Output
+from handrail.workspace.variables import InheritEnv
 
 
 class CommandOptions(TypedDict, total=False):
@@ -48,6 +49,8 @@ class OneShotOptions(CommandOptions, total=False):
     """Of ``handrail.run``."""
 
     check: bool
+    inherit_env: InheritEnv
+    secrets: Mapping[str, str | bytes] | None
     at: str | None
     token: str | None
     request_timeout: float | None

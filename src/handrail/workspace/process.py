@@ -129,7 +129,10 @@ class AsyncProcess:
         if outcome.reason is WaitReason.PATTERN:
             self._position = outcome.position
         return Waited(
-            outcome.reason, outcome.match.decode("utf-8", "replace"), outcome.pattern, self.exit
+            outcome.reason,
+            self._follower.secrets.masked(outcome.match).decode("utf-8", "replace"),
+            outcome.pattern,
+            self.exit,
         )
 
     # --- output --------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.output_collector import OutputCollector
-from handrail.workspace.result import Denial, Output, Result
+from handrail.workspace.result import Denial, Output, Result, last_line
+from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
 
 #: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
@@ -39,8 +40,10 @@ class ProcessFollower:
         sandboxed: bool,
         started: float | None = None,
         returned_to: bool = False,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         """``started``: by the monotonic clock, before the start was requested; None: now."""
+        self.secrets = secrets
         self.session = session
         self.argv = argv
         self._features = features
@@ -103,15 +106,21 @@ class ProcessFollower:
         return self._seen(await self.session.wait())
 
     async def outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
-        """All output from the first retained byte on, decoded."""
+        """All output from the first retained byte on, decoded, and secrets masked in its text."""
         decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
+        maskers = {kind: Masker(self.secrets) for kind in OutputKind}
         events = self.session.subscribe_output(paced=paced)
+        last = 0
         try:
             async for event in events:
-                text = decoders[event.kind].decode(event.data)
-                yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+                text = decoders[event.kind].decode(maskers[event.kind].feed(event.data))
+                last = event.seq
+                yield Output(event.kind.value, event.data, text, last, event.omitted)
         finally:
             events.close()
+        for kind, masker in maskers.items():
+            if rest := masker.finish():
+                yield Output(kind.value, b"", decoders[kind].decode(rest), last)
 
     async def result(self, wait: float | None, text: bool) -> Result[Any]:
         """Implements ``AsyncProcess.result``, without ``process``."""
@@ -151,15 +160,17 @@ class ProcessFollower:
     ) -> Result[Any]:
         until = self._ended if info is not None and self._ended else time.monotonic()
         out, err = bytes(collected.stdout), bytes(collected.stderr)
+        shown_out, shown_err = self.secrets.masked(out), self.secrets.masked(err)
         return Result(
             self.argv,
-            cast("Any", out.decode("utf-8", "replace") if text else out),
-            cast("Any", err.decode("utf-8", "replace") if text else err),
+            cast("Any", shown_out.decode("utf-8", "replace") if text else out),
+            cast("Any", shown_err.decode("utf-8", "replace") if text else err),
             info,
             until - self._started,
             denials,
             collected.omitted,
             held,
+            last_line=last_line(shown_err or shown_out) if self.secrets and not text else None,
         )
 
     async def _denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:

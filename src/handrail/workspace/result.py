@@ -63,6 +63,8 @@ class Result(Generic[Text]):
     held_open: bool = False
     #: The running process, a ``Process`` or an ``AsyncProcess``; None when it has ended.
     process: Any = field(default=None, repr=False, compare=False)
+    #: The last line of its output as an error shows it, where the output is bytes.
+    last_line: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def exit_code(self) -> int | None:
@@ -91,7 +93,11 @@ class CommandFailed(ProcessError):
 
     def __init__(self, result: Result[str] | Result[bytes]) -> None:
         self.result = result
-        super().__init__(f"`{show(result.argv)}` {_ending(result)}{_last_line(result)}")
+        said = result.last_line
+        if said is None:
+            said = last_line(result.stderr or result.stdout)
+        said = f"; last line of its output: {said}" if said else ""
+        super().__init__(f"`{show(result.argv)}` {_ending(result)}{said}")
 
 
 def _ending(result: Result[Any]) -> str:
@@ -109,11 +115,11 @@ def _ending(result: Result[Any]) -> str:
     return f"exited with {end.code}"
 
 
-def _last_line(result: Result[Any]) -> str:
-    said = result.stderr or result.stdout
+def last_line(said: str | bytes) -> str:
+    """The last line of some output, shortened; "" if there is none."""
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
     lines = text.strip().splitlines()
-    return f"; last line of its output: {lines[-1][:500]}" if lines else ""
+    return lines[-1][:500] if lines else ""
 
 
 def show(argv: tuple[str | bytes, ...]) -> str:
@@ -131,12 +137,12 @@ class Output:
     """A piece of output.
 
     ``stream`` is ``stdout`` or ``stderr``; all of a terminal's is ``stdout``.  ``text`` is
-    ``data`` as UTF-8, with a character that was split kept for the next piece.  ``omitted``
-    bytes before it were not kept (0: nothing lost).
+    ``data`` as UTF-8 with secrets masked; a character or secret that was split is kept for the
+    next piece.  ``omitted`` bytes before it were not kept (0: nothing lost).
     """
 
     stream: str
-    data: bytes
+    data: bytes = field(repr=False)
     text: str
     seq: int
     omitted: int = 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.synchronous import Workspace
+from handrail.workspace.variables import InheritEnv
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -31,6 +33,8 @@ def run(
     token: str | None = None,
     sandbox: Sandbox | None = None,
     env: Env | None = None,
+    inherit_env: InheritEnv = "all",
+    secrets: Mapping[str, str | bytes] | None = None,
     request_timeout: float | None = 30.0,
     **options: Any,
 ) -> Result[Any]:
@@ -47,6 +51,8 @@ def run(
         token=token,
         sandbox="workspace-write" if sandbox is None else sandbox,
         env=env,
+        inherit_env=inherit_env,
+        secrets=secrets,
         request_timeout=request_timeout,
     ) as workspace:
         result: Result[Any] = workspace.run(command, **options)

@@ -6,12 +6,13 @@ Every call runs its asynchronous counterpart on the background loop.
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
+from handrail.process.spec import Limits
 from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
@@ -19,6 +20,7 @@ from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+from handrail.workspace.variables import InheritEnv, Variables
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -44,6 +46,9 @@ class Workspace:
         token: str | None = None,
         sandbox: Sandbox = "workspace-write",
         env: Env | None = None,
+        inherit_env: InheritEnv = "all",
+        secrets: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         executor: Executor | None = None,
@@ -54,6 +59,9 @@ class Workspace:
             token=token,
             sandbox=sandbox,
             env=env,
+            inherit_env=inherit_env,
+            secrets=secrets,
+            limits=limits,
             request_timeout=request_timeout,
             detach_ttl=detach_ttl,
             executor=executor,
@@ -104,6 +112,7 @@ class Workspace:
         id: str,  # noqa: A002 (the name it has everywhere)
         *,
         token: str | None = None,
+        secrets: Mapping[str, str | bytes] | None = None,
         request_timeout: float | None = 30.0,
     ) -> Workspace:
         """Come back to a workspace that was detached from; see ``AsyncWorkspace.attach``.
@@ -111,7 +120,7 @@ class Workspace:
         Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
         """
         twin = loop_thread.call(
-            AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout)
+            AsyncWorkspace.attach(id, token=token, secrets=secrets, request_timeout=request_timeout)
         )
         workspace = cls()
         workspace._twin = twin
@@ -127,6 +136,16 @@ class Workspace:
         """The running processes that were started here, as far as is known, oldest first; after
         ``attach`` also those that have ended since the detach."""
         return [Process(twin, self._call) for twin in self._twin.processes]
+
+    @property
+    def variables(self) -> Variables:
+        """What its commands inherit, the variables that are set, and the secrets."""
+        return self._twin.variables
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits of commands that name no others; None: they have none."""
+        return self._twin.limits
 
     @property
     def root(self) -> str:

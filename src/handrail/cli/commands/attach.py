@@ -49,6 +49,7 @@ async def _run(args: argparse.Namespace, key: bytes) -> int:
             leaves=True,
             detach_key=key if os.isatty(0) else b"",
             as_json=args.json,
+            secrets=workspace.variables.secrets,
         )
         info = await relay.run()
     if args.json:

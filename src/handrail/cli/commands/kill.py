@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace) -> int:
     # After a mere signal the user may want to see what became of it.
-    async with detached.returned(args, looks=args.signal is not None) as workspace:
+    looks = args.signal is not None
+    async with detached.returned(args, looks=looks, shows=False) as workspace:
         process = detached.find(workspace, args.id)
         if args.signal is not None:
             await process.signal(args.signal.lower().removeprefix("sig"))

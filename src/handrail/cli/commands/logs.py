@@ -33,12 +33,14 @@ async def _run(args: argparse.Namespace) -> int:
 
     from handrail.cli.output_thread import Writer
     from handrail.workspace.result import Exited
+    from handrail.workspace.secrets import NO_SECRETS
 
     async with (
         detached.returned(args, looks=True) as workspace,
         aclosing(detached.find(workspace, args.id).follow()) as events,
     ):
-        writer = Writer()
+        secrets = workspace.variables.secrets
+        writer = Writer(NO_SECRETS if args.json else secrets)
         loop = asyncio.get_running_loop()
         patience, room = (None, None) if args.follow else (_PATIENCE, _RETAINED)
         while room is None or room > 0:
@@ -58,4 +60,5 @@ async def _run(args: argparse.Namespace) -> int:
                     await writer.write(1, line)
             else:
                 await options.write_event(writer, event, as_json=args.json)
+        await writer.finish()
     return 0

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from handrail import private_places
-from handrail.cli import error_output
+from handrail.cli import error_output, variable_options
 from handrail.cli.stdio import say
 from handrail.config import STOP_SIGNALS, check_users
 from handrail.credentials import read_secret
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when the user is asked before a command runs (default: %(default)s)",
     )
     add("--sandbox", choices=_MODES, default="workspace-write", help="(default: %(default)s)")
+    variable_options.add_variables(parser)
     add("--network", action="store_true", help="let sandboxed commands use the network")
     add(
         "--add-dir",
@@ -101,6 +102,7 @@ async def _serve(args: argparse.Namespace) -> int:
     from handrail.mcp_server.pending_calls import PendingCalls
     from handrail.mcp_server.tool_calls import ToolCalls, read_unasked
     from handrail.policy.layers import DEFAULT_FILE, user_folder
+    from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.profile import Profile
 
     cwd = os.path.realpath(args.cwd)  # noqa: ASYNC240 (before anything is served)
@@ -114,8 +116,11 @@ async def _serve(args: argparse.Namespace) -> int:
     if rules_file is None and not args.rules:
         rules_file = os.path.join(user_folder(), DEFAULT_FILE)
     tickets = PendingCalls()
+    workspace = AsyncWorkspace(
+        cwd, inherit_env=args.inherit_env, secrets=variable_options.secrets(args.secret)
+    )
     shell = AgentShell(
-        cwd,
+        workspace,
         approver=tickets,
         policy=args.approval,
         approval_timeout=args.approval_timeout,

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import threading
 from typing import TYPE_CHECKING
 
-from handrail.cli import error_output, options
+from handrail import units
+from handrail.cli import error_output, options, variable_options
 from handrail.cli.foreground_command import NotRun, current_directory
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from handrail.workspace.result import Result
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_UNITS = ("", "k", "m", "g", "t")
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="set a variable; NAME alone removes it",
     )
+    variable_options.add_variables(parser)
     add(
         "--tty",
         action=argparse.BooleanOptionalAction,
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="end or refuse what takes more, may be given again: cpu_seconds, memory, processes,"
-        " file_size, open_files, output, address_space; sizes as 512MiB or 2G",
+        " file_size, open_files, output, address_space; sizes as 512MiB or 2G, times as 90s or 5m",
     )
     add(
         "--watch-denials",
@@ -91,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--watch-denials needs --json, which shows them")
     try:
         args.limits = _limits(args.limit)
+        args.secrets = variable_options.secrets(args.secret)
     except UsageError as error:
         args.parser.error(str(error))
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until they are handled
@@ -104,14 +107,15 @@ def _limits(given: list[str]) -> Limits | None:
     found: dict[str, int] = {}
     for pair in given:
         name, _, text = pair.partition("=")
-        number = text.rstrip("BKMGTibkmgt")
-        unit = text[len(number) :].lower().removesuffix("b").removesuffix("i")
-        if name not in Limits.__slots__ or not number.isdecimal() or unit not in _UNITS:
+        if name not in Limits.__slots__ or not text:
             raise UsageError(
                 f"--limit is NAME=VALUE, as in memory=2GiB or processes=50, not {pair!r}; the"
                 f" names are {', '.join(Limits.__slots__)}"
             )
-        found[name] = int(number) * 1024 ** _UNITS.index(unit)
+        if name == "cpu_seconds":
+            found[name] = math.ceil(units.parse_duration(text))
+        else:
+            found[name] = units.parse_size(text)
     return Limits(**found) if found else None
 
 
@@ -186,6 +190,8 @@ async def _run_in_workspace(
         token=options.token(args, at) if at is not None else None,
         sandbox=args.sandbox,
         env=env,
+        inherit_env=args.inherit_env,
+        secrets=args.secrets,
         detach_ttl=DETACHED_SECONDS if args.detach else None,
     )
     if args.detach:
@@ -220,7 +226,7 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
         limits=args.limits,
     )
     try:
-        info = await Relay(process, raw=raw).run()
+        info = await Relay(process, raw=raw, secrets=workspace.variables.secrets).run()
     except OutputFailed as error:
         error.outcome = "so the command was ended"
         raise
