@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
     from handrail.workspace.files import AsyncFiles
+    from handrail.workspace.lines import Line
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
     from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
@@ -69,6 +70,7 @@ __all__ = [
     "FilesError",
     "HandrailError",
     "Limits",
+    "Line",
     "Output",
     "Process",
     "ProcessError",
@@ -100,6 +102,7 @@ _HOMES = {
     "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
     "handrail.workspace.files": ("AsyncFiles",),
+    "handrail.workspace.lines": ("Line",),
     "handrail.workspace.process": ("AsyncProcess",),
     "handrail.workspace.profile": ("Profile",),
     "handrail.workspace.result": (

@@ -28,6 +28,7 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
+from handrail.workspace.misuse import NamesChecked, call_checked
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from handrail.workspace.options import RunOptions, StartOptions
 
 
-class AsyncWorkspace:
+class AsyncWorkspace(NamesChecked):
     """A directory, on this machine or another, in which commands are run.
 
     ``root`` is the directory; a relative one starts at the program's working directory, on another
@@ -305,7 +306,7 @@ class AsyncWorkspace:
         Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced
         on its machine, and UsageError, also for what its executor does not offer.
         """
-        return self._processes[await self._start(command, **options)]
+        return self._processes[await call_checked(self._start, command, **options)]
 
     @overload
     async def run(
@@ -341,9 +342,9 @@ class AsyncWorkspace:
         terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
         pause = seconds(wait, "wait")
-        follower = await self._start(command, stdin=False, input=input, **options)
+        follower = await call_checked(self._start, command, stdin=False, input=input, **options)
         try:
-            result: Result[Any] = await self._processes[follower].result(wait=pause, text=text)  # type: ignore[call-overload]
+            result: Result[Any] = await self._processes[follower].result(timeout=pause, text=text)  # type: ignore[call-overload]
         except BaseException:
             await to_the_end(follower.end(0.0))
             self._processes.pop(follower, None)

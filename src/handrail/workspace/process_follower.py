@@ -15,6 +15,7 @@ from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
 from handrail.workspace.callback_thread import CallbackThread
+from handrail.workspace.lines import Line, LineSplitter
 from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Output, Result
 
@@ -89,9 +90,9 @@ class ProcessFollower:
             return replace(info, kind=ExitKind.TIMED_OUT)
         return info
 
-    async def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """Wait for its exit; None if it still runs after ``wait`` seconds."""
-        limit = seconds(wait, "wait")
+    async def wait(self, timeout: float | None = None) -> ExitInfo | None:
+        """Wait for its exit; None if it still runs after ``timeout`` seconds."""
+        limit = seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
                 return self._seen(await self.session.wait())
@@ -113,10 +114,22 @@ class ProcessFollower:
         finally:
             events.close()
 
-    async def result(self, wait: float | None, text: bool) -> Result[Any]:
+    async def line_blocks(self) -> AsyncGenerator[list[Line]]:
+        """All output from the first retained byte on, as lines; a block for each piece."""
+        splitter = LineSplitter()
+        events = self.session.subscribe_output(paced=True)
+        try:
+            async for event in events:
+                if lines := splitter.add(event):
+                    yield lines
+        finally:
+            events.close()
+        yield list(splitter.end())
+
+    async def result(self, timeout: float | None, text: bool) -> Result[Any]:
         """Implements ``AsyncProcess.result``, without ``process``."""
         collected = self.collect()
-        info = await self._waited(wait)
+        info = await self._waited(timeout)
         held = False
         if info is not None:
             # A process that timed out is ended with its tree, which may take its grace.
@@ -127,12 +140,12 @@ class ProcessFollower:
             await self._settle()
         return result
 
-    async def _waited(self, wait: float | None) -> ExitInfo | None:
+    async def _waited(self, timeout: float | None) -> ExitInfo | None:
         """Like ``wait``; raises what kept its timeout from ending it."""
         ender = self._ender
         if ender is None:
-            return await self.wait(wait)
-        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
+            return await self.wait(timeout)
+        waiting = asyncio.get_running_loop().create_task(self.wait(timeout))
         try:
             await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done() and not ender.cancelled():

@@ -16,7 +16,8 @@ from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.profile import Sandbox
+from handrail.workspace.misuse import NamesChecked
+from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.synchronous_process import Process, WorkspaceFiles
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Workspace:
+class Workspace(NamesChecked):
     """A directory, on this machine or another, in which commands are run.
 
     The arguments are those of ``AsyncWorkspace``; every call may be made from any thread, also
@@ -127,6 +128,25 @@ class Workspace:
         """The running processes that were started here, as far as is known, oldest first; after
         ``attach`` also those that have ended since the detach."""
         return [Process(twin, self._call) for twin in self._twin.processes]
+
+    def executor(self) -> Executor:
+        """The executor of this workspace, for code that runs on the background loop.
+
+        Raises UsageError when the workspace is closed, ExecutorTransportFailed.
+        """
+        return self._call(self._twin.executor())
+
+    def private_tmp(self) -> str | None:
+        """The directory that sandboxed commands have as their /tmp; None: its server is too old.
+
+        Raises ExecutorTransportFailed.
+        """
+        return self._call(self._twin.private_tmp())
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile of commands that name no other sandbox; None: not sandboxed."""
+        return self._twin.profile
 
     @property
     def root(self) -> str:
