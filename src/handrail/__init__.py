@@ -47,7 +47,15 @@ if TYPE_CHECKING:
     from handrail.workspace.lines import Line
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
-    from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
+    from handrail.workspace.result import (
+        CommandFailed,
+        Denial,
+        Exited,
+        Gap,
+        Output,
+        Result,
+        Waited,
+    )
     from handrail.workspace.run import run
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
@@ -68,6 +76,7 @@ __all__ = [
     "FileEntry",
     "FileMetadata",
     "FilesError",
+    "Gap",
     "HandrailError",
     "Limits",
     "Line",
@@ -109,6 +118,7 @@ _HOMES = {
         "CommandFailed",
         "Denial",
         "Exited",
+        "Gap",
         "Output",
         "Result",
         "Waited",

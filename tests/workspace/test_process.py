@@ -150,8 +150,8 @@ def test_how_it_shows_itself(ws: Workspace) -> None:
 
 
 def test_a_slow_reader_that_must_not_miss_anything(ws: Workspace) -> None:
-    process = ws.start("seq 700000")
-    events = process.follow()
+    process = ws.start("seq 700000", keep_output=1_000_000)
+    events = iter(process)
     first = next(events)
     assert process.wait(0.3) is None  # it waits for us
     said = b"".join([first.data, *(e.data for e in events if isinstance(e, Output))])  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from handrail.cli import options, terminal
 from handrail.cli.output_thread import Writer
 from handrail.errors import ExecutorError, HandrailError
 from handrail.workspace.output_collector import DRAIN_SECONDS
-from handrail.workspace.result import Exited
+from handrail.workspace.result import Exited, Gap
 
 if TYPE_CHECKING:
     from handrail.process.exit_status import ExitInfo
@@ -99,6 +99,8 @@ class Relay:
                 self._waiting = False
                 if isinstance(event, Exited):
                     return event.exit
+                if isinstance(event, Gap):
+                    continue  # the output after it says so too
                 await options.write_event(writer, event, as_json=self._json)
                 self._written += len(event.data)
                 self._waiting = True

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
 from handrail.executor.base import Executor, ExecutorFeatures, SpawnRequest
+from handrail.executor.output_buffer import KEEP_OUTPUT
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.spec import NO_LIMITS, Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
@@ -19,6 +21,7 @@ from handrail.workspace.arguments import (
     Command,
     Env,
     Environment,
+    byte_count,
     seconds,
     to_argv,
     to_bytes,
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
     from handrail.workspace.options import RunOptions, StartOptions
 
+#: How many bytes of each stream a result of ``run`` has at most.
+MAX_OUTPUT = 64 * 1024 * 1024
+
 
 class AsyncWorkspace(NamesChecked):
     """A directory, on this machine or another, in which commands are run.
@@ -53,6 +59,8 @@ class AsyncWorkspace(NamesChecked):
     None removes one.
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
     in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
+    ``keep_output`` is how many bytes of a process's output are kept for its readers, here, beyond
+    2 MiB in a temporary file.
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for invalid arguments, FilesError when the root is missing,
@@ -69,6 +77,7 @@ class AsyncWorkspace(NamesChecked):
         env: Env | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
+        keep_output: int = KEEP_OUTPUT,
         executor: Executor | None = None,
     ) -> None:
         given = to_path(root)
@@ -80,6 +89,7 @@ class AsyncWorkspace(NamesChecked):
             raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
         self._tag = secrets.token_hex(4)
         self._profile = profiles.find_profile(sandbox)
+        self._keep_output = byte_count(keep_output, "keep_output")
         self._env: Env = dict(env or {})
         Environment(self._env)  # refuses bad names now
         self._ground = Location(
@@ -300,6 +310,7 @@ class AsyncWorkspace(NamesChecked):
         input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
         take (``Limits``).  ``watch_denials`` records for certain what the sandbox refuses; each
         change to a file then takes tens of microseconds more.
+        ``keep_output`` replaces the workspace's.
         ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
         ``process`` of a later workspace there finds it by its id.
 
@@ -323,6 +334,7 @@ class AsyncWorkspace(NamesChecked):
         text: bool = True,
         wait: float | None = None,
         check: bool = False,
+        max_output: int | None = MAX_OUTPUT,
         input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
         **options: Any,
     ) -> Result[Any]:
@@ -333,7 +345,9 @@ class AsyncWorkspace(NamesChecked):
         command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
         otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) after it, which
-        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
+        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``max_output``
+        bounds each stream of the result in bytes: beyond it the first and the last half are kept,
+        and ``omitted`` counts the rest; None: no bound.  ``tty``,
         ``size``, ``cwd``, ``env``, ``sandbox``, ``on_output``, ``name``, ``limits`` and
         ``watch_denials`` are those of ``start``.
 
@@ -342,7 +356,11 @@ class AsyncWorkspace(NamesChecked):
         terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
         pause = seconds(wait, "wait")
+        most = None if max_output is None else byte_count(max_output, "max_output")
         follower = await call_checked(self._start, command, stdin=False, input=input, **options)
+        follower.collect(most)
+        if pause is None:  # there is no later reader
+            follower.session.keep_output(RETENTION_BYTES)
         try:
             result: Result[Any] = await self._processes[follower].result(timeout=pause, text=text)  # type: ignore[call-overload]
         except BaseException:
@@ -382,12 +400,14 @@ class AsyncWorkspace(NamesChecked):
         on_output: Listener | None = None,
         name: str | None = None,
         limits: Limits | None = None,
+        keep_output: int | None = None,
         detach: bool = False,
         watch_denials: bool = False,
     ) -> ProcessFollower:
         argv = to_argv(command)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
         limit = seconds(timeout, "timeout")
+        kept = self._keep_output if keep_output is None else byte_count(keep_output, "keep_output")
         size = to_size(size)
         feed = None if input is None else to_bytes(input)
         if feed is not None and not tty:
@@ -422,10 +442,12 @@ class AsyncWorkspace(NamesChecked):
         )
         started = time.monotonic()
         session = await executor.spawn(request)
+        session.keep_output(kept)
         follower = ProcessFollower(
             session,
             argv,
             features,
+            keep_output=kept,
             sandboxed=profile is not None,
             started=started,
         )

@@ -35,6 +35,7 @@ class StartOptions(CommandOptions, total=False):
 
     stdin: bool
     detach: bool
+    keep_output: int | None
 
 
 class RunOptions(CommandOptions, total=False):
@@ -42,12 +43,14 @@ class RunOptions(CommandOptions, total=False):
 
     wait: float | None
     check: bool
+    max_output: int | None
 
 
 class OneShotOptions(CommandOptions, total=False):
     """Of ``handrail.run``."""
 
     check: bool
+    max_output: int | None
     at: str | None
     token: str | None
     request_timeout: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal as signals
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Literal, Self, overload
@@ -18,14 +18,16 @@ from handrail.workspace.arguments import SHELL, seconds, to_bytes
 from handrail.workspace.lines import Line
 from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
-from handrail.workspace.result import Event, Exited, Result, Waited
+from handrail.workspace.result import Event, Exited, Gap, Result, Waited
 
 
 class AsyncProcess(NamesChecked):
     """A running command.  Made by ``AsyncWorkspace.start``.
 
     Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; each
-    iteration has a reader of its own.  As an async context manager it ends the process.
+    iteration has a reader of its own, for which the process waits when ``keep_output`` is full.
+    Output that was dropped before is told by a ``Gap``.  As an async context manager it ends the
+    process.
     """
 
     def __init__(self, follower: ProcessFollower) -> None:
@@ -154,25 +156,21 @@ class AsyncProcess(NamesChecked):
 
     # --- output --------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for output in self._follower.outputs():
-            yield output
-        yield Exited(await self._follower.exited())
+    def __aiter__(self) -> AsyncGenerator[Event]:
+        return self.follow()
 
     async def follow(self) -> AsyncGenerator[Event]:
-        """Yield the same events without loss: while this reader lags the process waits.
+        """Yield the events that iterating gives, as a generator that can be closed.
 
-        On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
-        or the process may wait for ever.  Ending the process or the workspace waits for no reader;
-        one that lags then gets what is retained (``omitted`` has the rest).  Raises
-        ExecutorTransportFailed when the connection is lost for good.
+        While it lags by most of ``keep_output`` the process waits, and on another machine
+        everything else of this workspace too.  Ending the process or the workspace waits for no
+        reader.  Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        outputs = self._follower.outputs(paced=True)
-        try:
+        async with aclosing(self._follower.outputs()) as outputs:
             async for output in outputs:
+                if output.omitted:
+                    yield Gap(output.omitted)
                 yield output
-        finally:
-            await outputs.aclose()
         yield Exited(await self._follower.exited())
 
     async def lines(self) -> AsyncGenerator[Line]:

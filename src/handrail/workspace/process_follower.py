@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from handrail.errors import ExecutorError, StdinClosed
 from handrail.executor.base import ExecSession, ExecutorFeatures, OutputKind
+from handrail.executor.output_buffer import KEEP_OUTPUT
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
@@ -40,6 +41,7 @@ class ProcessFollower:
         sandboxed: bool,
         started: float | None = None,
         returned_to: bool = False,
+        keep_output: int = KEEP_OUTPUT,
     ) -> None:
         """``started``: by the monotonic clock, before the start was requested; None: now."""
         self.session = session
@@ -49,6 +51,7 @@ class ProcessFollower:
         self._started = time.monotonic() if started is None else started
         self._ended: float | None = None  # when its end was seen
         self._returned_to = returned_to
+        self._keep_output = keep_output
         self._timed_out = False
         #: Its executor does not enforce the timeout, so this does.
         self.timed_here = False
@@ -103,10 +106,10 @@ class ProcessFollower:
         """Wait for its exit."""
         return self._seen(await self.session.wait())
 
-    async def outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
-        """All output from the first retained byte on, decoded."""
+    async def outputs(self) -> AsyncGenerator[Output]:
+        """All output from the first retained byte on, decoded; the process waits for its reader."""
         decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
-        events = self.session.subscribe_output(paced=paced)
+        events = self.session.subscribe_output(paced=True)
         try:
             async for event in events:
                 text = decoders[event.kind].decode(event.data)
@@ -163,7 +166,7 @@ class ProcessFollower:
         text: bool,
     ) -> Result[Any]:
         until = self._ended if info is not None and self._ended else time.monotonic()
-        out, err = bytes(collected.stdout), bytes(collected.stderr)
+        out, err = collected.stdout.content(), collected.stderr.content()
         return Result(
             self.argv,
             cast("Any", out.decode("utf-8", "replace") if text else out),
@@ -183,10 +186,15 @@ class ProcessFollower:
             return tuple(map(Denial.from_evidence, found.evidence))
         return (Denial("unknown", source="output"),) if found.likely else ()
 
-    def collect(self) -> OutputCollector:
-        """Start to collect all output, from the first retained byte on; once."""
+    def collect(self, most: int | None = -1) -> OutputCollector:
+        """Start to collect output, from the first retained byte on; once.
+
+        ``most`` is how many bytes of each stream to keep at most, by default as many as are kept
+        for its readers; None: all.
+        """
         if self._collected is None:
-            self._collected = OutputCollector(self.session)
+            most = self._keep_output if most == -1 else most
+            self._collected = OutputCollector(self.session, most)
         return self._collected
 
     def watch(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
+from handrail.executor.output_buffer import KEEP_OUTPUT
 from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
@@ -47,6 +48,7 @@ class Workspace(NamesChecked):
         env: Env | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
+        keep_output: int = KEEP_OUTPUT,
         executor: Executor | None = None,
     ) -> None:
         self._twin = AsyncWorkspace(
@@ -57,6 +59,7 @@ class Workspace(NamesChecked):
             env=env,
             request_timeout=request_timeout,
             detach_ttl=detach_ttl,
+            keep_output=keep_output,
             executor=executor,
         )
         self._pid = os.getpid()

@@ -28,8 +28,9 @@ T = TypeVar("T")
 class Process(NamesChecked):
     """A running command.  Made by ``Workspace.start``; every call may come from any thread.
 
-    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``.  As a
-    context manager it ends the process.
+    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; the
+    process waits for the reader when ``keep_output`` is full, and a ``Gap`` tells what was dropped
+    before.  As a context manager it ends the process.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ class Process(NamesChecked):
         return found
 
     def __iter__(self) -> Iterator[Event]:
-        return self._iterate(self._twin.__aiter__())
+        return self.follow()
 
     def follow(self) -> Generator[Event]:
-        """Yield the same events without loss; see ``AsyncProcess.follow``."""
+        """Yield the events that iterating gives; see ``AsyncProcess.follow``."""
         return self._iterate(self._twin.follow())
 
     def lines(self) -> Generator[Line]:

@@ -36,7 +36,7 @@ async def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from handrail.cli.output_thread import Writer
-    from handrail.workspace.result import Exited
+    from handrail.workspace.result import Exited, Gap
 
     async with (
         detached.returned(args, looks=True) as workspace,
@@ -53,6 +53,8 @@ async def _run(args: argparse.Namespace) -> int:
                     event = await anext(events)
             except (TimeoutError, StopAsyncIteration):
                 break
+            if isinstance(event, Gap):
+                continue  # the output after it says so too
             if patience is not None and room is not None:
                 patience -= loop.time() - began
                 room -= 0 if isinstance(event, Exited) else len(event.data)
