@@ -32,6 +32,7 @@ from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
 from handrail.workspace.misuse import NamesChecked, call_checked
+from handrail.workspace.output_collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from handrail.workspace.options import RunOptions, StartOptions
-
-#: How many bytes of each stream a result of ``run`` has at most.
-MAX_OUTPUT = 64 * 1024 * 1024
 
 
 class AsyncWorkspace(NamesChecked):
@@ -192,6 +190,7 @@ class AsyncWorkspace(NamesChecked):
         *,
         token: str | None = None,
         request_timeout: float | None = 30.0,
+        keep_output: int = KEEP_OUTPUT,
     ) -> AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
@@ -201,19 +200,25 @@ class AsyncWorkspace(NamesChecked):
         """
         claim = detached_store.claim(id)
         try:
-            return await cls._resume(claim, token, request_timeout)
+            return await cls._resume(claim, token, request_timeout, keep_output)
         except BaseException:
             claim.release()
             raise
 
     @classmethod
     async def _resume(
-        cls, claim: Claim, token: str | None, request_timeout: float | None
+        cls, claim: Claim, token: str | None, request_timeout: float | None, keep_output: int
     ) -> AsyncWorkspace:
         record = claim.record
         if not record.at.startswith(("ws://", "wss://")):
             token = None  # such a server asks the kernel for the user
-        workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
+        workspace = cls(
+            record.root,
+            at=record.at,
+            token=token,
+            request_timeout=request_timeout,
+            keep_output=keep_output,
+        )
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
@@ -235,6 +240,7 @@ class AsyncWorkspace(NamesChecked):
                     executor.features,
                     sandboxed=record.profile is not None,
                     returned_to=True,
+                    keep_output=keep_output,
                 )
             )
         return workspace
@@ -261,8 +267,15 @@ class AsyncWorkspace(NamesChecked):
         executor = await self.executor()
         session = await executor.attach(id)
         session.detached = True
-        sandboxed = self._profile is not None
-        return self._follow(ProcessFollower(session, (), executor.features, sandboxed=sandboxed))
+        return self._follow(
+            ProcessFollower(
+                session,
+                (),
+                executor.features,
+                sandboxed=self._profile is not None,
+                keep_output=self._keep_output,
+            )
+        )
 
     def _follow(self, follower: ProcessFollower) -> AsyncProcess:
         process = self._processes[follower] = AsyncProcess(follower)
@@ -442,7 +455,6 @@ class AsyncWorkspace(NamesChecked):
         )
         started = time.monotonic()
         session = await executor.spawn(request)
-        session.keep_output(kept)
         follower = ProcessFollower(
             session,
             argv,

@@ -8,6 +8,8 @@ import sys
 from handrail.executor.base import ExecSession, OutputKind
 from handrail.executor.head_tail import HeadTail
 
+#: How many bytes of each stream a result of ``run`` has, unless its caller says otherwise.
+MAX_OUTPUT = 64 * 1024 * 1024
 #: How long output may still come after the exit when a descendant holds the streams open.
 DRAIN_SECONDS = 0.25
 #: The same after so much output that the connection may lag: the last output of the command itself,

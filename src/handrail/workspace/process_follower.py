@@ -52,6 +52,7 @@ class ProcessFollower:
         self._ended: float | None = None  # when its end was seen
         self._returned_to = returned_to
         self._keep_output = keep_output
+        session.keep_output(keep_output)
         self._timed_out = False
         #: Its executor does not enforce the timeout, so this does.
         self.timed_here = False

@@ -109,13 +109,16 @@ class Workspace(NamesChecked):
         *,
         token: str | None = None,
         request_timeout: float | None = 30.0,
+        keep_output: int = KEEP_OUTPUT,
     ) -> Workspace:
         """Come back to a workspace that was detached from; see ``AsyncWorkspace.attach``.
 
         Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
         """
         twin = loop_thread.call(
-            AsyncWorkspace.attach(id, token=token, request_timeout=request_timeout)
+            AsyncWorkspace.attach(
+                id, token=token, request_timeout=request_timeout, keep_output=keep_output
+            )
         )
         workspace = cls()
         workspace._twin = twin
