@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Line
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.workspace.lines import LineSplitter
+from handrail.workspace.lines import LineBlock, LineSplitter
 
 OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
 
 
 def split(*pieces: tuple[OutputKind, bytes] | tuple[OutputKind, bytes, int]) -> list[Line]:
-    splitter, lines = LineSplitter(), []
+    splitter = LineSplitter()
+    lines: list[LineBlock] = []
     for number, (kind, data, *omitted) in enumerate(pieces, 1):
         lines += splitter.add(OutputEvent(kind, data, number, *omitted))
-    return [*lines, *splitter.end()]
+    return [*chain.from_iterable((*lines, *splitter.end()))]
 
 
 def test_each_stream_keeps_its_unfinished_line() -> None:
     assert split((OUT, b"a"), (ERR, b"x\ny"), (OUT, b"b\n"), (ERR, b"z")) == [
-        ("stderr", "x"),
-        ("stdout", "ab"),
-        ("stderr", "yz"),
+        Line("stderr", "x"),
+        Line("stdout", "ab"),
+        Line("stderr", "yz"),
     ]
 
 
 def test_the_lines_of_a_terminal() -> None:
     assert split((OUT, b"a\r"), (OUT, b"\nb\rc\r\n\r\n")) == [
-        ("stdout", "a"),
-        ("stdout", "b\rc"),
-        ("stdout", ""),
+        Line("stdout", "a"),
+        Line("stdout", "b\rc"),
+        Line("stdout", ""),
     ]
 
 
 def test_a_gap_is_a_line_and_ends_those_before() -> None:
     assert split((OUT, b"begun"), (OUT, b"d\n", 12)) == [
-        ("stdout", "begun"),
-        ("gap", "[12 bytes of output were not kept]"),
-        ("stdout", "d"),
+        Line("stdout", "begun"),
+        Line("gap", "[12 bytes of output were not kept]"),
+        Line("stdout", "d"),
     ]
 
 
 def test_a_line_has_names() -> None:
     (line,) = split((OUT, b"a\n"))
-    assert isinstance(line, Line)
     assert (line.stream, line.text) == ("stdout", "a")
+    stream, text = line
+    assert (stream, text) == ("stdout", "a")
 
 
 @given(st.text(alphabet="aä€😀\n", max_size=60), st.lists(st.integers(0, 200), max_size=20))

@@ -11,6 +11,7 @@ import pytest
 from handrail import (
     Exited,
     ExitKind,
+    Line,
     Output,
     ResizeFailed,
     UsageError,
@@ -181,8 +182,8 @@ def test_keys_are_pressed(ws: Workspace) -> None:
 def test_lines_are_tagged_by_their_stream(ws: Workspace) -> None:
     process = ws.start("echo one; printf tw; read x; echo wrong >&2; read x; printf 'o\\nlast'")
     lines = process.lines()
-    assert next(lines) == ("stdout", "one")
+    assert next(lines) == Line("stdout", "one")
     process.send("\n")
-    assert next(lines) == ("stderr", "wrong")
+    assert next(lines) == Line("stderr", "wrong")
     process.send("\n")
-    assert [*lines] == [("stdout", "two"), ("stdout", "last")]
+    assert [*lines] == [Line("stdout", "two"), Line("stdout", "last")]

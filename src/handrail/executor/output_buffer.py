@@ -287,25 +287,38 @@ class Follower:
 
     async def __anext__(self) -> OutputEvent:
         history = self._history
-        while True:
-            missed = 0
-            if self._next - self._first >= len(self._pieces):
-                if self._next < history.first:
-                    missed = history.dropped - self._bytes
-                    self._next, self._bytes = history.first, history.dropped
-                self._first, self._pieces = history.pieces_at(self._next)
-            if self._pieces:
-                event = self._pieces[self._next - self._first]
-                self._next += 1
-                self._bytes += len(event.data) + event.omitted
-                if history.paced:
-                    history.settle()
-                return event if not missed else replace(event, omitted=event.omitted + missed)
+        while (event := self._take()) is None:
             if history.ended:
                 if history.failure is not None:
                     raise history.failure.with_traceback(None)
                 raise StopAsyncIteration
             await history.changed()
+        return event
+
+    def ready(self, most: int) -> list[OutputEvent]:
+        """What can be read without waiting: about ``most`` bytes."""
+        events: list[OutputEvent] = []
+        while most > 0 and (event := self._take()) is not None:
+            events.append(event)
+            most -= len(event.data)
+        return events
+
+    def _take(self) -> OutputEvent | None:
+        history = self._history
+        missed = 0
+        if self._next - self._first >= len(self._pieces):
+            if self._next < history.first:
+                missed = history.dropped - self._bytes
+                self._next, self._bytes = history.first, history.dropped
+            self._first, self._pieces = history.pieces_at(self._next)
+            if not self._pieces:
+                return None
+        event = self._pieces[self._next - self._first]
+        self._next += 1
+        self._bytes += len(event.data) + event.omitted
+        if history.paced:
+            history.settle()
+        return event if not missed else replace(event, omitted=event.omitted + missed)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import signal as signals
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import WaitReason
 from handrail.process.exit_status import ExitInfo
 from handrail.process.signals import signal_name
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
-from handrail.workspace.lines import Line
 from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
 from handrail.workspace.result import Event, Exited, Gap, Result, Waited
+
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
 
 
 class AsyncProcess(NamesChecked):
@@ -166,12 +168,21 @@ class AsyncProcess(NamesChecked):
         everything else of this workspace too.  Ending the process or the workspace waits for no
         reader.  Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        async with aclosing(self._follower.outputs()) as outputs:
-            async for output in outputs:
-                if output.omitted:
-                    yield Gap(output.omitted)
-                yield output
-        yield Exited(await self._follower.exited())
+        async with aclosing(self._event_blocks()) as blocks:
+            async for block in blocks:
+                for event in block:
+                    yield event
+
+    async def _event_blocks(self) -> AsyncGenerator[list[Event]]:
+        async with aclosing(self._follower.outputs()) as blocks:
+            async for block in blocks:
+                events: list[Event] = []
+                for output in block:
+                    if output.omitted:
+                        events.append(Gap(output.omitted))
+                    events.append(output)
+                yield events
+        yield [Exited(await self._follower.exited())]
 
     async def lines(self) -> AsyncGenerator[Line]:
         """Yield its output as lines of text, each with its stream, as they come.
@@ -185,8 +196,8 @@ class AsyncProcess(NamesChecked):
                 for line in block:
                     yield line
 
-    def _line_blocks(self) -> AsyncGenerator[list[Line]]:
-        return self._follower.line_blocks()
+    def _line_blocks(self) -> AsyncGenerator[Iterable[Line]]:
+        return self._follower.lines()
 
     @overload
     async def result(

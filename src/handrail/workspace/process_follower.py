@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from handrail.errors import ExecutorError, StdinClosed
-from handrail.executor.base import ExecSession, ExecutorFeatures, OutputKind
-from handrail.executor.output_buffer import KEEP_OUTPUT
+from handrail.executor.base import ExecSession, ExecutorFeatures, OutputEvent, OutputKind
+from handrail.executor.output_buffer import KEEP_OUTPUT, Follower
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
 from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.lines import Line, LineSplitter
 from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Output, Result
+
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
 
 #: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
 #: How long after the last KILL a server may take to say that a command was out of time.
 _NEWS_SECONDS = 1.0
+
+#: About how much output that has arrived a reader takes at once.
+_BLOCK_BYTES = 256 * 1024
 
 #: Called with each piece of output; may be a coroutine function.
 Listener = Callable[[Output], object]
@@ -107,28 +114,40 @@ class ProcessFollower:
         """Wait for its exit."""
         return self._seen(await self.session.wait())
 
-    async def outputs(self) -> AsyncGenerator[Output]:
-        """All output from the first retained byte on, decoded; the process waits for its reader."""
-        decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
+    async def _pieces(self) -> AsyncGenerator[list[OutputEvent]]:
+        """All output from the first retained byte on; the process waits for this reader.
+
+        What has arrived comes at once: a blocking reader takes a switch of threads for each list.
+        """
         events = self.session.subscribe_output(paced=True)
         try:
             async for event in events:
-                text = decoders[event.kind].decode(event.data)
-                yield Output(event.kind.value, event.data, text, event.seq, event.omitted)
+                more = events.ready(_BLOCK_BYTES) if isinstance(events, Follower) else ()
+                yield [event, *more]
         finally:
             events.close()
 
-    async def line_blocks(self) -> AsyncGenerator[list[Line]]:
-        """All output from the first retained byte on, as lines; a block for each piece."""
+    async def outputs(self) -> AsyncGenerator[list[Output]]:
+        """All output from the first retained byte on, decoded, as it arrives."""
+        decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
+        async with aclosing(self._pieces()) as blocks:
+            async for block in blocks:
+                yield [
+                    Output(e.kind.value, e.data, decoders[e.kind].decode(e.data), e.seq, e.omitted)
+                    for e in block
+                ]
+
+    async def lines(self) -> AsyncGenerator[Iterable[Line]]:
+        """All output from the first retained byte on, as lines, as it arrives."""
+        from handrail.workspace.lines import LineSplitter
+
         splitter = LineSplitter()
-        events = self.session.subscribe_output(paced=True)
-        try:
-            async for event in events:
-                if lines := splitter.add(event):
-                    yield lines
-        finally:
-            events.close()
-        yield list(splitter.end())
+        async with aclosing(self._pieces()) as blocks:
+            async for block in blocks:
+                found = [lines for event in block for lines in splitter.add(event)]
+                if found:
+                    yield chain.from_iterable(found)
+        yield chain.from_iterable(splitter.end())
 
     async def result(self, timeout: float | None, text: bool) -> Result[Any]:
         """Implements ``AsyncProcess.result``, without ``process``."""
@@ -233,10 +252,11 @@ class ProcessFollower:
 
     async def _tell(self, listener: Listener) -> None:
         try:
-            async for output in self.outputs():
-                said = listener(output)
-                if isinstance(said, Awaitable):
-                    await said
+            async for outputs in self.outputs():
+                for output in outputs:
+                    said = listener(output)
+                    if isinstance(said, Awaitable):
+                        await said
         finally:
             if isinstance(listener, CallbackThread):
                 listener.end()  # or its thread would wait for ever

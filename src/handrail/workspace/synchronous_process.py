@@ -8,7 +8,8 @@ import signal as signals
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeVar, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.exit_status import ExitInfo
@@ -16,11 +17,13 @@ from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.files import AsyncFiles
-from handrail.workspace.lines import Line
 from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import GRACE_SECONDS
 from handrail.workspace.result import Event, Result, Waited
+
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
 
 T = TypeVar("T")
 
@@ -145,12 +148,13 @@ class Process(NamesChecked):
 
     def follow(self) -> Generator[Event]:
         """Yield the events that iterating gives; see ``AsyncProcess.follow``."""
-        return self._iterate(self._twin.follow())
-
-    def lines(self) -> Generator[Line]:
-        """Yield its output as lines of text, as they come; see ``AsyncProcess.lines``."""
-        for block in self._iterate(self._twin._line_blocks()):  # noqa: SLF001 (its twin)
+        for block in self._iterate(self._twin._event_blocks()):  # noqa: SLF001 (its twin)
             yield from block
+
+    def lines(self) -> Iterator[Line]:
+        """Yield its output as lines of text, as they come; see ``AsyncProcess.lines``."""
+        blocks = self._iterate(self._twin._line_blocks())  # noqa: SLF001 (its twin)
+        return chain.from_iterable(blocks)
 
     def _iterate(self, events: AsyncIterator[T]) -> Generator[T]:
         owner = os.getpid()
