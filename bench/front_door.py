@@ -73,9 +73,26 @@ def main() -> None:
             )
             show("ws.run('true'), no sandbox", times["run"], times["bare"], "3 x subprocess.run")
             show("ws.run('true'), sandboxed", times["held"], times["bwrap"], "2 x bare bwrap")
+            lines(plain)
             files(plain, held)
             leaks(plain)
         commands(directory, bwrap)
+
+
+def lines(ws: Workspace) -> None:
+    """A million lines, beside a pipe that is read as text."""
+    seq = ["seq", "1000000"]
+
+    def bare() -> None:
+        with subprocess.Popen(seq, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert sum(1 for _ in process.stdout) == 1_000_000
+
+    def ours() -> None:
+        assert sum(1 for _ in ws.start(seq).lines()) == 1_000_000
+
+    times = measure({"bare": bare, "lines": ours}, rounds=7)
+    show("p.lines(), 1,000,000 lines", times["lines"], times["bare"], "2 x reading the pipe")
 
 
 def files(plain: Workspace, held: Workspace) -> None:

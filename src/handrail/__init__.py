@@ -53,9 +53,18 @@ if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
     from handrail.workspace.detached_store import WorkspaceBusy
     from handrail.workspace.files import AsyncFiles
+    from handrail.workspace.lines import Line
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
-    from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
+    from handrail.workspace.result import (
+        CommandFailed,
+        Denial,
+        Exited,
+        Gap,
+        Output,
+        Result,
+        Waited,
+    )
     from handrail.workspace.run import run
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
@@ -82,8 +91,10 @@ __all__ = [
     "FileEntry",
     "FileMetadata",
     "FilesError",
+    "Gap",
     "HandrailError",
     "Limits",
+    "Line",
     "Output",
     "Process",
     "ProcessError",
@@ -128,12 +139,14 @@ _HOMES = {
     "handrail.version": ("__version__",),
     "handrail.workspace.asynchronous": ("AsyncWorkspace",),
     "handrail.workspace.files": ("AsyncFiles",),
+    "handrail.workspace.lines": ("Line",),
     "handrail.workspace.process": ("AsyncProcess",),
     "handrail.workspace.profile": ("Profile",),
     "handrail.workspace.result": (
         "CommandFailed",
         "Denial",
         "Exited",
+        "Gap",
         "Output",
         "Result",
         "Waited",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from handrail.executor.head_tail import HeadTail
 from handrail.unified_exec.answer import response_text
 from handrail.unified_exec.events import emit_boundary
-from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.prune import Entry, pick
 from handrail.unified_exec.truncate import (
     Budget,

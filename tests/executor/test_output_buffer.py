@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
 from handrail.errors import ExecutorTransportFailed
+from handrail.executor import output_spill
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.output_buffer import MEMORY_BYTES, Follower, OutputBuffer
+from handrail.process.output.output_log import RETENTION_CHUNKS
 
-OUT = OutputKind.STDOUT
+OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
 
 
 async def everything(follower: Follower) -> list[OutputEvent]:
@@ -108,13 +111,13 @@ def test_a_paced_reader_holds_the_output_back() -> None:
             history.add(OUT, b"0123456789", seq)
             await anext(quick)
         assert moves == [True]
-        for seq in range(1, 38):
+        for seq in range(1, 35):
             event = await anext(paced)
             assert (event.seq, event.omitted) == (seq, 0)
         assert moves == [True]
         await anext(paced)
         assert moves == [True, False]
-        assert len(history.retained()) == 10
+        assert history.total - history.dropped == 100
 
     asyncio.run(main())
 
@@ -131,3 +134,149 @@ def test_a_paced_reader_that_goes_holds_nothing() -> None:
         assert (await anext(paced)).omitted == 100
 
     asyncio.run(main())
+
+
+MIB = 1024 * 1024
+
+
+def pieces(count: int, size: int) -> list[tuple[OutputKind, bytes, int]]:
+    return [
+        (ERR if seq % 3 == 0 else OUT, b"%09d:" % seq * (size // 10), seq)
+        for seq in range(1, count + 1)
+    ]
+
+
+def descriptors() -> int:
+    return sum("handrail-output" in os.readlink(f"/proc/self/fd/{fd}") for fd in open_fds())
+
+
+def open_fds() -> list[str]:
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
+
+
+@pytest.mark.parametrize(("count", "size"), [(200, 65_530), (120_000, 10), (3, 5 * MIB // 10 * 10)])
+def test_what_is_too_much_for_memory_is_kept_in_a_file(count: int, size: int) -> None:
+    async def main() -> None:
+        history = OutputBuffer(limit=64 * MIB)
+        early = history.follow()
+        given = pieces(count, size)
+        for piece in given:
+            history.add(*piece)
+        history.end()
+        assert history.dropped == 0
+        assert history._in_memory <= max(MEMORY_BYTES, size)
+        assert len(history._events) <= RETENTION_CHUNKS
+        assert descriptors() == 1
+        for reader in (early, history.follow()):
+            assert [(e.kind, e.data, e.seq) for e in await everything(reader)] == given
+
+    asyncio.run(main())
+    assert descriptors() == 0
+
+
+def test_beyond_the_limit_the_oldest_output_goes() -> None:
+    async def main() -> None:
+        history = OutputBuffer(limit=8 * MIB)
+        given = pieces(3000, 10_000)
+        for piece in given:
+            history.add(*piece)
+        history.end()
+        first, *rest = await everything(history.follow())
+        kept = [first, *rest]
+        assert [e.data for e in kept] == [data for _, data, _ in given[-len(kept) :]]
+        assert first.omitted == history.dropped == (3000 - len(kept)) * 10_000
+        assert 6 * MIB < len(kept) * 10_000 <= 8 * MIB
+        assert not any(e.omitted for e in rest)
+
+    asyncio.run(main())
+
+
+def test_a_slow_reader_reads_a_batch_to_its_end_though_it_is_dropped() -> None:
+    async def main() -> None:
+        history = OutputBuffer(limit=4 * MIB)
+        reader = history.follow()
+        given = iter(pieces(3000, 10_000))
+        for _ in range(300):
+            history.add(*next(given))
+        got = [(await anext(reader)).seq]
+        for piece in given:
+            history.add(*piece)
+        history.end()
+        missed = 0
+        async for event in reader:
+            got.append(event.seq)
+            missed += event.omitted
+        assert missed == (3000 - len(got)) * 10_000 > 0
+        assert got[:50] == list(range(1, 51))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("count", "size"), [(3000, 10_000), (400_000, 10)])
+def test_a_paced_reader_bounds_memory_and_file(count: int, size: int) -> None:
+    async def main() -> None:
+        shut = [False]
+        history = OutputBuffer(limit=8 * MIB, gate=lambda back: shut.__setitem__(0, back))
+        paced = history.follow(paced=True)
+        got: list[int] = []
+        for piece in pieces(count, size):
+            history.add(*piece)
+            assert history._in_memory <= MEMORY_BYTES + size
+            assert len(history._events) <= RETENTION_CHUNKS + 1
+            while shut[0]:
+                event = await anext(paced)
+                assert event.omitted == 0
+                got.append(event.seq)
+        history.end()
+        got += [event.seq for event in await everything(paced)]
+        assert got == list(range(1, count + 1))
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output_spill.os, "pwrite", full)
+
+    async def main() -> None:
+        shut = [False]
+        history = OutputBuffer(gate=lambda back: shut.__setitem__(0, back))
+        for piece in pieces(1000, 10_000):
+            history.add(*piece)
+        assert not shut[0]
+        kept = history.total - history.dropped
+        assert MIB < kept <= MEMORY_BYTES
+        paced = history.follow(paced=True)
+        for piece in pieces(100, 10_000):
+            history.add(*piece)
+        assert shut[0]
+        assert (await anext(paced)).omitted == 10_000_000 - kept
+
+    asyncio.run(main())
+
+
+def test_the_limit_can_be_changed() -> None:
+    async def main() -> None:
+        history = OutputBuffer(limit=4 * MIB)
+        given = pieces(300, 10_000)
+        for piece in given:
+            history.add(*piece)
+        history.keep(16 * MIB)
+        for piece in given * 3:
+            history.add(*piece)
+        assert history.dropped == 0
+        history.keep(MIB)
+        assert history.total - history.dropped <= MIB
+
+    asyncio.run(main())
+
+
+def test_the_end_opens_the_gate() -> None:
+    moves: list[bool] = []
+    history = OutputBuffer(limit=10, gate=moves.append)
+    history.follow(paced=True)
+    history.add(OUT, b"x" * 50, 1)
+    history.end()
+    assert moves == [True, False]

@@ -89,6 +89,9 @@ class Script:
         self.write_fails = write_fails
         self.terminated = False
 
+    def keep_output(self, limit: int) -> None:
+        pass
+
     async def subscribe_output(self):  # type: ignore[no-untyped-def]
         yield OutputEvent(OutputKind.STDOUT, b"head", 1)
         yield OutputEvent(OutputKind.STDERR, b"tail", 2, omitted=1000)

@@ -94,9 +94,9 @@ def test_what_is_no_limit(bad: object) -> None:
 
 def test_one_command_has_them_too(root: Path) -> None:
     assert run("ulimit -n", cwd=root, sandbox="off", limits=Limits(open_files=40)).stdout == "40\n"
-    with pytest.raises(TypeError, match="wait"):
+    with pytest.raises(UsageError, match="wait"):
         run("true", wait=1)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="tiemout"):
+    with pytest.raises(UsageError, match="did you mean 'timeout'"):
         run("true", tiemout=1)  # type: ignore[call-overload]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from handrail import (
     Exited,
     ExitKind,
+    Line,
     Output,
     ResizeFailed,
     UsageError,
@@ -55,7 +57,7 @@ def test_a_deadline_does_not_end_the_process(ws: Workspace) -> None:
     assert waited.reason is WaitReason.DEADLINE
     assert not waited
     assert process.running
-    assert process.wait(wait=0.01) is None
+    assert process.wait(timeout=0.01) is None
 
 
 def test_bad_patterns_and_empty_waits_are_refused(ws: Workspace) -> None:
@@ -149,10 +151,39 @@ def test_how_it_shows_itself(ws: Workspace) -> None:
 
 
 def test_a_slow_reader_that_must_not_miss_anything(ws: Workspace) -> None:
-    process = ws.start("seq 700000")
-    events = process.follow()
+    process = ws.start("seq 700000", keep_output=1_000_000)
+    events = iter(process)
     first = next(events)
     assert process.wait(0.3) is None  # it waits for us
     said = b"".join([first.data, *(e.data for e in events if isinstance(e, Output))])  # type: ignore[union-attr]
     assert said.split() == [b"%d" % n for n in range(1, 700_001)]
     assert process.exit is not None
+
+
+@pytest.mark.parametrize("given", ["USR1", "SIGUSR1", "usr1", signal.SIGUSR1, int(signal.SIGUSR1)])
+def test_a_signal_by_name_or_number(ws: Workspace, given: str | int) -> None:
+    process = ws.start("trap 'echo heard; exit' USR1; echo up; while :; do sleep 0.01; done")
+    assert process.expect("up", timeout=20)
+    process.signal(given)
+    assert process.expect("heard", timeout=20)
+
+
+def test_keys_are_pressed(ws: Workspace) -> None:
+    process = ws.start("stty -echo; echo up; cat -v", tty=True)
+    assert process.expect("up", timeout=20)
+    process.press("up", "f5", "alt-x", "q", "enter")
+    assert process.expect(r"\^\[\[A\^\[\[15~\^\[xq", timeout=20)
+    process.press("ctrl-c")
+    end = process.wait(timeout=20)
+    assert end is not None
+    assert end.signal == "SIGINT"
+
+
+def test_lines_are_tagged_by_their_stream(ws: Workspace) -> None:
+    process = ws.start("echo one; printf tw; read x; echo wrong >&2; read x; printf 'o\\nlast'")
+    lines = process.lines()
+    assert next(lines) == Line("stdout", "one")
+    process.send("\n")
+    assert next(lines) == Line("stderr", "wrong")
+    process.send("\n")
+    assert [*lines] == [Line("stdout", "two"), Line("stdout", "last")]

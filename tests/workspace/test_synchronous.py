@@ -256,7 +256,7 @@ def test_who_waits_for_a_result_has_it_when_the_workspace_is_closed(tmp_path: Pa
 
 
 def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> None:
-    process = ws.start("yes")
+    process = ws.start("yes", keep_output=100_000)
     events = process.follow()
     next(events)
     held: Any = process._twin._session

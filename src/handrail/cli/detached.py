@@ -33,12 +33,14 @@ async def returned(
     It is ended when nothing runs in it any more or, for a command that only ``looks``, when its
     server has forgotten all of it.
     """
+    from handrail.process.output.output_log import RETENTION_BYTES
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     workspace = await AsyncWorkspace.attach(
         args.id.partition("-")[0],
         token=options.token(args),
         secrets=variable_options.secrets(args.secret),
+        keep_output=RETENTION_BYTES,  # a process waits for our reader, as for a pipe
     )
     if shows and (missing := workspace.variables.secrets.missing):
         await workspace.detach()

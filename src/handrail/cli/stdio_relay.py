@@ -16,7 +16,7 @@ from handrail.cli import options, terminal
 from handrail.cli.output_thread import Writer
 from handrail.errors import ExecutorError, HandrailError
 from handrail.workspace.output_collector import DRAIN_SECONDS
-from handrail.workspace.result import Exited
+from handrail.workspace.result import Exited, Gap
 from handrail.workspace.secrets import NO_SECRETS, Secrets
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Relay:
                 if isinstance(event, Exited):
                     await self._writer.finish()
                     return event.exit
+                if isinstance(event, Gap):
+                    continue  # the output after it says so too
                 await options.write_event(self._writer, event, as_json=self._json)
                 self._written += len(event.data)
                 self._waiting = True

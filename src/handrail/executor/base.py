@@ -199,6 +199,9 @@ class ExecSession(ABC):
         ExecutorTransportFailed when there may be more that will never come.
         """
 
+    def keep_output(self, limit: int) -> None:  # noqa: B027 (an executor may keep what it wants)
+        """Keep so many bytes of output for late subscribers from now on; raises nothing."""
+
     @abstractmethod
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         """Send to stdin, exactly once; raises WriteFailed.

@@ -55,6 +55,9 @@ class BufferedSession(ExecSession):
     def subscribe_output(self, *, paced: bool = False) -> Follower:
         return self._history.follow(paced=paced)
 
+    def keep_output(self, limit: int) -> None:
+        self._history.keep(limit)
+
     def try_exit_status(self) -> ExitInfo | None:
         return self._exit
 

@@ -1,10 +1,11 @@
 """The retained output of a process, for any number of readers.
 
-Output is kept up to the retention, oldest dropped first.  Each reader has its own position: one
-that lags gets what is left and the number of bytes it missed, and never blocks another.
-Positions count bytes of all output in the order of the sequence numbers.
+Output is kept up to a limit, oldest dropped first: the newest in memory, what is older in a
+temporary file.  Each reader has its own position: one that lags gets what is left and the number
+of bytes it missed, and never blocks another.  Positions count bytes of all output in the order of
+the sequence numbers.
 
-For a *paced* reader nothing is dropped that it has not read, and while half of the retention waits
+For a *paced* reader nothing is dropped that it has not read, and while most of the limit waits
 for it, ``gate`` closes the input (back-pressure).  ``release`` ends that: the exit event comes
 after the output, so ending a process must not wait for a reader.
 """
@@ -14,24 +15,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from handrail.errors import HandrailError
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.process.output.output_log import RETENTION_BYTES, RETENTION_CHUNKS
+from handrail.executor.output_spill import OutputSpill
+from handrail.process.output.output_log import RETENTION_CHUNKS
+
+#: How much output of a process is kept for late readers, unless its caller says otherwise.
+KEEP_OUTPUT = 256 * 1024 * 1024
+#: Beyond so much in memory the older half is written to the file.
+MEMORY_BYTES = 2 * 1024 * 1024
 
 
 class OutputBuffer:
     """The retained output of one process, and the readers that wait for more."""
 
     __slots__ = (
+        "_disk",
         "_dropped_events",
         "_events",
         "_gate",
+        "_in_memory",
         "_limit",
         "_released",
         "_shut",
+        "_spill",
+        "_unread_batch",
         "_waiters",
         "dropped",
         "ended",
@@ -42,10 +54,14 @@ class OutputBuffer:
     )
 
     def __init__(
-        self, limit: int = RETENTION_BYTES, gate: Callable[[bool], None] | None = None
+        self, limit: int = KEEP_OUTPUT, gate: Callable[[bool], None] | None = None
     ) -> None:
         """``gate`` is called with True to hold output back, with False to let it in again."""
         self._events: deque[OutputEvent] = deque()
+        self._in_memory = 0  # bytes of output
+        self._spill: OutputSpill | None = None
+        self._disk = True  # the file can be written to
+        self._unread_batch = 0  # there is no room in the file before this piece was read
         self._dropped_events = 0
         self._limit = limit
         self._gate = gate
@@ -63,33 +79,100 @@ class OutputBuffer:
         """Add the next piece; ``omitted`` bytes before it never arrived here."""
         self._events.append(OutputEvent(kind, data, seq, omitted))
         self.last_output = time.monotonic()
+        self._in_memory += len(data)
         self.total += len(data) + omitted
         self.settle()
         self.wake()
 
+    def keep(self, limit: int) -> None:
+        """Keep so many bytes from now on."""
+        self._limit = limit
+        if self._spill is not None:
+            self._spill.grow(limit)
+        self.settle()
+
     def settle(self) -> None:
         """Drop what is too old and not waited for; hold back what cannot be kept for all."""
-        events = self._events
         taken = min((reader.taken for reader in self.paced), default=None)
-        while len(events) > 1 and (
-            self.total - self.dropped > self._limit or len(events) > RETENTION_CHUNKS
-        ):
-            if taken is not None and taken[0] <= self._dropped_events:
-                break
-            gone = events.popleft()
-            self._dropped_events += 1
-            self.dropped += len(gone.data) + gone.omitted
-        waiting = 0 if taken is None else self.total - taken[1]
-        chunks = 0 if taken is None else self._dropped_events + len(events) - taken[0]
-        share = 4 if self._shut else 2  # hysteresis: the gate does not move with every piece
-        shut = waiting > self._limit // share or chunks > RETENTION_CHUNKS // share
+        while self.total - self.dropped > self._limit and self._drop_oldest(taken):
+            pass
+        while self._memory_full and (self._write_older_half(taken) or self._drop_oldest(taken)):
+            pass
+        unread = 0 if taken is None else self.total - taken[1]
+        # Hysteresis: the gate does not move with every piece.
+        most = self._limit // 2 if self._shut else self._limit - self._limit // 4
+        shut = unread > most or (unread > 0 and self._memory_full)
         if shut is not self._shut and self._gate is not None:
             self._shut = shut
             self._gate(shut)
 
+    @property
+    def _memory_full(self) -> bool:
+        pieces = len(self._events)  # the last one stays, however large it is
+        return pieces > 1 and (self._in_memory > MEMORY_BYTES or pieces > RETENTION_CHUNKS)
+
+    def _drop_oldest(self, taken: tuple[int, int] | None) -> bool:
+        """Drop the oldest batch or piece, unless a paced reader wants it, or it is the last."""
+        spill = self._spill
+        if spill is not None and spill.batches:
+            oldest = spill.batches[0]
+            if taken is not None and taken[0] < oldest.end:
+                return False
+            del spill.batches[0]
+            self._dropped_events = oldest.end
+            self.dropped += oldest.output
+            return True
+        if len(self._events) < 2 or (taken is not None and taken[0] <= self._dropped_events):
+            return False
+        gone = self._events.popleft()
+        self._in_memory -= len(gone.data)
+        self._dropped_events += 1
+        self.dropped += len(gone.data) + gone.omitted
+        return True
+
+    def _write_older_half(self, taken: tuple[int, int] | None) -> bool:
+        """Move the older half of what is in memory to the file; whether that was possible."""
+        if not self._disk or self._limit <= MEMORY_BYTES:
+            return False
+        if taken is not None and taken[0] < self._unread_batch:
+            return False
+        spill = self._spill
+        if spill is None:
+            spill = self._spill = OutputSpill(self._limit)
+        count = size = 0
+        for event in islice(self._events, min(len(self._events) - 1, RETENTION_CHUNKS // 2)):
+            if size >= MEMORY_BYTES // 2:
+                break
+            count += 1
+            size += len(event.data)
+        older = list(islice(self._events, count))
+        while not spill.has_room(older):
+            if not spill.batches:
+                return False
+            if not self._drop_oldest(taken):
+                self._unread_batch = spill.batches[0].end
+                return False
+        try:
+            spill.put(self._first_in_memory, older)
+        except OSError:  # the disk is full, or there is none: memory is all there is
+            self._disk = False
+            return False
+        for _ in older:
+            self._events.popleft()
+        self._in_memory -= size
+        return True
+
+    @property
+    def _first_in_memory(self) -> int:
+        spill = self._spill
+        return spill.batches[-1].end if spill and spill.batches else self._dropped_events
+
     def end(self) -> None:
         """Nothing more will come."""
         self.ended = True
+        if self._shut and self._gate is not None:
+            self._gate(False)
+        self._gate = None  # it refers to this buffer, whose file would be closed late
         self.wake()
 
     def fail(self, error: HandrailError) -> None:
@@ -119,10 +202,6 @@ class OutputBuffer:
                 timer.cancel()
             if future in self._waiters:
                 self._waiters.remove(future)
-
-    def retained(self) -> list[OutputEvent]:
-        """All retained output."""
-        return list(self._events)
 
     def follow(self, *, paced: bool = False) -> Follower:
         """A reader from the first retained byte on; close it if it is ``paced``."""
@@ -165,10 +244,15 @@ class OutputBuffer:
             text, at = text[position - at :], position
         return at, text
 
-    def event_at(self, number: int) -> OutputEvent | None:
-        """An event by its count from the first; None when there is none yet."""
-        index = number - self._dropped_events
-        return self._events[index] if index < len(self._events) else None
+    def pieces_at(self, number: int) -> tuple[int, Sequence[OutputEvent]]:
+        """A batch of pieces with that of this number, counted from the first, and where it begins.
+
+        It is empty when there is none yet.
+        """
+        first = self._first_in_memory
+        if number < first and self._spill is not None:
+            return self._spill.get(number)
+        return number, [self._events[number - first]] if number - first < len(self._events) else []
 
     @property
     def first(self) -> int:
@@ -179,12 +263,15 @@ class OutputBuffer:
 class Follower:
     """One reader of an output buffer; an async iterator of OutputEvent."""
 
-    __slots__ = ("_bytes", "_history", "_next")
+    __slots__ = ("_bytes", "_first", "_history", "_next", "_pieces")
 
     def __init__(self, history: OutputBuffer) -> None:
         self._history = history
         self._next = 0
         self._bytes = 0
+        # What was read from the file at once, and the number of its first piece.
+        self._first = 0
+        self._pieces: Sequence[OutputEvent] = ()
 
     @property
     def taken(self) -> tuple[int, int]:
@@ -200,23 +287,38 @@ class Follower:
 
     async def __anext__(self) -> OutputEvent:
         history = self._history
-        while True:
-            missed = 0
-            if self._next < history.first:
-                missed = history.dropped - self._bytes
-                self._next, self._bytes = history.first, history.dropped
-            event = history.event_at(self._next)
-            if event is not None:
-                self._next += 1
-                self._bytes += len(event.data) + event.omitted
-                if history.paced:
-                    history.settle()
-                return event if not missed else replace(event, omitted=event.omitted + missed)
+        while (event := self._take()) is None:
             if history.ended:
                 if history.failure is not None:
                     raise history.failure.with_traceback(None)
                 raise StopAsyncIteration
             await history.changed()
+        return event
+
+    def ready(self, most: int) -> list[OutputEvent]:
+        """What can be read without waiting: about ``most`` bytes."""
+        events: list[OutputEvent] = []
+        while most > 0 and (event := self._take()) is not None:
+            events.append(event)
+            most -= len(event.data)
+        return events
+
+    def _take(self) -> OutputEvent | None:
+        history = self._history
+        missed = 0
+        if self._next - self._first >= len(self._pieces):
+            if self._next < history.first:
+                missed = history.dropped - self._bytes
+                self._next, self._bytes = history.first, history.dropped
+            self._first, self._pieces = history.pieces_at(self._next)
+            if not self._pieces:
+                return None
+        event = self._pieces[self._next - self._first]
+        self._next += 1
+        self._bytes += len(event.data) + event.omitted
+        if history.paced:
+            history.settle()
+        return event if not missed else replace(event, omitted=event.omitted + missed)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -33,6 +33,7 @@ from handrail.orchestrator.result import (
 from handrail.orchestrator.run import Orchestrator, Ran
 from handrail.process.env_policy import EnvPolicy
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.output.output_log import RETENTION_BYTES
 
 DEFAULT_TIMEOUT = 10.0
 #: How long pipes that a descendant holds open are read after the exit.
@@ -176,6 +177,7 @@ async def _feed(session: ExecSession, data: bytes | None) -> None:
 
 async def _read(session: ExecSession, kept: _Kept, on_output: OnOutput | None) -> None:
     pieces = 0
+    session.keep_output(RETENTION_BYTES)  # there is no later reader
     async for event in session.subscribe_output():
         kept.take(event.kind, event.data)
         kept.omitted += event.omitted

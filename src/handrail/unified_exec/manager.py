@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
+from handrail.executor.head_tail import HeadTail
 from handrail.orchestrator.audit import guarded
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener
 from handrail.unified_exec.gate import Ended, ExecCall, Gate, Started
-from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.patch_command import intercepted
 from handrail.unified_exec.process import Origin, Process
 from handrail.unified_exec.process_lifecycle import Background, Processes

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from handrail.errors import ExecutorError, ProcessUnknown
 from handrail.executor.base import ExecSession, OutputEvent
+from handrail.executor.head_tail import HeadTail
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.unified_exec.events import Begin, Delta, End, Event, Frames, Interaction
-from handrail.unified_exec.head_tail import HeadTail
 from handrail.unified_exec.transcript import Transcript
 from handrail.unified_exec.wait import Collection, Pauses
 
@@ -187,6 +188,7 @@ class Process:
 
     async def _read(self) -> None:
         try:
+            self.session.keep_output(RETENTION_BYTES)  # there is no later reader
             async for event in self.session.subscribe_output():
                 self._receive(event)
         except ExecutorError as error:

@@ -10,7 +10,7 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
-from handrail.unified_exec.keys import INTERRUPT, key_text
+from handrail.executor.keys import INTERRUPT, key_text
 from handrail.unified_exec.process import Process
 from handrail.unified_exec.tools import ToolFailed, WriteStdinArgs
 

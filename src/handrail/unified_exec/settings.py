@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from handrail.executor.head_tail import DEFAULT_CAP
 from handrail.process.env_policy import EnvPolicy, Inherit, without_secrets
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS
-from handrail.unified_exec.head_tail import DEFAULT_CAP
 from handrail.unified_exec.prune import MAX_PROCESSES, PROTECTED, WARN_AT
 from handrail.unified_exec.truncate import Budget, tokens
 from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS, DEFAULT_TOKENS

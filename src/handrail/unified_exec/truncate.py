@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from handrail.unified_exec.head_tail import omission
+from handrail.executor.head_tail import omission
 
 BYTES_PER_TOKEN = 4
 

@@ -121,6 +121,13 @@ def to_size(size: tuple[int, int]) -> tuple[int, int]:
     return rows, cols
 
 
+def byte_count(value: int, name: str) -> int:
+    """The value of the argument ``name``; raises UsageError unless it is a whole number from 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"{name} must be bytes, such as 64 * 1024 * 1024, not {value!r}")
+    return value
+
+
 def seconds(value: float | None, name: str) -> float | None:
     """The value of the argument ``name``; raises UsageError unless it is a number from 0 on."""
     if value is None:

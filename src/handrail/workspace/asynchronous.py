@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
 from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.output_buffer import KEEP_OUTPUT
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.spec import NO_LIMITS, Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
@@ -19,6 +21,7 @@ from handrail.workspace.arguments import (
     AnyPath,
     Command,
     Env,
+    byte_count,
     seconds,
     to_argv,
     to_bytes,
@@ -28,7 +31,9 @@ from handrail.workspace.arguments import (
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
+from handrail.workspace.misuse import NamesChecked, call_checked
 from handrail.workspace.offered import check_offered
+from handrail.workspace.output_collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener, ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
     from handrail.workspace.options import RunOptions, StartOptions
 
 
-class AsyncWorkspace:
+class AsyncWorkspace(NamesChecked):
     """A directory, on this machine or another, in which commands are run.
 
     ``root`` is the directory; a relative one starts at the program's working directory, on another
@@ -60,6 +65,8 @@ class AsyncWorkspace:
 
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
     in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
+    ``keep_output`` is how many bytes of a process's output are kept for its readers, here, beyond
+    2 MiB in a temporary file.
 
     Leaving the ``async with`` ends every process that was started here, with its descendants.
     Raises UsageError for invalid arguments, FilesError when the root is missing,
@@ -79,6 +86,7 @@ class AsyncWorkspace:
         limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
+        keep_output: int = KEEP_OUTPUT,
         executor: Executor | None = None,
     ) -> None:
         given = to_path(root)
@@ -92,6 +100,7 @@ class AsyncWorkspace:
         self._profile = profiles.find_profile(sandbox)
         self._variables = Variables(env, inherit_env, secrets)
         self._limits = limits
+        self._keep_output = byte_count(keep_output, "keep_output")
         self._ground = Location(
             given,
             self._tag,
@@ -196,6 +205,7 @@ class AsyncWorkspace:
         token: str | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         request_timeout: float | None = 30.0,
+        keep_output: int = KEEP_OUTPUT,
     ) -> AsyncWorkspace:
         """Come back to a workspace that was detached from; its processes are ours again.
 
@@ -206,7 +216,7 @@ class AsyncWorkspace:
         """
         claim = detached_store.claim(id)
         try:
-            return await cls._resume(claim, token, secrets, request_timeout)
+            return await cls._resume(claim, token, secrets, request_timeout, keep_output)
         except BaseException:
             claim.release()
             raise
@@ -218,11 +228,18 @@ class AsyncWorkspace:
         token: str | None,
         secrets: Mapping[str, str | bytes] | None,
         request_timeout: float | None,
+        keep_output: int,
     ) -> AsyncWorkspace:
         record = claim.record
         if not record.at.startswith(("ws://", "wss://")):
             token = None  # such a server asks the kernel for the user
-        workspace = cls(record.root, at=record.at, token=token, request_timeout=request_timeout)
+        workspace = cls(
+            record.root,
+            at=record.at,
+            token=token,
+            request_timeout=request_timeout,
+            keep_output=keep_output,
+        )
         workspace._claim = claim
         workspace._tag = record.id
         workspace._profile = record.profile
@@ -248,6 +265,7 @@ class AsyncWorkspace:
                     sandboxed=record.profile is not None,
                     returned_to=True,
                     secrets=workspace._variables.secrets,
+                    keep_output=keep_output,
                 )
             )
         return workspace
@@ -281,6 +299,7 @@ class AsyncWorkspace:
                 executor.features,
                 sandboxed=self._profile is not None,
                 secrets=self._variables.secrets,
+                keep_output=self._keep_output,
             )
         )
 
@@ -340,13 +359,14 @@ class AsyncWorkspace:
         input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
         take (``Limits``).  ``watch_denials`` records for certain what the sandbox refuses; each
         change to a file then takes tens of microseconds more.
+        ``keep_output`` replaces the workspace's.
         ``detach``: it is not ended with the workspace, whose server keeps it until it exits;
         ``process`` of a later workspace there finds it by its id.
 
         Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced
         on its machine, and UsageError, also for what its executor does not offer.
         """
-        return self._processes[await self._start(command, **options)]
+        return self._processes[await call_checked(self._start, command, **options)]
 
     @overload
     async def run(
@@ -363,6 +383,7 @@ class AsyncWorkspace:
         text: bool = True,
         wait: float | None = None,
         check: bool = False,
+        max_output: int | None = MAX_OUTPUT,
         input: str | bytes | None = None,  # noqa: A002 (subprocess calls it so)
         **options: Any,
     ) -> Result[Any]:
@@ -373,7 +394,9 @@ class AsyncWorkspace:
         command runs on, as ``result.process``.  ``check``: raise CommandFailed unless it exited
         with 0; without it no exit is an error.  ``input`` is its whole stdin, which is empty
         otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) after it, which
-        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``tty``,
+        means an end only to programs that read lines.  ``text=False`` gives bytes.  ``max_output``
+        bounds each stream of the result in bytes: beyond it the first and the last half are kept,
+        and ``omitted`` counts the rest; None: no bound.  ``tty``,
         ``size``, ``cwd``, ``env``, ``sandbox``, ``on_output``, ``name``, ``limits`` and
         ``watch_denials`` are those of ``start``.
 
@@ -382,9 +405,13 @@ class AsyncWorkspace:
         terminal when the server cannot close stdin), and what ``on_output`` raised.
         """
         pause = seconds(wait, "wait")
-        follower = await self._start(command, stdin=False, input=input, **options)
+        most = None if max_output is None else byte_count(max_output, "max_output")
+        follower = await call_checked(self._start, command, stdin=False, input=input, **options)
+        follower.collect(most)
+        if pause is None:  # there is no later reader
+            follower.session.keep_output(RETENTION_BYTES)
         try:
-            result: Result[Any] = await self._processes[follower].result(wait=pause, text=text)  # type: ignore[call-overload]
+            result: Result[Any] = await self._processes[follower].result(timeout=pause, text=text)  # type: ignore[call-overload]
         except BaseException:
             await to_the_end(follower.end(0.0))
             self._processes.pop(follower, None)
@@ -422,12 +449,14 @@ class AsyncWorkspace:
         on_output: Listener | None = None,
         name: str | None = None,
         limits: Limits | None = None,
+        keep_output: int | None = None,
         detach: bool = False,
         watch_denials: bool = False,
     ) -> ProcessFollower:
         argv = to_argv(command)
         profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
         limit = seconds(timeout, "timeout")
+        kept = self._keep_output if keep_output is None else byte_count(keep_output, "keep_output")
         size = to_size(size)
         feed = None if input is None else to_bytes(input)
         if feed is not None and not tty:
@@ -467,6 +496,7 @@ class AsyncWorkspace:
             session,
             self._variables.secrets.masked_words(argv),
             features,
+            keep_output=kept,
             sandboxed=profile is not None,
             started=started,
             secrets=self._variables.secrets,

@@ -36,6 +36,7 @@ class StartOptions(CommandOptions, total=False):
 
     stdin: bool
     detach: bool
+    keep_output: int | None
 
 
 class RunOptions(CommandOptions, total=False):
@@ -43,6 +44,7 @@ class RunOptions(CommandOptions, total=False):
 
     wait: float | None
     check: bool
+    max_output: int | None
 
 
 class OneShotOptions(CommandOptions, total=False):
@@ -51,6 +53,7 @@ class OneShotOptions(CommandOptions, total=False):
     check: bool
     inherit_env: InheritEnv
     secrets: Mapping[str, str | bytes] | None
+    max_output: int | None
     at: str | None
     token: str | None
     request_timeout: float | None

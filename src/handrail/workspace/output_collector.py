@@ -1,11 +1,15 @@
-"""Collects all output of a process, for a result."""
+"""Collects the output of a process, for a result: all of it, or both ends of each stream."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from handrail.executor.base import ExecSession, OutputKind
+from handrail.executor.head_tail import HeadTail
 
+#: How many bytes of each stream a result of ``run`` has, unless its caller says otherwise.
+MAX_OUTPUT = 64 * 1024 * 1024
 #: How long output may still come after the exit when a descendant holds the streams open.
 DRAIN_SECONDS = 0.25
 #: The same after so much output that the connection may lag: the last output of the command itself,
@@ -18,22 +22,31 @@ _BACKLOG_BYTES = 512 * 1024
 class OutputCollector:
     """Collects the output of one process."""
 
-    __slots__ = ("_task", "omitted", "stderr", "stdout")
+    __slots__ = ("_missed", "_task", "stderr", "stdout")
 
-    def __init__(self, session: ExecSession) -> None:
-        self.stdout = bytearray()
-        self.stderr = bytearray()
-        self.omitted = 0
+    def __init__(self, session: ExecSession, most: int | None) -> None:
+        """``most``: how many bytes of each stream to keep."""
+        most = sys.maxsize if most is None else most
+        self.stdout = HeadTail(most)
+        self.stderr = HeadTail(most)
+        self._missed = 0
         self._task = asyncio.get_running_loop().create_task(self._run(session))
         self._task.add_done_callback(_noticed)
 
     async def _run(self, session: ExecSession) -> None:
-        async for event in session.subscribe_output():
-            self.omitted += event.omitted
-            if event.kind is OutputKind.STDOUT:
-                self.stdout += event.data
-            else:
-                self.stderr += event.data
+        events = session.subscribe_output(paced=True)
+        try:
+            async for event in events:
+                self._missed += event.omitted
+                stream = self.stdout if event.kind is OutputKind.STDOUT else self.stderr
+                stream.append(event.data)
+        finally:
+            events.close()
+
+    @property
+    def omitted(self) -> int:
+        """Bytes that are not in the result."""
+        return self._missed + self.stdout.omitted + self.stderr.omitted
 
     @property
     def done(self) -> bool:
@@ -41,7 +54,7 @@ class OutputCollector:
 
     @property
     def _size(self) -> int:
-        return len(self.stdout) + len(self.stderr)
+        return self.stdout.total + self.stderr.total
 
     async def drained(self, more: float = 0.0) -> bool:
         """Wait a little for the streams of an exited process to end; whether they have.

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator
+import signal as signals
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import WaitReason
 from handrail.process.exit_status import ExitInfo
+from handrail.process.signals import signal_name
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
+from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
-from handrail.workspace.result import Event, Exited, Result, Waited
+from handrail.workspace.result import Event, Exited, Gap, Result, Waited
+
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
 
 
-class AsyncProcess:
+class AsyncProcess(NamesChecked):
     """A running command.  Made by ``AsyncWorkspace.start``.
 
     Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; each
-    iteration has a reader of its own.  As an async context manager it ends the process.
+    iteration has a reader of its own, for which the process waits when ``keep_output`` is full.
+    Output that was dropped before is told by a ``Gap``.  As an async context manager it ends the
+    process.
     """
 
     def __init__(self, follower: ProcessFollower) -> None:
         self._follower = follower
         self._session = follower.session
         self._position = 0
-        self.argv = follower.argv
 
     def __repr__(self) -> str:
         state = "running" if (info := self.exit) is None else f"{info.kind.value} {info.code}"
@@ -39,6 +47,11 @@ class AsyncProcess:
     def id(self) -> str:
         """Its id on its machine."""
         return self._session.process_id
+
+    @property
+    def argv(self) -> tuple[str | bytes, ...]:
+        """The argv it was started with."""
+        return self._follower.argv
 
     @property
     def exit(self) -> ExitInfo | None:
@@ -61,6 +74,15 @@ class AsyncProcess:
         """
         await self._session.write(to_bytes(data), seconds(timeout, "timeout"))
 
+    async def press(self, *keys: str) -> None:
+        """Press keys of its terminal: ``enter``, ``up``, ``f5``, ``ctrl-c``, ``alt-x``, ``q``.
+
+        Raises UsageError for an unknown key, and what ``send`` raises.
+        """
+        from handrail.executor.keys import key_text
+
+        await self.send(key_text(keys, words="send()"))
+
     async def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible.
 
@@ -77,12 +99,12 @@ class AsyncProcess:
 
     # --- its end -------------------------------------------------------------------------
 
-    async def signal(self, name: str) -> None:
-        """Send a signal by its lower-case name (``term``, ``usr1``) to its process group.
+    async def signal(self, signal: str | int | signals.Signals) -> None:
+        """Send a signal to its process group: ``"TERM"``, ``"SIGTERM"``, 15, ``signal.SIGTERM``.
 
-        Raises UsageError for an unknown name, ExecutorTransportFailed.
+        Raises UsageError for an unknown one, ExecutorTransportFailed.
         """
-        await self._session.signal(name)
+        await self._session.signal(signal_name(signal))
 
     async def interrupt(self) -> None:
         """Interrupt it, as Ctrl-C would; raises ExecutorTransportFailed."""
@@ -95,12 +117,12 @@ class AsyncProcess:
         """
         await self._session.terminate(grace)
 
-    async def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """Wait for its exit; None if it still runs after ``wait`` seconds.  This never ends it.
+    async def wait(self, timeout: float | None = None) -> ExitInfo | None:
+        """Wait for its exit; None if it still runs after ``timeout`` seconds.  This never ends it.
 
         Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        return await self._follower.wait(wait)
+        return await self._follower.wait(timeout)
 
     async def wait_for(
         self,
@@ -135,46 +157,70 @@ class AsyncProcess:
             self.exit,
         )
 
+    expect = wait_for
+
     # --- output --------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for output in self._follower.outputs():
-            yield output
-        yield Exited(await self._follower.exited())
+    def __aiter__(self) -> AsyncGenerator[Event]:
+        return self.follow()
 
     async def follow(self) -> AsyncGenerator[Event]:
-        """Yield the same events without loss: while this reader lags the process waits.
+        """Yield the events that iterating gives, as a generator that can be closed.
 
-        On another machine everything else of this workspace waits too.  Leave it by ``aclose``,
-        or the process may wait for ever.  Ending the process or the workspace waits for no reader;
-        one that lags then gets what is retained (``omitted`` has the rest).  Raises
-        ExecutorTransportFailed when the connection is lost for good.
+        While it lags by most of ``keep_output`` the process waits, and on another machine
+        everything else of this workspace too.  Ending the process or the workspace waits for no
+        reader.  Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        outputs = self._follower.outputs(paced=True)
-        try:
-            async for output in outputs:
-                yield output
-        finally:
-            await outputs.aclose()
-        yield Exited(await self._follower.exited())
+        async with aclosing(self._event_blocks()) as blocks:
+            async for block in blocks:
+                for event in block:
+                    yield event
+
+    async def _event_blocks(self) -> AsyncGenerator[list[Event]]:
+        async with aclosing(self._follower.outputs()) as blocks:
+            async for block in blocks:
+                events: list[Event] = []
+                for output in block:
+                    if output.omitted:
+                        events.append(Gap(output.omitted))
+                    events.append(output)
+                yield events
+        yield [Exited(await self._follower.exited())]
+
+    async def lines(self) -> AsyncGenerator[Line]:
+        """Yield its output as lines of text, each with its stream, as they come.
+
+        As iterating does, it loses nothing and the process waits for this reader.  An unfinished
+        line is given when its stream ends.  Raises ExecutorTransportFailed when the connection is
+        lost for good.
+        """
+        async with aclosing(self._line_blocks()) as blocks:
+            async for block in blocks:
+                for line in block:
+                    yield line
+
+    def _line_blocks(self) -> AsyncGenerator[Iterable[Line]]:
+        return self._follower.lines()
 
     @overload
     async def result(
-        self, *, wait: float | None = None, text: Literal[True] = True
+        self, *, timeout: float | None = None, text: Literal[True] = True
     ) -> Result[str]: ...
     @overload
-    async def result(self, *, wait: float | None = None, text: Literal[False]) -> Result[bytes]: ...
     async def result(
-        self, *, wait: float | None = None, text: bool = True
+        self, *, timeout: float | None = None, text: Literal[False]
+    ) -> Result[bytes]: ...
+    async def result(
+        self, *, timeout: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
         """All its retained output and its exit, as soon as both are known.
 
-        With ``wait``, what is known after that many seconds; the process runs on then.  A
+        With ``timeout``, what is known after that many seconds; the process runs on then.  A
         descendant that holds the streams open is waited for a quarter of a second, whether it
         writes or not; ``held_open`` tells.  Raises ExecutorTransportFailed when the connection is
         lost for good, and what ``on_output`` raised.
         """
-        found: Result[Any] = await self._follower.result(wait, text)
+        found: Result[Any] = await self._follower.result(timeout, text)
         return found if found.exit is not None else replace(found, process=self)
 
     async def __aenter__(self) -> Self:

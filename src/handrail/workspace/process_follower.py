@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 from handrail.errors import ExecutorError, StdinClosed
-from handrail.executor.base import ExecSession, ExecutorFeatures, OutputKind
+from handrail.executor.base import ExecSession, ExecutorFeatures, OutputEvent, OutputKind
+from handrail.executor.output_buffer import KEEP_OUTPUT, Follower
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.workspace.arguments import seconds
@@ -19,10 +22,16 @@ from handrail.workspace.output_collector import OutputCollector
 from handrail.workspace.result import Denial, Output, Result, last_line
 from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
 
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
+
 #: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
 #: How long after the last KILL a server may take to say that a command was out of time.
 _NEWS_SECONDS = 1.0
+
+#: About how much output that has arrived a reader takes at once.
+_BLOCK_BYTES = 256 * 1024
 
 #: Called with each piece of output; may be a coroutine function.
 Listener = Callable[[Output], object]
@@ -41,6 +50,7 @@ class ProcessFollower:
         started: float | None = None,
         returned_to: bool = False,
         secrets: Secrets = NO_SECRETS,
+        keep_output: int = KEEP_OUTPUT,
     ) -> None:
         """``started``: by the monotonic clock, before the start was requested; None: now."""
         self.secrets = secrets
@@ -51,6 +61,8 @@ class ProcessFollower:
         self._started = time.monotonic() if started is None else started
         self._ended: float | None = None  # when its end was seen
         self._returned_to = returned_to
+        self._keep_output = keep_output
+        session.keep_output(keep_output)
         self._timed_out = False
         #: Its executor does not enforce the timeout, so this does.
         self.timed_here = False
@@ -92,9 +104,9 @@ class ProcessFollower:
             return replace(info, kind=ExitKind.TIMED_OUT)
         return info
 
-    async def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """Wait for its exit; None if it still runs after ``wait`` seconds."""
-        limit = seconds(wait, "wait")
+    async def wait(self, timeout: float | None = None) -> ExitInfo | None:
+        """Wait for its exit; None if it still runs after ``timeout`` seconds."""
+        limit = seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
                 return self._seen(await self.session.wait())
@@ -105,27 +117,61 @@ class ProcessFollower:
         """Wait for its exit."""
         return self._seen(await self.session.wait())
 
-    async def outputs(self, *, paced: bool = False) -> AsyncGenerator[Output]:
+    async def _pieces(self) -> AsyncGenerator[list[OutputEvent]]:
+        """All output from the first retained byte on; the process waits for this reader.
+
+        What has arrived comes at once: a blocking reader takes a switch of threads for each list.
+        """
+        events = self.session.subscribe_output(paced=True)
+        try:
+            async for event in events:
+                more = events.ready(_BLOCK_BYTES) if isinstance(events, Follower) else ()
+                yield [event, *more]
+        finally:
+            events.close()
+
+    async def outputs(self) -> AsyncGenerator[list[Output]]:
         """All output from the first retained byte on, decoded, and secrets masked in its text."""
         decoders = {kind: codecs.getincrementaldecoder("utf-8")("replace") for kind in OutputKind}
         maskers = {kind: Masker(self.secrets) for kind in OutputKind}
-        events = self.session.subscribe_output(paced=paced)
         last = 0
-        try:
-            async for event in events:
-                text = decoders[event.kind].decode(maskers[event.kind].feed(event.data))
-                last = event.seq
-                yield Output(event.kind.value, event.data, text, last, event.omitted)
-        finally:
-            events.close()
-        for kind, masker in maskers.items():
-            if rest := masker.finish():
-                yield Output(kind.value, b"", decoders[kind].decode(rest), last)
+        async with aclosing(self._pieces()) as blocks:
+            async for block in blocks:
+                last = block[-1].seq
+                shown = (decoders[e.kind].decode(maskers[e.kind].feed(e.data)) for e in block)
+                yield [
+                    Output(e.kind.value, e.data, text, e.seq, e.omitted)
+                    for e, text in zip(block, shown, strict=True)
+                ]
+        rest = {kind: masker.finish() for kind, masker in maskers.items()}
+        if any(rest.values()):
+            yield [
+                Output(kind.value, b"", decoders[kind].decode(data), last)
+                for kind, data in rest.items()
+                if data
+            ]
 
-    async def result(self, wait: float | None, text: bool) -> Result[Any]:
+    async def lines(self) -> AsyncGenerator[Iterable[Line]]:
+        """All output from the first retained byte on, as lines with secrets masked."""
+        from handrail.workspace.lines import LineSplitter
+
+        splitter = LineSplitter()
+        maskers = {kind: Masker(self.secrets) for kind in OutputKind}
+        async with aclosing(self._pieces()) as blocks:
+            async for block in blocks:
+                if self.secrets:
+                    block = [replace(e, data=maskers[e.kind].feed(e.data)) for e in block]
+                found = [lines for event in block for lines in splitter.add(event)]
+                if found:
+                    yield chain.from_iterable(found)
+        for kind, masker in maskers.items():
+            yield chain.from_iterable(splitter.add(OutputEvent(kind, masker.finish(), 0)))
+        yield chain.from_iterable(splitter.end())
+
+    async def result(self, timeout: float | None, text: bool) -> Result[Any]:
         """Implements ``AsyncProcess.result``, without ``process``."""
         collected = self.collect()
-        info = await self._waited(wait)
+        info = await self._waited(timeout)
         held = False
         if info is not None:
             # A process that timed out is ended with its tree, which may take its grace.
@@ -136,12 +182,12 @@ class ProcessFollower:
             await self._settle()
         return result
 
-    async def _waited(self, wait: float | None) -> ExitInfo | None:
+    async def _waited(self, timeout: float | None) -> ExitInfo | None:
         """Like ``wait``; raises what kept its timeout from ending it."""
         ender = self._ender
         if ender is None:
-            return await self.wait(wait)
-        waiting = asyncio.get_running_loop().create_task(self.wait(wait))
+            return await self.wait(timeout)
+        waiting = asyncio.get_running_loop().create_task(self.wait(timeout))
         try:
             await asyncio.wait((waiting, ender), return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done() and not ender.cancelled():
@@ -159,7 +205,7 @@ class ProcessFollower:
         text: bool,
     ) -> Result[Any]:
         until = self._ended if info is not None and self._ended else time.monotonic()
-        out, err = bytes(collected.stdout), bytes(collected.stderr)
+        out, err = collected.stdout.content(), collected.stderr.content()
         shown_out, shown_err = self.secrets.masked(out), self.secrets.masked(err)
         return Result(
             self.argv,
@@ -181,10 +227,15 @@ class ProcessFollower:
             return tuple(map(Denial.from_evidence, found.evidence))
         return (Denial("unknown", source="output"),) if found.likely else ()
 
-    def collect(self) -> OutputCollector:
-        """Start to collect all output, from the first retained byte on; once."""
+    def collect(self, most: int | None = -1) -> OutputCollector:
+        """Start to collect output, from the first retained byte on; once.
+
+        ``most`` is how many bytes of each stream to keep at most, by default as many as are kept
+        for its readers; None: all.
+        """
         if self._collected is None:
-            self._collected = OutputCollector(self.session)
+            most = self._keep_output if most == -1 else most
+            self._collected = OutputCollector(self.session, most)
         return self._collected
 
     def watch(
@@ -222,10 +273,11 @@ class ProcessFollower:
 
     async def _tell(self, listener: Listener) -> None:
         try:
-            async for output in self.outputs():
-                said = listener(output)
-                if isinstance(said, Awaitable):
-                    await said
+            async for outputs in self.outputs():
+                for output in outputs:
+                    said = listener(output)
+                    if isinstance(said, Awaitable):
+                        await said
         finally:
             if isinstance(listener, CallbackThread):
                 listener.end()  # or its thread would wait for ever

@@ -49,7 +49,7 @@ class Result(Generic[Text]):
 
     ``exit`` says how it ended and is None while it still runs, which only happens with ``wait=``;
     ``process`` is the process then.  ``duration`` is in seconds, from the start to the exit or to
-    the return.  ``omitted`` counts bytes of output that were not kept.  ``held_open`` says that a
+    the return.  ``omitted`` counts bytes of output that are not in it.  ``held_open`` says that a
     descendant outlived the command and may still write.
     """
 
@@ -75,6 +75,11 @@ class Result(Generic[Text]):
     def ok(self) -> bool:
         """Whether it is known to have ended by itself, with 0."""
         return self.exit is not None and self.exit.kind is ExitKind.EXITED and self.exit.code == 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has ended and all of its output is here."""
+        return self.exit is not None and not self.omitted
 
     @property
     def timed_out(self) -> bool:
@@ -138,7 +143,8 @@ class Output:
 
     ``stream`` is ``stdout`` or ``stderr``; all of a terminal's is ``stdout``.  ``text`` is
     ``data`` as UTF-8 with secrets masked; a character or secret that was split is kept for the
-    next piece.  ``omitted`` bytes before it were not kept (0: nothing lost).
+    next piece.  ``omitted`` bytes before it were not kept (0: nothing lost); iterating gives them
+    as a ``Gap`` too.
     """
 
     stream: str
@@ -149,6 +155,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """So many bytes of output at this place were not kept; an event of its own."""
+
+    omitted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """The last event: how the process ended."""
 
@@ -156,7 +169,7 @@ class Exited:
 
 
 #: What iterating over a process gives.
-Event = Output | Exited
+Event = Output | Gap | Exited
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from handrail.errors import UsageError
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Result
@@ -44,7 +45,7 @@ def run(
     of ``Workspace`` and ``Workspace.run``, without ``wait``; times are in seconds.
     """
     if "wait" in options:
-        raise TypeError("handrail.run waits for the end; use a Workspace to wait less")
+        raise UsageError("handrail.run waits for the end; use a Workspace to wait less")
     with Workspace(
         "." if cwd is None else cwd,
         at=at,

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
+from handrail.executor.output_buffer import KEEP_OUTPUT
 from handrail.process.spec import Limits
 from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
 from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.profile import Sandbox
+from handrail.workspace.misuse import NamesChecked
+from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
 from handrail.workspace.synchronous_process import Process, WorkspaceFiles
 from handrail.workspace.variables import InheritEnv, Variables
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Workspace:
+class Workspace(NamesChecked):
     """A directory, on this machine or another, in which commands are run.
 
     The arguments are those of ``AsyncWorkspace``; every call may be made from any thread, also
@@ -51,6 +53,7 @@ class Workspace:
         limits: Limits | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
+        keep_output: int = KEEP_OUTPUT,
         executor: Executor | None = None,
     ) -> None:
         self._twin = AsyncWorkspace(
@@ -64,6 +67,7 @@ class Workspace:
             limits=limits,
             request_timeout=request_timeout,
             detach_ttl=detach_ttl,
+            keep_output=keep_output,
             executor=executor,
         )
         self._pid = os.getpid()
@@ -114,13 +118,20 @@ class Workspace:
         token: str | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         request_timeout: float | None = 30.0,
+        keep_output: int = KEEP_OUTPUT,
     ) -> Workspace:
         """Come back to a workspace that was detached from; see ``AsyncWorkspace.attach``.
 
         Raises UsageError, WorkspaceBusy or ExecutorTransportFailed.
         """
         twin = loop_thread.call(
-            AsyncWorkspace.attach(id, token=token, secrets=secrets, request_timeout=request_timeout)
+            AsyncWorkspace.attach(
+                id,
+                token=token,
+                secrets=secrets,
+                request_timeout=request_timeout,
+                keep_output=keep_output,
+            )
         )
         workspace = cls()
         workspace._twin = twin
@@ -136,6 +147,25 @@ class Workspace:
         """The running processes that were started here, as far as is known, oldest first; after
         ``attach`` also those that have ended since the detach."""
         return [Process(twin, self._call) for twin in self._twin.processes]
+
+    def executor(self) -> Executor:
+        """The executor of this workspace, for code that runs on the background loop.
+
+        Raises UsageError when the workspace is closed, ExecutorTransportFailed.
+        """
+        return self._call(self._twin.executor())
+
+    def private_tmp(self) -> str | None:
+        """The directory that sandboxed commands have as their /tmp; None: its server is too old.
+
+        Raises ExecutorTransportFailed.
+        """
+        return self._call(self._twin.private_tmp())
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile of commands that name no other sandbox; None: not sandboxed."""
+        return self._twin.profile
 
     @property
     def variables(self) -> Variables:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal as signals
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Literal, Self, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.executor.files import FileEntry, FileMetadata, Progress
 from handrail.process.exit_status import ExitInfo
@@ -15,16 +17,23 @@ from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath
 from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.files import AsyncFiles
+from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import GRACE_SECONDS
 from handrail.workspace.result import Event, Result, Waited
 
+if TYPE_CHECKING:
+    from handrail.workspace.lines import Line
 
-class Process:
+T = TypeVar("T")
+
+
+class Process(NamesChecked):
     """A running command.  Made by ``Workspace.start``; every call may come from any thread.
 
-    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``.  As a
-    context manager it ends the process.
+    Iterating gives ``Output`` events from the first retained one on, then one ``Exited``; the
+    process waits for the reader when ``keep_output`` is full, and a ``Gap`` tells what was dropped
+    before.  As a context manager it ends the process.
     """
 
     def __init__(
@@ -65,6 +74,10 @@ class Process:
         it has not read enough to make room within ``timeout`` seconds."""
         self._call(self._twin.send(data, timeout=timeout))
 
+    def press(self, *keys: str) -> None:
+        """Press keys of its terminal, such as ``up`` or ``ctrl-c``; see ``AsyncProcess.press``."""
+        self._call(self._twin.press(*keys))
+
     def close_stdin(self) -> None:
         """Tell it that no more input will come; raises WriteFailed where that is not possible."""
         self._call(self._twin.close_stdin())
@@ -73,9 +86,9 @@ class Process:
         """Set the size of its terminal, in characters; raises ResizeFailed without one."""
         self._call(self._twin.resize(rows, cols))
 
-    def signal(self, name: str) -> None:
-        """Send a signal by its lower-case name to its group; see ``AsyncProcess.signal``."""
-        self._call(self._twin.signal(name))
+    def signal(self, signal: str | int | signals.Signals) -> None:
+        """Send a signal, by name or number, to its group; see ``AsyncProcess.signal``."""
+        self._call(self._twin.signal(signal))
 
     def interrupt(self) -> None:
         """Interrupt it, as Ctrl-C would; raises ExecutorTransportFailed."""
@@ -88,12 +101,12 @@ class Process:
         """
         self._call(self._twin.terminate(grace))
 
-    def wait(self, wait: float | None = None) -> ExitInfo | None:
-        """Wait for its exit; None if it still runs after ``wait`` seconds.
+    def wait(self, timeout: float | None = None) -> ExitInfo | None:
+        """Wait for its exit; None if it still runs after ``timeout`` seconds.
 
         Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        found: ExitInfo | None = self._call(self._twin.wait(wait))
+        found: ExitInfo | None = self._call(self._twin.wait(timeout))
         return found
 
     def wait_for(
@@ -109,16 +122,20 @@ class Process:
         )
         return waited
 
+    expect = wait_for
+
     @overload
-    def result(self, *, wait: float | None = None, text: Literal[True] = True) -> Result[str]: ...
-    @overload
-    def result(self, *, wait: float | None = None, text: Literal[False]) -> Result[bytes]: ...
     def result(
-        self, *, wait: float | None = None, text: bool = True
+        self, *, timeout: float | None = None, text: Literal[True] = True
+    ) -> Result[str]: ...
+    @overload
+    def result(self, *, timeout: float | None = None, text: Literal[False]) -> Result[bytes]: ...
+    def result(
+        self, *, timeout: float | None = None, text: bool = True
     ) -> Result[str] | Result[bytes]:
         """All its retained output and how it ended; see ``AsyncProcess.result``."""
         found: Result[Any] = self._call(
-            self._twin.result(wait=wait, text=text)  # type: ignore[call-overload]
+            self._twin.result(timeout=timeout, text=text)  # type: ignore[call-overload]
         )
         if found.process is not None:
             return replace(found, process=self)
@@ -127,13 +144,19 @@ class Process:
         return found
 
     def __iter__(self) -> Iterator[Event]:
-        return self._iterate(self._twin.__aiter__())
+        return self.follow()
 
     def follow(self) -> Generator[Event]:
-        """Yield the same events without loss; see ``AsyncProcess.follow``."""
-        return self._iterate(self._twin.follow())
+        """Yield the events that iterating gives; see ``AsyncProcess.follow``."""
+        for block in self._iterate(self._twin._event_blocks()):  # noqa: SLF001 (its twin)
+            yield from block
 
-    def _iterate(self, events: AsyncIterator[Event]) -> Generator[Event]:
+    def lines(self) -> Iterator[Line]:
+        """Yield its output as lines of text, as they come; see ``AsyncProcess.lines``."""
+        blocks = self._iterate(self._twin._line_blocks())  # noqa: SLF001 (its twin)
+        return chain.from_iterable(blocks)
+
+    def _iterate(self, events: AsyncIterator[T]) -> Generator[T]:
         owner = os.getpid()
         try:
             while (event := self._call(_next(events))) is not None:
@@ -151,14 +174,13 @@ class Process:
         self._call(self._twin.__aexit__())
 
 
-async def _next(events: Any) -> Event | None:
+async def _next(events: AsyncIterator[T]) -> T | None:
     async for event in events:
-        found: Event = event
-        return found
+        return event
     return None
 
 
-class WorkspaceFiles:
+class WorkspaceFiles(NamesChecked):
     """Reads and writes below the root of a workspace; see ``AsyncFiles`` for what is raised."""
 
     def __init__(self, twin: AsyncFiles, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:

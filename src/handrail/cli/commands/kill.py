@@ -33,7 +33,7 @@ async def _run(args: argparse.Namespace) -> int:
     async with detached.returned(args, looks=looks, shows=False) as workspace:
         process = detached.find(workspace, args.id)
         if args.signal is not None:
-            await process.signal(args.signal.lower().removeprefix("sig"))
+            await process.signal(args.signal)
         else:
             await process.terminate(args.grace)
         if args.json:

@@ -32,7 +32,7 @@ async def _run(args: argparse.Namespace) -> int:
     import asyncio
 
     from handrail.cli.output_thread import Writer
-    from handrail.workspace.result import Exited
+    from handrail.workspace.result import Exited, Gap
     from handrail.workspace.secrets import NO_SECRETS
 
     async with (
@@ -51,6 +51,8 @@ async def _run(args: argparse.Namespace) -> int:
                     event = await anext(events)
             except (TimeoutError, StopAsyncIteration):
                 break
+            if isinstance(event, Gap):
+                continue  # the output after it says so too
             if patience is not None and room is not None:
                 patience -= loop.time() - began
                 room -= 0 if isinstance(event, Exited) else len(event.data)

@@ -177,6 +177,7 @@ class _Signals:
 async def _run_in_workspace(
     args: argparse.Namespace, words: list[str], env: dict[str, str | None], signals: _Signals
 ) -> int:
+    from handrail.process.output.output_log import RETENTION_BYTES
     from handrail.workspace.asynchronous import AsyncWorkspace
 
     at, root = args.at, args.cwd
@@ -193,6 +194,7 @@ async def _run_in_workspace(
         inherit_env=args.inherit_env,
         secrets=args.secrets,
         detach_ttl=DETACHED_SECONDS if args.detach else None,
+        keep_output=RETENTION_BYTES,  # the command waits for our reader, as for a pipe
     )
     if args.detach:
         return await _leave(args, workspace, words)

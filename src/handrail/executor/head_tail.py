@@ -103,7 +103,7 @@ class HeadTail:
 
     def content(self) -> bytes:
         """What was kept, the ends joined."""
-        return bytes(self._head) + b"".join(self._tail)
+        return b"".join((self._head, *self._tail))
 
     def rendered(self) -> bytes:
         """What was kept, with a line that says how much was not."""

@@ -1,4 +1,4 @@
-"""Names of keys -> the bytes a terminal sends for them.  Pure."""
+"""Names of keys -> the bytes a terminal sends for them, for people and models alike.  Pure."""
 
 from __future__ import annotations
 
@@ -42,12 +42,17 @@ _CONTROL = {letter: chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvw
 }
 
 
-def key_text(keys: Sequence[str]) -> str:
-    """The bytes that these keys send.  Raises UsageError naming an unknown key."""
-    return "".join(_one(key) for key in keys)
+def key_text(keys: Sequence[str], *, words: str = "`chars`") -> str:
+    """The bytes that these keys send.
+
+    Raises UsageError naming an unknown key, and ``words`` as the way to send text.
+    """
+    return "".join(_one(key, words) for key in keys)
 
 
-def _one(key: str) -> str:
+def _one(key: object, words: str) -> str:
+    if not isinstance(key, str):
+        raise UsageError(f"a key is a name such as 'enter' or 'ctrl-c', not {key!r}")
     name = key.strip().lower().replace("_", "-").replace("+", "-")
     if name in _NAMED:
         return _NAMED[name]
@@ -57,10 +62,10 @@ def _one(key: str) -> str:
     for prefix in ("alt-", "meta-", "m-"):
         rest = name.removeprefix(prefix)
         if name.startswith(prefix) and rest:
-            return "\x1b" + (key.strip()[-1] if len(rest) == 1 else _one(rest))
+            return "\x1b" + (key.strip()[-1] if len(rest) == 1 else _one(rest, words))
     if len(key) == 1:
         return key
     raise UsageError(
-        f"unknown key `{key}` in field `keys`: use names like enter, tab, up, f1, ctrl-c or alt-x,"
-        " and `chars` for text"
+        f"unknown key `{key}`: use names like enter, tab, up, f1, ctrl-c or alt-x, and {words} for"
+        " text"
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from handrail.errors import UsageError
-from handrail.unified_exec.keys import key_text
+from handrail.executor.keys import key_text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""``LineSplitter``: whole lines of each stream, whatever the pieces are."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import Line
+from handrail.executor.base import OutputEvent, OutputKind
+from handrail.workspace.lines import LineBlock, LineSplitter
+
+OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
+
+
+def split(*pieces: tuple[OutputKind, bytes] | tuple[OutputKind, bytes, int]) -> list[Line]:
+    splitter = LineSplitter()
+    lines: list[LineBlock] = []
+    for number, (kind, data, *omitted) in enumerate(pieces, 1):
+        lines += splitter.add(OutputEvent(kind, data, number, *omitted))
+    return [*chain.from_iterable((*lines, *splitter.end()))]
+
+
+def test_each_stream_keeps_its_unfinished_line() -> None:
+    assert split((OUT, b"a"), (ERR, b"x\ny"), (OUT, b"b\n"), (ERR, b"z")) == [
+        Line("stderr", "x"),
+        Line("stdout", "ab"),
+        Line("stderr", "yz"),
+    ]
+
+
+def test_the_lines_of_a_terminal() -> None:
+    assert split((OUT, b"a\r"), (OUT, b"\nb\rc\r\n\r\n")) == [
+        Line("stdout", "a"),
+        Line("stdout", "b\rc"),
+        Line("stdout", ""),
+    ]
+
+
+def test_a_gap_is_a_line_and_ends_those_before() -> None:
+    assert split((OUT, b"begun"), (OUT, b"d\n", 12)) == [
+        Line("stdout", "begun"),
+        Line("gap", "[12 bytes of output were not kept]"),
+        Line("stdout", "d"),
+    ]
+
+
+def test_a_line_has_names() -> None:
+    (line,) = split((OUT, b"a\n"))
+    assert (line.stream, line.text) == ("stdout", "a")
+    stream, text = line
+    assert (stream, text) == ("stdout", "a")
+
+
+@given(st.text(alphabet="aä€😀\n", max_size=60), st.lists(st.integers(0, 200), max_size=20))
+def test_pieces_do_not_matter(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [(OUT, data[a:b]) for a, b in pairwise(edges)]
+    expected = text.removesuffix("\n").split("\n") if text else []
+    assert [line.text for line in split(*pieces)] == expected
