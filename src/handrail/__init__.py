@@ -48,13 +48,16 @@ if TYPE_CHECKING:
     from handrail.workspace.profile import Profile
     from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
     from handrail.workspace.run import run
+    from handrail.workspace.shell import AsyncShell, ShellEnded
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+    from handrail.workspace.synchronous_shell import Shell
 
 __all__ = [
     "AgentShell",
     "AsyncFiles",
     "AsyncProcess",
+    "AsyncShell",
     "AsyncWorkspace",
     "CommandFailed",
     "Denial",
@@ -78,6 +81,8 @@ __all__ = [
     "Result",
     "SandboxError",
     "SandboxUnavailable",
+    "Shell",
+    "ShellEnded",
     "TerminateFailed",
     "Usage",
     "UsageError",
@@ -111,9 +116,11 @@ _HOMES = {
         "Waited",
     ),
     "handrail.workspace.run": ("run",),
+    "handrail.workspace.shell": ("AsyncShell", "ShellEnded"),
     "handrail.workspace.detached_store": ("WorkspaceBusy",),
     "handrail.workspace.synchronous": ("Workspace",),
     "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
+    "handrail.workspace.synchronous_shell": ("Shell",),
 }
 
 

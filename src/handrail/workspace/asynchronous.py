@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from handrail.workspace.options import RunOptions, StartOptions
+    from handrail.workspace.shell import AsyncShell
 
 
 class AsyncWorkspace:
@@ -354,6 +355,27 @@ class AsyncWorkspace:
             else:
                 self._processes.pop(follower, None)
         return result.check() if check else result
+
+    async def shell(
+        self,
+        program: str = "bash",
+        *,
+        cwd: AnyPath | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        limits: Limits | None = None,
+        name: str | None = None,
+    ) -> AsyncShell:
+        """Start a shell that keeps its state from one command to the next: ``bash`` or ``sh``.
+
+        The other arguments are those of ``start``, and hold for the whole session.  Raises
+        ExecutorSpawnFailed when it does not start, and UsageError.
+        """
+        from handrail.workspace.shell import AsyncShell
+
+        given = {"cwd": cwd, "env": env, "sandbox": sandbox, "limits": limits, "name": name}
+        options = {key: value for key, value in given.items() if value is not None}
+        return await AsyncShell(program, self.start, options).open()
 
     async def _ending_input(self, stdin: bytes) -> bytes | None:
         """Input that has an end; raises UsageError where it cannot be given one."""

@@ -51,3 +51,13 @@ class OneShotOptions(CommandOptions, total=False):
     at: str | None
     token: str | None
     request_timeout: float | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """Of ``run`` of a shell session."""
+
+    timeout: float | None
+    input: str | bytes | None
+    check: bool
+    on_output: Callable[[Output], object] | None
+    max_output: int | None

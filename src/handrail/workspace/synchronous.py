@@ -23,7 +23,9 @@ from handrail.workspace.synchronous_process import Process, WorkspaceFiles
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from handrail.process.spec import Limits
     from handrail.workspace.options import RunOptions, StartOptions
+    from handrail.workspace.synchronous_shell import Shell
 
 T = TypeVar("T")
 
@@ -193,6 +195,24 @@ class Workspace:
         elif listening is not None:
             listening.finish()
         return result.check() if check else result
+
+    def shell(
+        self,
+        program: str = "bash",
+        *,
+        cwd: AnyPath | None = None,
+        env: Env | None = None,
+        sandbox: Sandbox | None = None,
+        limits: Limits | None = None,
+        name: str | None = None,
+    ) -> Shell:
+        """Start a shell that keeps its state; see ``AsyncWorkspace.shell`` for what is raised."""
+        from handrail.workspace.synchronous_shell import Shell
+
+        twin = self._twin.shell(
+            program, cwd=cwd, env=env, sandbox=sandbox, limits=limits, name=name
+        )
+        return Shell(self._call(twin), self._call)
 
 
 def _listening(options: Any) -> CallbackThread | None:
