@@ -27,8 +27,6 @@ from tests.support.processes import alive
 
 IGNORES_INT = "bash -c 'trap : INT; echo begun; while :; do sleep 1; done'; echo not reached"
 IGNORES_ALL = "bash -c 'trap \"\" INT TERM; echo begun; while :; do sleep 1; done'; echo no"
-    "bash -c 'trap \"\" INT TERM; echo begun; while :; do sleep 1; done'; echo not reached"
-)
 
 
 @pytest.fixture(params=["bash", "sh"])

@@ -19,6 +19,7 @@ from handrail import private_places
 from handrail.agent.arguments import check_arguments
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
+from handrail.agent.shell_session import SessionGate
 from handrail.agent.target import Target, Where, exists_on, take
 from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
@@ -64,6 +65,8 @@ class AgentShell:
     ``login``: whether shells may read login profiles.  ``watch_denials``: whether a run that may be
     offered again outside of its sandbox records for certain what that refuses, where the executor
     can; otherwise that is guessed from its output.  Each change to a file takes longer then.
+    ``shell_session``: exec_command runs its commands in one bash, so that each finds the directory,
+    variables and functions of the last.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class AgentShell:
         on_audit: AuditListener = nobody,
         login: bool = False,
         watch_denials: bool = False,
+        shell_session: bool = False,
         exec_settings: unified.Settings | None = None,
     ) -> None:
         self._where = where
@@ -97,6 +101,7 @@ class AgentShell:
         self._on_audit = on_audit
         self._login = login
         self._watch_denials = watch_denials
+        self._shell_session = shell_session
         self._exec_settings = exec_settings
         self._open: _Open | None = None
 
@@ -117,7 +122,8 @@ class AgentShell:
             exec_settings = self._exec_settings or unified.Settings(
                 settings.cwd, allow_login=self._login, remote=not hands.local
             )
-            gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
+            kind = SessionGate if self._shell_session else OrchestratorGate
+            gate = kind(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
             )
