@@ -46,19 +46,24 @@ if TYPE_CHECKING:
     from handrail.workspace.files import AsyncFiles
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
+    from handrail.workspace.python_result import CodeError, PythonResult
+    from handrail.workspace.python_session import AsyncPythonSession, PythonEnded
     from handrail.workspace.result import CommandFailed, Denial, Exited, Output, Result, Waited
     from handrail.workspace.run import run
     from handrail.workspace.shell import AsyncShell, ShellEnded
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+    from handrail.workspace.synchronous_python import PythonSession
     from handrail.workspace.synchronous_shell import Shell
 
 __all__ = [
     "AgentShell",
     "AsyncFiles",
     "AsyncProcess",
+    "AsyncPythonSession",
     "AsyncShell",
     "AsyncWorkspace",
+    "CodeError",
     "CommandFailed",
     "Denial",
     "ExecutorError",
@@ -77,6 +82,9 @@ __all__ = [
     "ProcessError",
     "ProcessUnknown",
     "Profile",
+    "PythonEnded",
+    "PythonResult",
+    "PythonSession",
     "ResizeFailed",
     "Result",
     "SandboxError",
@@ -107,6 +115,8 @@ _HOMES = {
     "handrail.workspace.files": ("AsyncFiles",),
     "handrail.workspace.process": ("AsyncProcess",),
     "handrail.workspace.profile": ("Profile",),
+    "handrail.workspace.python_result": ("CodeError", "PythonResult"),
+    "handrail.workspace.python_session": ("AsyncPythonSession", "PythonEnded"),
     "handrail.workspace.result": (
         "CommandFailed",
         "Denial",
@@ -120,6 +130,7 @@ _HOMES = {
     "handrail.workspace.detached_store": ("WorkspaceBusy",),
     "handrail.workspace.synchronous": ("Workspace",),
     "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
+    "handrail.workspace.synchronous_python": ("PythonSession",),
     "handrail.workspace.synchronous_shell": ("Shell",),
 }
 

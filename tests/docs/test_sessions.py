@@ -12,7 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["shell-session.md"])
+@pytest.mark.parametrize("page", ["shell-session.md", "python-session.md"])
 def test_every_block_runs(page: str, tmp_path: Path) -> None:
     text = (DOCS / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -54,6 +54,22 @@ class OneShotOptions(CommandOptions, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
+    """Of ``shell`` of a workspace."""
+
+    cwd: AnyPath | None
+    env: Env | None
+    sandbox: Sandbox | None
+    limits: Limits | None
+    name: str | None
+
+
+class PythonOptions(SessionOptions, total=False):
+    """Of ``python`` of a workspace."""
+
+    detach: bool
+
+
+class SessionRunOptions(TypedDict, total=False):
     """Of ``run`` of a shell session."""
 
     timeout: float | None

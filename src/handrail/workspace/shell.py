@@ -30,7 +30,7 @@ from handrail.workspace.uncancellable import to_the_end
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from handrail.workspace.options import SessionOptions
+    from handrail.workspace.options import SessionRunOptions
 
 #: Bytes of each stream that a result keeps.
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -70,7 +70,8 @@ class AsyncShell:
         self._dialect = _DIALECTS[program]
         self._start = start
         env = {**(options.get("env") or {}), **dict(self._dialect.env)}
-        self._options = {"name": f"{program} session", **options, "env": env}
+        name = options.get("name") or f"{program} session"
+        self._options = {**options, "env": env, "name": name}
         self._lock = asyncio.Lock()
         self._life: _Life | None = None
 
@@ -131,11 +132,15 @@ class AsyncShell:
 
     @overload
     async def run(
-        self, command: str | bytes, *, text: Literal[True] = True, **options: Unpack[SessionOptions]
+        self,
+        command: str | bytes,
+        *,
+        text: Literal[True] = True,
+        **options: Unpack[SessionRunOptions],
     ) -> Result[str]: ...
     @overload
     async def run(
-        self, command: str | bytes, *, text: Literal[False], **options: Unpack[SessionOptions]
+        self, command: str | bytes, *, text: Literal[False], **options: Unpack[SessionRunOptions]
     ) -> Result[bytes]: ...
     async def run(
         self,

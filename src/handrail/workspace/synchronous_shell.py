@@ -13,7 +13,7 @@ from handrail.workspace.shell import MAX_OUTPUT, AsyncShell
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from handrail.workspace.options import SessionOptions
+    from handrail.workspace.options import SessionRunOptions
 
 
 class Shell:
@@ -47,11 +47,15 @@ class Shell:
 
     @overload
     def run(
-        self, command: str | bytes, *, text: Literal[True] = True, **options: Unpack[SessionOptions]
+        self,
+        command: str | bytes,
+        *,
+        text: Literal[True] = True,
+        **options: Unpack[SessionRunOptions],
     ) -> Result[str]: ...
     @overload
     def run(
-        self, command: str | bytes, *, text: Literal[False], **options: Unpack[SessionOptions]
+        self, command: str | bytes, *, text: Literal[False], **options: Unpack[SessionRunOptions]
     ) -> Result[bytes]: ...
     def run(
         self,
