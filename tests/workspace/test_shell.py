@@ -16,17 +16,28 @@ from handrail import (
     ExecutorSpawnFailed,
     ExitKind,
     Output,
+    Result,
     Shell,
     ShellEnded,
     UsageError,
     Workspace,
 )
 from tests.executor.places import Room, run_in
-from tests.support.eventually import eventually_so
+from tests.support.eventually import PATIENCE, eventually_so
 from tests.support.processes import alive
 
 IGNORES_INT = "bash -c 'trap : INT; echo begun; while :; do sleep 1; done'; echo not reached"
 IGNORES_ALL = "bash -c 'trap \"\" INT TERM; echo begun; while :; do sleep 1; done'; echo no"
+
+
+def ended_by_timeout(sh: Shell, command: str) -> Result[str]:
+    """Run a command that prints first, with a timeout that lets it."""
+    for seconds in PATIENCE:
+        result = sh.run(command, timeout=seconds)
+        assert result.timed_out
+        if result.stdout:
+            break
+    return result
 
 
 @pytest.fixture(params=["bash", "sh"])
@@ -93,8 +104,7 @@ def test_no_process_is_started_for_a_command(sh: Shell) -> None:
 def test_a_timeout_interrupts_all_of_it_and_keeps_the_shell(sh: Shell, command: str) -> None:
     sh.run("kept=1")
     for _ in range(2):  # the second finds the shell as the first has left it
-        result = sh.run(f"echo begun; {command}", timeout=0.5)
-        assert result.timed_out
+        result = ended_by_timeout(sh, f"echo begun; {command}")
         assert result.exit_code == 130
         assert result.stdout == "begun\n"
     assert sh.run("echo $kept").stdout == "1\n"
@@ -102,8 +112,7 @@ def test_a_timeout_interrupts_all_of_it_and_keeps_the_shell(sh: Shell, command: 
 
 @pytest.mark.parametrize("command", [IGNORES_INT, IGNORES_ALL], ids=["int", "all"])
 def test_what_ignores_the_interrupt_is_ended(sh: Shell, command: str) -> None:
-    result = sh.run(command, timeout=0.5)
-    assert result.timed_out
+    result = ended_by_timeout(sh, command)
     assert result.stdout == "begun\n"
     assert sh.alive
     assert sh.run("echo on").stdout == "on\n"

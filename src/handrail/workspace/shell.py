@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import functools
+import inspect
 import os
 import secrets
 import time
@@ -174,6 +175,8 @@ class AsyncShell:
         _check_input(self._program, stdin)
         if max_output is not None and (not isinstance(max_output, int) or max_output < 0):
             raise UsageError(f"max_output is a number of bytes or None, not {max_output!r}")
+        if inspect.iscoroutinefunction(on_output):
+            raise UsageError("on_output is a coroutine function, which is not awaited here")
         began = time.monotonic()
         async with self._lock:
             if self._life is None:
@@ -436,7 +439,7 @@ def _result(
     shown: tuple[Any, Any] = (out, err)
     if text:
         shown = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-    return Result(argv, *shown, info, duration, (), omitted, call.held_open)
+    return Result(argv, *shown, info, duration, omitted=omitted, held_open=call.held_open)
 
 
 def _script(command: object) -> bytes:
