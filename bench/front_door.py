@@ -74,6 +74,7 @@ def main() -> None:
             show("ws.run('true'), no sandbox", times["run"], times["bare"], "3 x subprocess.run")
             show("ws.run('true'), sandboxed", times["held"], times["bwrap"], "2 x bare bwrap")
             lines(plain)
+            sessions(plain, held)
             files(plain, held)
             leaks(plain)
         commands(directory, bwrap)
@@ -93,6 +94,17 @@ def lines(ws: Workspace) -> None:
 
     times = measure({"bare": bare, "lines": ours}, rounds=7)
     show("p.lines(), 1,000,000 lines", times["lines"], times["bare"], "2 x reading the pipe")
+
+
+def sessions(plain: Workspace, held: Workspace) -> None:
+    """A command of a shell session, for which no process is started."""
+    with plain.shell() as near, held.shell() as inside:
+        work = {"plain": lambda: near.run("true"), "held": lambda: inside.run("true")}
+        times = measure(work, rounds=200)
+    for name, what in (("plain", "no sandbox"), ("held", "sandboxed")):
+        middle, best = statistics.median(times[name]), min(times[name])
+        what = f"shell.run('true'), {what}"
+        print(f"{what:34} median {middle:7.2f} ms           best {best:7.2f} ms  limit 1.5 ms")
 
 
 def files(plain: Workspace, held: Workspace) -> None:

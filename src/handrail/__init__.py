@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from handrail.workspace.lines import Line
     from handrail.workspace.process import AsyncProcess
     from handrail.workspace.profile import Profile
+    from handrail.workspace.python_result import CodeError, PythonResult
+    from handrail.workspace.python_session import AsyncPythonSession, PythonEnded
     from handrail.workspace.result import (
         CommandFailed,
         Denial,
@@ -66,8 +68,11 @@ if TYPE_CHECKING:
         Waited,
     )
     from handrail.workspace.run import run
+    from handrail.workspace.shell import AsyncShell, ShellEnded
     from handrail.workspace.synchronous import Workspace
     from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+    from handrail.workspace.synchronous_python import PythonSession
+    from handrail.workspace.synchronous_shell import Shell
 
 __all__ = [
     "AgentShell",
@@ -76,9 +81,12 @@ __all__ = [
     "Approver",
     "AsyncFiles",
     "AsyncProcess",
+    "AsyncPythonSession",
+    "AsyncShell",
     "AsyncWorkspace",
     "CallbackApprover",
     "Choice",
+    "CodeError",
     "CommandFailed",
     "Denial",
     "DenyAllApprover",
@@ -100,12 +108,17 @@ __all__ = [
     "ProcessError",
     "ProcessUnknown",
     "Profile",
+    "PythonEnded",
+    "PythonResult",
+    "PythonSession",
     "Question",
     "QueueApprover",
     "ResizeFailed",
     "Result",
     "SandboxError",
     "SandboxUnavailable",
+    "Shell",
+    "ShellEnded",
     "TerminalApprover",
     "TerminateFailed",
     "ToolAnswer",
@@ -142,6 +155,8 @@ _HOMES = {
     "handrail.workspace.lines": ("Line",),
     "handrail.workspace.process": ("AsyncProcess",),
     "handrail.workspace.profile": ("Profile",),
+    "handrail.workspace.python_result": ("CodeError", "PythonResult"),
+    "handrail.workspace.python_session": ("AsyncPythonSession", "PythonEnded"),
     "handrail.workspace.result": (
         "CommandFailed",
         "Denial",
@@ -152,9 +167,12 @@ _HOMES = {
         "Waited",
     ),
     "handrail.workspace.run": ("run",),
+    "handrail.workspace.shell": ("AsyncShell", "ShellEnded"),
     "handrail.workspace.detached_store": ("WorkspaceBusy",),
     "handrail.workspace.synchronous": ("Workspace",),
     "handrail.workspace.synchronous_process": ("Process", "WorkspaceFiles"),
+    "handrail.workspace.synchronous_python": ("PythonSession",),
+    "handrail.workspace.synchronous_shell": ("Shell",),
 }
 
 

@@ -105,6 +105,20 @@ def test_leaving_and_coming_back(url: str, root: Path) -> None:
         Workspace.attach(left)
 
 
+def test_a_python_session_is_left_and_found_again(url: str, root: Path) -> None:
+    pytest.importorskip("ipykernel")
+    with Workspace(root, at=url, sandbox="off", detach_ttl=60) as ws:
+        assert ws.python(python=sys.executable).run("n = 41; n").text == "41"
+        left = ws.detach()
+    with Workspace.attach(left) as back:
+        (process,) = back.processes
+        with back.python(process=process) as again:
+            assert again.run("n + 1").text == "42"
+            assert again.process.id == process.id
+        with pytest.raises(UsageError, match="no running process"), Workspace(root) as other:
+            other.python(process=process)
+
+
 def test_what_ended_while_nobody_was_there(url: str, root: Path) -> None:
     gate = root / "gate"
     os.mkfifo(gate)

@@ -55,12 +55,17 @@ class OrchestratorGate:
     async def start(self, call: ExecCall) -> Started:
         """Decide about a call and start it, or raise what forbids it."""
         course = self._orchestrator.course(self.call_of(call))
-        attempt = await course.admit()
+        return await self._start(call, course, await course.admit())
+
+    async def _start(self, call: ExecCall, course: CallFlow, attempt: Attempt) -> Started:
         session = await self._orchestrator.start(self._executor, call.spawn, course, attempt)
-        self._courses[call.call_id] = (course, session)
+        self._remember(call.call_id, course, session)
+        return Started(session, attempt.notes)
+
+    def _remember(self, call_id: str, course: CallFlow, session: ExecSession) -> None:
+        self._courses[call_id] = (course, session)
         while len(self._courses) > _MOST_COURSES:
             self._courses.popitem(last=False)
-        return Started(session, attempt.notes)
 
     async def ended(self, call: ExecCall, ended: Ended) -> Started | None:
         """Perhaps start it again, with more permissions."""

@@ -20,6 +20,7 @@ from typing import Any, Self
 from handrail import private_places
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
+from handrail.agent.shell_session import SessionGate
 from handrail.agent.target import Target, Where, exists_on, sandbox_mode, take
 from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
@@ -73,8 +74,9 @@ class AgentShell:
     are always in force.  ``rules_file`` is where «yes, always» goes.  ``login``: whether shells may
     read login profiles.  ``watch_denials``: whether a run that may be offered again outside of its
     sandbox records for certain what that refuses, where the executor can; otherwise that is guessed
-    from its output.  Each change to a file takes longer then.  Raises UsageError, and when it is
-    opened RulesFileError.
+    from its output.  Each change to a file takes longer then.  ``shell_session``: exec_command runs
+    its commands in one bash, so that each finds the directory, variables and functions of the last.
+    Raises UsageError, and when it is opened RulesFileError.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class AgentShell:
         on_audit: AuditListener = nobody,
         login: bool = False,
         watch_denials: bool = False,
+        shell_session: bool = False,
         exec_settings: unified.Settings | None = None,
     ) -> None:
         self._where = where
@@ -113,6 +116,7 @@ class AgentShell:
         self._on_audit = on_audit
         self._login = login
         self._watch_denials = watch_denials
+        self._shell_session = shell_session
         self._exec_settings = exec_settings
         self._open: _Open | None = None
 
@@ -139,7 +143,8 @@ class AgentShell:
             )
             env = {**variables.overlay, **exec_settings.env}
             exec_settings = replace(exec_settings, env=env)
-            gate = OrchestratorGate(orchestrator, executor, model_budget=exec_settings.model_budget)
+            kind = SessionGate if self._shell_session else OrchestratorGate
+            gate = kind(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(
                 executor, settings=exec_settings, gate=gate, listener=self._on_event
             )

@@ -44,7 +44,9 @@ from handrail.workspace.variables import InheritEnv, Variables
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from handrail.workspace.options import RunOptions, StartOptions
+    from handrail.workspace.options import PythonOptions, RunOptions, SessionOptions, StartOptions
+    from handrail.workspace.python_session import AsyncPythonSession
+    from handrail.workspace.shell import AsyncShell
 
 
 class AsyncWorkspace(NamesChecked):
@@ -422,6 +424,34 @@ class AsyncWorkspace(NamesChecked):
             else:
                 self._processes.pop(follower, None)
         return result.check() if check else result
+
+    async def shell(self, program: str = "bash", **options: Unpack[SessionOptions]) -> AsyncShell:
+        """Start a shell that keeps its state from one command to the next: ``bash`` or ``sh``.
+
+        The other arguments are those of ``start``, and hold for the whole session.  Raises
+        ExecutorSpawnFailed when it does not start, and UsageError.
+        """
+        from handrail.workspace.shell import AsyncShell
+
+        return await AsyncShell(program, self.start, dict(options)).open()
+
+    async def python(
+        self,
+        *,
+        python: AnyPath | None = None,
+        process: AsyncProcess | None = None,
+        **options: Unpack[PythonOptions],
+    ) -> AsyncPythonSession:
+        """Start a Python interpreter that keeps its state, with the results of a notebook.
+
+        ``python`` is the interpreter, which needs the packages of the extra ``notebook``; without
+        it, the one of this program, and on another machine ``python3``.  ``process`` goes on with
+        the session of a process of this workspace, after ``attach``.  The other arguments are
+        those of ``start``.  Raises UsageError when the packages are missing, ExecutorSpawnFailed.
+        """
+        from handrail.workspace.open_python import open_python
+
+        return await open_python(self, python, process, dict(options))
 
     async def _ending_input(self, stdin: bytes) -> bytes | None:
         """Input that has an end; raises UsageError where it cannot be given one."""

@@ -57,3 +57,29 @@ class OneShotOptions(CommandOptions, total=False):
     at: str | None
     token: str | None
     request_timeout: float | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """Of ``shell`` of a workspace."""
+
+    cwd: AnyPath | None
+    env: Env | None
+    sandbox: Sandbox | None
+    limits: Limits | None
+    name: str | None
+
+
+class PythonOptions(SessionOptions, total=False):
+    """Of ``python`` of a workspace."""
+
+    detach: bool
+
+
+class SessionRunOptions(TypedDict, total=False):
+    """Of ``run`` of a shell session."""
+
+    timeout: float | None
+    input: str | bytes | None
+    check: bool
+    on_output: Callable[[Output], object] | None
+    max_output: int | None

@@ -27,7 +27,9 @@ from handrail.workspace.variables import InheritEnv, Variables
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from handrail.workspace.options import RunOptions, StartOptions
+    from handrail.workspace.options import PythonOptions, RunOptions, SessionOptions, StartOptions
+    from handrail.workspace.synchronous_python import PythonSession
+    from handrail.workspace.synchronous_shell import Shell
 
 T = TypeVar("T")
 
@@ -242,6 +244,28 @@ class Workspace(NamesChecked):
         elif listening is not None:
             listening.finish()
         return result.check() if check else result
+
+    def shell(self, program: str = "bash", **options: Unpack[SessionOptions]) -> Shell:
+        """Start a shell that keeps its state; see ``AsyncWorkspace.shell`` for what is raised."""
+        from handrail.workspace.synchronous_shell import Shell
+
+        return Shell(self._call(self._twin.shell(program, **options)), self._call)
+
+    def python(
+        self,
+        *,
+        python: AnyPath | None = None,
+        process: Process | None = None,
+        **options: Unpack[PythonOptions],
+    ) -> PythonSession:
+        """Start a Python interpreter that keeps its state; see ``AsyncWorkspace.python``."""
+        from handrail.workspace.synchronous_python import PythonSession
+
+        twin = next((one for one in self._twin.processes if process and one.id == process.id), None)
+        if process is not None and twin is None:
+            raise UsageError(f"{process!r} is no running process of this workspace")
+        found = self._call(self._twin.python(python=python, process=twin, **options))
+        return PythonSession(found, self._call)
 
 
 def _listening(options: Any) -> CallbackThread | None:

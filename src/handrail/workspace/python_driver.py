@@ -1,0 +1,113 @@
+"""Runs an IPython kernel for a Python session and speaks JSON lines on its pipes.
+
+A program of its own: its text is given to the interpreter of the session's machine, so that it
+imports nothing of this package.  Its argument is the directory for the kernel's Unix sockets; with
+an empty one they are in the directory for temporary files, in a sandbox its private /tmp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+from typing import Any
+
+#: How often the kernel's life is looked at while nothing is heard of it, in seconds.
+_LOOK_SECONDS = 1.0
+
+
+def say(**event: object) -> None:
+    """Write one event."""
+    data = json.dumps(event).encode() + b"\n"
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def main() -> None:
+    """Start the kernel, then run what is asked until stdin ends."""
+    try:
+        import ipykernel  # noqa: F401 (the kernel imports it)
+        from jupyter_client.manager import KernelManager
+    except ImportError as error:
+        say(event="missing", text=str(error), python=sys.executable)
+        return
+    place = tempfile.mkdtemp(prefix="k", dir=sys.argv[1] or None)
+    os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = place
+    try:
+        manager = KernelManager(
+            transport="ipc", ip=f"{place}/s", connection_file=f"{place}/kernel.json"
+        )
+        nothing = os.open(os.devnull, os.O_RDWR)
+        manager.start_kernel(
+            stdout=nothing, stderr=nothing, extra_arguments=["--HistoryManager.enabled=False"]
+        )
+        try:
+            serve(manager)
+        finally:
+            manager.shutdown_kernel(now=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def serve(manager: Any) -> None:
+    """Run one piece of code after the other."""
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    say(event="ready")
+    wanted: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    threading.Thread(target=listen, args=(manager, wanted), daemon=True).start()
+    while (request := wanted.get()) is not None:
+        if not run(manager, client, request):
+            return
+    client.stop_channels()
+
+
+def listen(manager: Any, wanted: queue.Queue[dict[str, Any] | None]) -> None:
+    """Read requests; an interrupt does not wait for its turn."""
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        if request["do"] == "interrupt":
+            manager.interrupt_kernel()
+        else:
+            wanted.put(request)
+    wanted.put(None)
+
+
+def run(manager: Any, client: Any, request: dict[str, Any]) -> bool:
+    """Run code and tell what it prints, shows and raises; whether the kernel lives."""
+    own = request["id"]
+    if request["do"] == "ping":
+        say(id=own, event="done")
+        return True
+    sent = client.execute(request["code"], allow_stdin=False, stop_on_error=False)
+    while True:
+        try:
+            message = client.get_iopub_msg(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            if manager.is_alive():
+                continue
+            say(id=own, event="died")
+            return False
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            say(id=own, event="stream", stream=content["name"], text=content["text"])
+        elif kind in ("execute_result", "display_data"):
+            last = kind == "execute_result"
+            say(id=own, event="result", data=content["data"], last=last)
+        elif kind == "error":
+            names = ("ename", "evalue", "traceback")
+            say(id=own, event="error", **{name: content[name] for name in names})
+        elif kind == "status" and content["execution_state"] == "idle":
+            say(id=own, event="done")
+            return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""``AsyncPythonSession``: a Python interpreter that keeps its state, in the workspace's sandbox.
+
+The process is ``python_driver``, which holds an IPython kernel; requests and events are JSON lines
+on its pipes, so that it is the same on another machine and after ``attach``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Self
+
+from handrail.errors import (
+    ExecutorError,
+    ExecutorSpawnFailed,
+    ProcessError,
+    StdinClosed,
+    UsageError,
+)
+from handrail.workspace.arguments import seconds
+from handrail.workspace.marked_output import KeptOutput
+from handrail.workspace.process import AsyncProcess
+from handrail.workspace.python_result import CodeError, Collecting, PythonResult
+from handrail.workspace.result import Output
+from handrail.workspace.shell import MAX_OUTPUT
+from handrail.workspace.uncancellable import to_the_end
+
+#: How long the kernel may take to start.
+_START_SECONDS = 60.0
+#: How long code may take to end after its interrupt.
+_INTERRUPT_SECONDS = 3.0
+
+
+class PythonEnded(ProcessError):
+    """The interpreter of a Python session has ended; ``restart`` starts another."""
+
+
+class AsyncPythonSession:
+    """A Python session.  Made by ``AsyncWorkspace.python``; ``async with`` ends it.
+
+    Each piece of code finds the variables, imports and directory of the last.  Calls are run one
+    after the other.
+    """
+
+    def __init__(self, start: Callable[[], Awaitable[AsyncProcess]]) -> None:
+        """``start`` starts the driver."""
+        self._start = start
+        self._lock = asyncio.Lock()
+        self._life: _Life | None = None
+
+    async def open(self, process: AsyncProcess | None = None) -> Self:
+        """Start the interpreter, or go on with ``process``, the one of an earlier session.
+
+        Raises ExecutorSpawnFailed, and UsageError when its machine has not the packages.
+        """
+        async with self._lock:
+            if self._life is None:
+                self._life = await self._begin(process)
+        return self
+
+    async def _begin(self, process: AsyncProcess | None = None) -> _Life:
+        life = _Life(process or await self._start())
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                if process is not None:
+                    await life.call({"do": "ping"}, 0).done
+                else:
+                    await asyncio.shield(life.ready)
+        except TimeoutError:
+            await life.end()
+            raise ExecutorSpawnFailed(
+                f"the Python kernel did not answer within {_START_SECONDS:.0f} s: {life.said}"
+            ) from None
+        except BaseException:
+            await to_the_end(life.end())
+            raise
+        if life.missing is not None or not life.process.running:
+            await life.end()
+            if life.missing is not None:
+                raise UsageError(life.missing)
+            raise ExecutorSpawnFailed(f"the Python kernel ended at its start: {life.said}")
+        return life
+
+    @property
+    def alive(self) -> bool:
+        """Whether the interpreter runs; code such as ``os._exit(1)`` ends it."""
+        return self._life is not None and self._life.process.running and not self._life.died
+
+    @property
+    def process(self) -> AsyncProcess:
+        """Its process, as ``processes`` of the workspace has it; raises UsageError once closed."""
+        if self._life is None:
+            raise UsageError("the Python session is closed; open another")
+        return self._life.process
+
+    async def run(
+        self, code: str, *, timeout: float | None = None, max_output: int | None = MAX_OUTPUT
+    ) -> PythonResult:
+        """Run code and return what it printed, showed and raised.
+
+        ``timeout``: after so many seconds it is interrupted (KeyboardInterrupt); when it has not
+        ended three seconds later the interpreter is restarted.  A cancelled call is ended in the
+        same way.  ``max_output``: bytes of stdout and of stderr to keep, the first and the last
+        half; None keeps all.  An exception of the code is ``error`` of the result.  Raises
+        PythonEnded when the interpreter has ended before, UsageError, ExecutorTransportFailed.
+        """
+        limit = seconds(timeout, "timeout")
+        if not isinstance(code, str):
+            raise UsageError(f"code is a str, not {type(code).__name__}")
+        began = time.monotonic()
+        async with self._lock:
+            if self._life is None or not self.alive:
+                raise PythonEnded("this Python session has ended; call restart, or open another")
+            call = self._life.call({"do": "run", "code": code}, max_output)
+            try:
+                timed_out = not await _within(call.done, limit)
+            except asyncio.CancelledError:
+                await to_the_end(self._stop(call))
+                raise
+            restarted = timed_out and await to_the_end(self._stop(call))
+        if call.failure is not None:
+            raise call.failure
+        took = time.monotonic() - began
+        return call.collecting.result(took, timed_out=timed_out, restarted=restarted)
+
+    async def _stop(self, call: _Call) -> bool:
+        """Interrupt the code; whether the interpreter had to be restarted."""
+        life = self._life
+        if life is None:
+            return False
+        await life.send({"do": "interrupt"})
+        if await _within(call.done, _INTERRUPT_SECONDS):
+            return False
+        await life.end()
+        self._life = None
+        self._life = await self._begin()
+        return True
+
+    async def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the code that is being run; without any nothing happens.
+
+        Raises ExecutorTransportFailed.
+        """
+        if self._life is not None and self._life.busy:
+            await self._life.send({"do": "interrupt"})
+
+    async def restart(self) -> None:
+        """End the interpreter and start another, without the state; raises what ``open`` raises."""
+        await self.close()
+        await self.open()
+
+    async def close(self) -> None:
+        """End the interpreter; can be repeated and raises nothing."""
+        life = self._life
+        if life is not None:
+            await to_the_end(life.end())
+            async with self._lock:
+                if self._life is life:
+                    self._life = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Call:
+    def __init__(self, max_output: int | None) -> None:
+        self.collecting = Collecting(max_output)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failure: BaseException | None = None
+
+    def finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class _Life:
+    """One driver process: a task that reads its events, and the calls that wait for some."""
+
+    def __init__(self, process: AsyncProcess) -> None:
+        loop = asyncio.get_running_loop()
+        self.process = process
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.missing: str | None = None
+        self.died = False
+        self._calls: dict[str, _Call] = {}
+        self._errors = KeptOutput(4096)
+        self._sends: set[asyncio.Task[None]] = set()
+        self._reader = loop.create_task(self._read())
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stderr."""
+        return self._errors.take().decode("utf-8", "replace").strip()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call waits for its end."""
+        return bool(self._calls)
+
+    def call(self, request: dict[str, object], max_output: int | None) -> _Call:
+        """Send a request; the call is done when its last event has come."""
+        name, call = secrets.token_hex(8), _Call(max_output)
+        self._calls[name] = call
+        if self._reader.done():
+            call.finish()
+        else:
+            task = asyncio.get_running_loop().create_task(self.send({**request, "id": name}))
+            self._sends.add(task)
+            task.add_done_callback(self._sends.discard)
+        return call
+
+    async def send(self, request: dict[str, object]) -> None:
+        """Write one request; that the driver has ended meanwhile is found by its exit."""
+        try:
+            await self.process.send(json.dumps(request) + "\n")
+        except (ExecutorError, StdinClosed):
+            pass
+
+    async def _read(self) -> None:
+        failure: BaseException | None = None
+        held: list[bytes] = []
+        try:
+            async for event in self.process.follow():
+                if not isinstance(event, Output):
+                    continue
+                if event.stream == "stderr":
+                    self._errors.add(event.data)
+                    continue
+                head, *rest = event.data.split(b"\n")
+                held.append(head)
+                for piece in rest:
+                    self._heard(b"".join(held))
+                    held = [piece]
+        except ExecutorError as error:
+            failure = error
+        finally:
+            self._over(failure)
+
+    def _over(self, failure: BaseException | None) -> None:
+        self.died = True
+        if not self.ready.done():
+            self.ready.set_result(None)
+        for call in self._calls.values():
+            call.failure = failure
+            if call.collecting.error is None:
+                call.collecting.error = _DIED
+            call.finish()
+        self._calls.clear()
+
+    def _heard(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return  # the rest of a line that was dropped before we came back
+        kind, call = event["event"], self._calls.get(event.get("id", ""))
+        if kind == "ready" and not self.ready.done():
+            self.ready.set_result(None)
+        elif kind == "missing":
+            self.missing = (
+                f"a Python session needs packages that {event['python']} does not have"
+                f" ({event['text']}): pip install 'handrail[notebook]', or name another"
+                " interpreter with python="
+            )
+        elif kind == "died":
+            self._over(None)
+        elif call is not None and kind == "done":
+            self._calls.pop(event["id"], None)
+            call.finish()
+        elif call is not None:
+            call.collecting.add(event)
+
+    async def end(self) -> None:
+        """End the driver with its kernel, and the reader; never raises."""
+        try:
+            await self.process.terminate(0.0)
+        except (ExecutorError, ProcessError):
+            pass  # the connection is lost, and its server ends it
+        await asyncio.wait((self._reader,), timeout=0.5)
+        self._reader.cancel()
+        await asyncio.gather(self._reader, *self._sends, return_exceptions=True)
+
+
+_DIED = CodeError("KernelDied", "the interpreter has ended while it ran this", "")
+
+
+#: The working directory is not in ``sys.path``: a json.py of the workspace is not for the driver.
+_LAUNCH = "import sys; sys.path = [p for p in sys.path if p]; exec(sys.argv.pop(1))"
+
+
+def driver() -> tuple[str, ...]:
+    """The arguments of an interpreter that make it run the driver."""
+    text = files("handrail.workspace").joinpath("python_driver.py").read_text("utf-8")
+    return "-c", _LAUNCH, text
+
+
+async def _within(future: asyncio.Future[None], limit: float | None) -> bool:
+    return bool((await asyncio.wait((future,), timeout=limit))[0])

@@ -1,0 +1,65 @@
+"""``PythonSession``: blocking version of ``AsyncPythonSession``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
+
+from handrail.workspace.python_result import PythonResult
+from handrail.workspace.python_session import AsyncPythonSession
+from handrail.workspace.shell import MAX_OUTPUT
+from handrail.workspace.synchronous_process import Process
+
+
+class PythonSession:
+    """A Python session.  Made by ``Workspace.python``; every call may come from any thread.
+
+    Each piece of code finds the variables, imports and directory of the last.  As a context
+    manager it ends the interpreter.
+    """
+
+    def __init__(
+        self, twin: AsyncPythonSession, call: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self._twin = twin
+        self._call = call
+
+    @property
+    def alive(self) -> bool:
+        """Whether the interpreter runs; code such as ``os._exit(1)`` ends it."""
+        return self._twin.alive
+
+    @property
+    def process(self) -> Process:
+        """Its process, as ``processes`` of the workspace has it; raises UsageError once closed."""
+        return Process(self._twin.process, self._call)
+
+    def run(
+        self, code: str, *, timeout: float | None = None, max_output: int | None = MAX_OUTPUT
+    ) -> PythonResult:
+        """Run code and return its result; ``timeout`` is in seconds.
+
+        See ``AsyncPythonSession.run`` for what is raised.
+        """
+        found: PythonResult = self._call(
+            self._twin.run(code, timeout=timeout, max_output=max_output)
+        )
+        return found
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the code that another thread runs."""
+        self._call(self._twin.interrupt())
+
+    def restart(self) -> None:
+        """End the interpreter and start another; see ``AsyncPythonSession.restart``."""
+        self._call(self._twin.restart())
+
+    def close(self) -> None:
+        """End the interpreter; can be repeated and raises nothing."""
+        self._call(self._twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,112 @@
+"""``Shell``: blocking version of ``AsyncShell``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from handrail.process.exit_status import ExitInfo
+from handrail.workspace.callback_thread import CallbackThread
+from handrail.workspace.result import Output, Result
+from handrail.workspace.shell import MAX_OUTPUT, AsyncShell
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from handrail.workspace.options import SessionRunOptions
+
+
+class Shell:
+    """A shell session.  Made by ``Workspace.shell``; every call may come from any thread.
+
+    Each command is evaluated by the same shell: its directory, variables, functions, options and
+    background jobs are there for the next one.  As a context manager it ends the shell.
+    """
+
+    def __init__(self, twin: AsyncShell, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._twin = twin
+        self._call = call
+
+    def __repr__(self) -> str:
+        return repr(self._twin).replace("AsyncShell", "Shell", 1)
+
+    @property
+    def cwd(self) -> str:
+        """The shell's working directory after the last command."""
+        return self._twin.cwd
+
+    @property
+    def alive(self) -> bool:
+        """Whether the shell runs; a command such as ``exit`` or ``exec`` ends it."""
+        return self._twin.alive
+
+    @property
+    def exit(self) -> ExitInfo | None:
+        """How the shell ended; None while it runs."""
+        return self._twin.exit
+
+    @overload
+    def run(
+        self,
+        command: str | bytes,
+        *,
+        text: Literal[True] = True,
+        **options: Unpack[SessionRunOptions],
+    ) -> Result[str]: ...
+    @overload
+    def run(
+        self, command: str | bytes, *, text: Literal[False], **options: Unpack[SessionRunOptions]
+    ) -> Result[bytes]: ...
+    def run(
+        self,
+        command: str | bytes,
+        *,
+        timeout: float | None = None,
+        input: str | bytes | None = None,  # noqa: A002 (the name subprocess has for it)
+        check: bool = False,
+        text: bool = True,
+        on_output: Callable[[Output], object] | None = None,
+        max_output: int | None = MAX_OUTPUT,
+    ) -> Result[Any]:
+        """Evaluate a command in the shell and return its result; see ``AsyncShell.run``.
+
+        ``timeout`` is in seconds.  ``on_output`` is called in a thread of its own and has heard
+        everything when this returns.
+        """
+        listening = None if on_output is None else CallbackThread(on_output)
+        try:
+            result: Result[Any] = self._call(
+                self._twin.run(  # type: ignore[call-overload,misc]
+                    command,
+                    timeout=timeout,
+                    input=input,
+                    text=text,
+                    on_output=listening,
+                    max_output=max_output,
+                )
+            )
+        except BaseException:
+            if listening is not None:
+                listening.end()
+            raise
+        if listening is not None:
+            listening.finish()
+        return result.check() if check else result
+
+    def interrupt(self) -> None:
+        """Interrupt the command that another thread runs; see ``AsyncShell.interrupt``."""
+        self._call(self._twin.interrupt())
+
+    def restart(self) -> None:
+        """End the shell with its background jobs, and start another; see ``AsyncShell.restart``."""
+        self._call(self._twin.restart())
+
+    def close(self) -> None:
+        """End the shell with its background jobs; can be repeated and raises nothing."""
+        self._call(self._twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,194 @@
+"""Python sessions: state, results by MIME type, errors, interrupts, restarts, near and far."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail import (
+    AsyncWorkspace,
+    ExecutorSpawnFailed,
+    PythonEnded,
+    PythonResult,
+    PythonSession,
+    UsageError,
+    Workspace,
+)
+from tests.executor.places import Room, run_in
+from tests.support.eventually import eventually_so
+
+pytest.importorskip("ipykernel")
+SHOW = """
+from IPython.display import display, HTML, JSON
+import base64
+class Picture:
+    def _repr_png_(self): return b"\\x89PNG"
+display(HTML("<b>x</b>")); display(JSON({"a": 1})); Picture()
+"""
+
+
+@pytest.fixture
+def py(ws: Workspace) -> Iterator[PythonSession]:
+    # In a pytest ipykernel leaves the output of children alone.
+    with ws.python(env={"PYTEST_CURRENT_TEST": None}) as session:
+        yield session
+
+
+def test_results_state_and_errors(py: PythonSession, tmp_path: Path) -> None:
+    result = py.run("import os, sys\nx = 20\nprint('out'); print('err', file=sys.stderr)\nx + 1")
+    assert (result.stdout, result.stderr, result.text) == ("out\n", "err\n", "21")
+    assert result.results == ({"text/plain": "21"},)
+    assert result.ok
+    assert result.error is None
+    assert py.run("x * 2").text == "40"
+    assert py.run("os.getcwd()").text == repr(str(tmp_path))
+    assert py.run("y = 1").text is None
+    failed = py.run("print('before')\n{}['k']")
+    assert failed.error is not None
+    assert (failed.error.name, failed.error.message) == ("KeyError", "'k'")
+    assert "Traceback" in failed.error.traceback
+    assert "\x1b" not in failed.error.traceback
+    assert failed.stdout == "before\n"
+    assert not failed.ok
+    wrong = py.run("def (")
+    assert wrong.error is not None
+    assert wrong.error.name == "SyntaxError"
+    assert py.run("await __import__('asyncio').sleep(0, 'top level')").text == "'top level'"
+
+
+def test_results_by_mime_type(py: PythonSession) -> None:
+    shown = py.run(SHOW).results
+    assert shown[0]["text/html"] == "<b>x</b>"
+    assert shown[1]["application/json"] == {"a": 1}
+    assert shown[2]["image/png"] == b"\x89PNG"
+
+
+def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
+    assert py.run("__import__('os').system('echo child')").stdout == "child\n"
+    result = py.run("print('start'); print('x' * 5_000_000); print('end')", max_output=1000)
+    assert len(result.stdout) == 1000
+    assert result.stdout.startswith("start\nxx")
+    assert result.stdout.endswith("xx\nend\n")
+    assert result.omitted == 5_000_011 - 1000
+
+
+def test_stdin_is_refused(py: PythonSession) -> None:
+    result = py.run("input('name?')")
+    assert result.error is not None
+    assert result.error.name == "StdinNotImplementedError"
+
+
+def test_a_timeout_interrupts_and_keeps_the_state(py: PythonSession) -> None:
+    py.run("x = 1")
+    result = py.run("import time\nprint('begun', flush=True)\ntime.sleep(100)", timeout=1)
+    assert result.timed_out
+    assert not result.restarted
+    assert result.error is not None
+    assert result.error.name == "KeyboardInterrupt"
+    assert py.run("x").text == "1"
+
+
+def test_code_that_cannot_be_interrupted_restarts_the_kernel(py: PythonSession) -> None:
+    py.run("x = 1")
+    code = "while True:\n  try:\n    import time; time.sleep(100)\n  except BaseException: pass"
+    result = py.run(code, timeout=0.5)
+    assert result.timed_out
+    assert result.restarted
+    failed = py.run("x")
+    assert failed.error is not None
+    assert failed.error.name == "NameError"
+
+
+def test_interrupt_and_restart(py: PythonSession, tmp_path: Path) -> None:
+    found: list[PythonResult] = []
+    py.interrupt()  # nothing runs
+    py.run("x = 1")
+    code = "import time\nopen('begun', 'w').close()\ntime.sleep(100)"
+    thread = threading.Thread(target=lambda: found.append(py.run(code)))
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        thread.join(0.02)
+    py.interrupt()
+    thread.join(30)
+    assert found[0].error is not None
+    assert found[0].error.name == "KeyboardInterrupt"
+    assert not found[0].timed_out
+    assert py.run("x").text == "1"
+    py.restart()
+    assert py.run("x").error is not None
+
+
+def test_a_kernel_that_dies(py: PythonSession) -> None:
+    result = py.run("import os; os._exit(3)")
+    assert result.error is not None
+    assert result.error.name == "KernelDied"
+    assert not py.alive
+    with pytest.raises(PythonEnded, match="restart"):
+        py.run("1")
+    py.restart()
+    assert py.run("1").text == "1"
+
+
+def test_sandboxed(tmp_path: Path) -> None:
+    with Workspace(tmp_path) as ws, ws.python() as py:
+        assert py.run("open('inside', 'w').write('x')").text == "1"
+        refused = py.run("open('/usr/outside', 'w')")
+        assert refused.error is not None
+        assert refused.error.name == "OSError"
+        assert py.run("import time; time.sleep(100)", timeout=0.5).timed_out
+        assert py.run("1").text == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+
+
+def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pip install 'handrail\[notebook\]'"):
+        ws.python(python=sys.executable, env={"PYTHONPATH": _without_jupyter(tmp_path)})
+    with pytest.raises(ExecutorSpawnFailed):
+        ws.python(python="/nowhere/python")
+    with ws.python() as py, pytest.raises(UsageError, match="code is a str"):
+        py.run(b"1")  # type: ignore[arg-type]
+
+
+def _without_jupyter(base: Path) -> str:
+    place = base / "none"
+    place.mkdir()
+    (place / "ipykernel.py").write_text("raise ImportError('No module named ipykernel')\n")
+    return str(place)
+
+
+def test_modules_of_the_workspace_are_for_the_code_alone(ws: Workspace, tmp_path: Path) -> None:
+    for name in ("json", "queue", "jupyter_client"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the workspace')\n")
+    (tmp_path / "mine.py").write_text("x = 5\n")
+    with ws.python() as py:
+        assert py.run("import mine; mine.x").text == "5"
+
+
+def test_on_another_machine(tmp_path: Path) -> None:
+    async def main(room: Room) -> None:
+        async with AsyncWorkspace(room.base, sandbox="off", executor=room.executor) as ws:
+            async with await ws.python(python=sys.executable) as py:
+                await py.run("x = 1")
+                assert (await py.run("x + 1")).text == "2"
+                assert (await py.run("while True: pass", timeout=0.5)).timed_out
+                assert (await py.run("x")).text == "1"
+
+    run_in("websocket", tmp_path, main)
+
+
+async def test_a_cancelled_call_leaves_a_session_that_works(tmp_path: Path) -> None:
+    async with AsyncWorkspace(tmp_path, sandbox="off") as ws, await ws.python() as py:
+        await py.run("x = 1")
+        task = asyncio.create_task(py.run("open('begun', 'w').close()\nwhile True: pass"))
+        await eventually_so((tmp_path / "begun").exists)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await py.run("x")).text == "1"
