@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from handrail.orchestrator.audit import Event, Notice
 from handrail.policy import layers
 from handrail.policy.language import RulesFileError
 from handrail.unified_exec.tools import exec_command_args, write_stdin_args
+from tests.support.servers import server_process
 
 FORBID = 'prefix_rule(["zap"], "forbidden", justification="not here")\n'
 
@@ -143,12 +145,24 @@ async def test_arguments_may_be_json_text(ws: Path) -> None:
 # --- profiles -----------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["near", "far"])
+def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
+    """This machine, and a real server."""
+    if request.param == "near":
+        yield None
+        return
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state) as server:
+        yield server.url
+
+
 @pytest.mark.parametrize("how", ["workspace", "sandbox"])
-async def test_a_profile_with_relative_paths_is_kept(ws: Path, how: str) -> None:
+async def test_a_profile_with_relative_paths_is_kept(ws: Path, how: str, at: str | None) -> None:
     (ws / "build").mkdir()
     (ws / "a.env").write_text("secret")
     profile = Profile(write=("build",), deny=("**/*.env",))
-    where = Workspace(ws, sandbox=profile) if how == "workspace" else Workspace(ws)
+    where = Workspace(ws, sandbox=profile, at=at) if how == "workspace" else Workspace(ws, at=at)
     async with AgentShell(where, sandbox=None if how == "workspace" else profile) as shell:
         done = await shell.run("touch build/in /tmp/in; touch out; cat a.env")
         assert b"build/in" not in done.stderr
@@ -185,14 +199,14 @@ def same_everywhere(text: str) -> None:
     assert text.split() == ["made", "/tmp", "refused"], text
 
 
-async def test_workspace_write_means_one_thing(ws: Path) -> None:
+async def test_workspace_write_means_one_thing(ws: Path, at: str | None) -> None:
     script = (
         "touch /tmp/x && echo made; echo ${TMPDIR:-/tmp}; touch /usr/x 2>/dev/null || echo refused"
     )
-    with Workspace(ws) as workspace:
+    with Workspace(ws, at=at) as workspace:
         same_everywhere(workspace.run(script).stdout)
-    for where, sandbox in ((ws, None), (Workspace(ws), None), (ws, "workspace-write")):
-        async with AgentShell(where, sandbox=sandbox) as shell:
+    for sandbox in (None, "workspace-write", Profile()):
+        async with AgentShell(Workspace(ws, at=at), sandbox=sandbox) as shell:
             same_everywhere((await shell.run(script)).stdout.decode())
 
 
