@@ -179,6 +179,7 @@ def _matches(pattern: str, name: str) -> bool:
     return bool(set("*?[") & set(pattern) and translate(pattern).match(os.fsencode(name)))
 
 
+@pytest.mark.timeout(300)  # some hundred sandboxes, on a machine that may be busy
 @settings(
     max_examples=6,
     deadline=None,
