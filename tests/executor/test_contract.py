@@ -73,6 +73,7 @@ def test_a_paced_subscriber_misses_nothing(everywhere: Everywhere) -> None:
         size = 8 * 1024 * 1024
         session = await room.sh(f"head -c {size} /dev/zero; echo end")
         paced = session.subscribe_output(paced=True)
+        session.keep_output(1024 * 1024)
         await anext(paced)
         quick = session.subscribe_output()  # gets what there is, and no more than that
         seen = len((await anext(quick)).data)
@@ -93,6 +94,7 @@ def test_ending_does_not_wait_for_a_paced_subscriber(everywhere: Everywhere) -> 
     async def main(room: Room) -> None:
         session = await room.start("yes")
         paced = session.subscribe_output(paced=True)
+        session.keep_output(1024 * 1024)
         await anext(paced)
         await eventually_so(lambda: session._history._shut)  # type: ignore[attr-defined]
         await session.terminate()  # raises when nothing is heard of the end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,23 @@ def test_a_reader_that_stops_holds_nothing(tmp_path: Path) -> None:
                 assert await process.wait() is not None
 
     asyncio.run(main())
+
+
+def spill_files() -> int:
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            count += "handrail-output" in os.readlink(f"/proc/self/fd/{fd}")
+    return count
+
+
+def test_the_file_is_closed_with_its_process(ws: Workspace) -> None:
+    process = ws.start(COUNT)
+    assert process.result().complete
+    assert spill_files() == 1
+    del process
+    ws.run("true")  # its workspace forgets what has ended
+    eventually(lambda: spill_files() == 0, "no file is open")
 
 
 def test_both_ends_of_long_output(place: Workspace) -> None:

@@ -54,6 +54,7 @@ class LocalSession(BufferedSession):
     def closed(self, child: Child, seq: int) -> None:
         self._history.end()
         child.output.drop()
+        child.sink = None  # the table remembers the child; the output belongs to our holder alone
 
     def blocked(self, child: Child) -> None:
         self._waits = True
