@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import posixpath
-import time
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import ProcessUnknown, UsageError
-from handrail.executor.base import Executor, SpawnRequest
+from handrail.executor.base import Executor
 from handrail.executor.output_buffer import KEEP_OUTPUT
 from handrail.process.output.output_log import RETENTION_BYTES
-from handrail.process.spec import NO_LIMITS, Limits
+from handrail.process.spec import Limits
 from handrail.workspace import detached_store
 from handrail.workspace import profile as profiles
 from handrail.workspace.arguments import (
@@ -23,21 +21,18 @@ from handrail.workspace.arguments import (
     Env,
     byte_count,
     seconds,
-    to_argv,
-    to_bytes,
     to_path,
-    to_size,
 )
 from handrail.workspace.detached_store import Claim, DetachedRecord
 from handrail.workspace.files import AsyncFiles
 from handrail.workspace.location import Location
 from handrail.workspace.misuse import NamesChecked, call_checked
-from handrail.workspace.offered import check_offered
 from handrail.workspace.output_collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.process_follower import Listener, ProcessFollower
+from handrail.workspace.process_follower import ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
+from handrail.workspace.start_command import CommandDefaults, start_command
 from handrail.workspace.uncancellable import to_the_end
 from handrail.workspace.variables import InheritEnv, Variables
 
@@ -368,7 +363,7 @@ class AsyncWorkspace(NamesChecked):
         Raises ExecutorSpawnFailed when it does not start, also for a limit that cannot be enforced
         on its machine, and UsageError, also for what its executor does not offer.
         """
-        return self._processes[await call_checked(self._start, command, **options)]
+        return self._processes[await self._start(command, **options)]
 
     @overload
     async def run(
@@ -408,7 +403,7 @@ class AsyncWorkspace(NamesChecked):
         """
         pause = seconds(wait, "wait")
         most = None if max_output is None else byte_count(max_output, "max_output")
-        follower = await call_checked(self._start, command, stdin=False, input=input, **options)
+        follower = await self._start(command, stdin=False, input=input, **options)
         follower.collect(most)
         if pause is None:  # there is no later reader
             follower.session.keep_output(RETENTION_BYTES)
@@ -453,97 +448,22 @@ class AsyncWorkspace(NamesChecked):
 
         return await open_python(self, python, process, dict(options))
 
-    async def _ending_input(self, stdin: bytes) -> bytes | None:
-        """Input that has an end; raises UsageError where it cannot be given one."""
-        if (await self.executor()).features.close_stdin:
-            return stdin
-        if not stdin:
-            return None  # no stdin is as empty
-        raise UsageError(
-            "this server cannot end the input of a command, which would wait for more for ever;"
-            " give it a terminal (tty=True) or a file to read, or use a handrail server"
-        )
-
-    async def _start(
-        self,
-        command: Command,
-        *,
-        stdin: bool = True,
-        input: str | bytes | None = None,  # noqa: A002 (as in ``run``)
-        tty: bool = False,
-        size: tuple[int, int] = (24, 80),
-        cwd: AnyPath | None = None,
-        env: Env | None = None,
-        sandbox: Sandbox | None = None,
-        timeout: float | None = None,
-        on_output: Listener | None = None,
-        name: str | None = None,
-        limits: Limits | None = None,
-        keep_output: int | None = None,
-        detach: bool = False,
-        watch_denials: bool = False,
-    ) -> ProcessFollower:
-        argv = to_argv(command)
-        profile = self._profile if sandbox is None else profiles.find_profile(sandbox)
-        limit = seconds(timeout, "timeout")
-        kept = self._keep_output if keep_output is None else byte_count(keep_output, "keep_output")
-        size = to_size(size)
-        feed = None if input is None else to_bytes(input)
-        if feed is not None and not tty:
-            feed = await self._ending_input(feed)
-        if watch_denials and profile is None:
-            raise UsageError("watch_denials is for a command in a sandbox, and this one has none")
-        ground = self._ground
-        executor = await ground.open()
-        features = executor.features
-        limits = self._limits if limits is None else limits
-        check_offered(features, limits, detach, watch_denials)
-        temporary = await ground.make_temporary(profile)
-        if temporary is not None and ground.has_private_tmp:
-            temporary = "/tmp"  # noqa: S108 (the one of the sandbox)
-        hidden = {"TMPDIR": temporary} if temporary is not None else None
-        variables = self._variables.environment(hidden, env)
+    async def _start(self, command: Command, **options: Any) -> ProcessFollower:
+        defaults = CommandDefaults(self._profile, self._variables, self._limits, self._keep_output)
         self._count += 1
-        request = SpawnRequest(
-            process_id=f"{self._tag}-{self._count}",
-            argv=argv,
-            cwd=ground.root if cwd is None else _below(ground.root, to_path(cwd)),
-            env=variables.overlay,
-            env_policy=variables.policy,
-            tty=tty,
-            size=size,
-            sandbox=ground.intent(profile),
-            pipe_stdin=feed is not None if input is not None else stdin,
-            name=name,
-            timeout=limit,
-            limits=limits or NO_LIMITS,
-            detach=detach,
-            watch_denials=watch_denials,
-        )
-        started = time.monotonic()
-        session = await executor.spawn(request)
-        follower = ProcessFollower(
-            session,
-            self._variables.secrets.masked_words(argv),
-            features,
-            keep_output=kept,
-            sandboxed=profile is not None,
-            started=started,
-            secrets=self._variables.secrets,
+        process_id = f"{self._tag}-{self._count}"
+        follower, begin = await call_checked(
+            start_command, self._ground, defaults, process_id, command, **options
         )
         # A process that has ended belongs to its holder alone, and its output with it.
         for one in [one for one in self._processes if not (one.shown or one.held_open)]:
             del self._processes[one]
         self._follow(follower)
-        if ground.closed:  # by another task, meanwhile
+        if self._ground.closed:  # by another task, meanwhile
             await to_the_end(follower.end(0.0))
             raise UsageError("the workspace was closed while the command was being started")
-        follower.watch(timeout=limit, listener=on_output, stdin=feed)
+        begin()
         return follower
-
-
-def _below(root: str, path: str) -> str:
-    return posixpath.normpath(posixpath.join(root, path))
 
 
 def _text(word: str | bytes) -> str:

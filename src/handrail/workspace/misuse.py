@@ -37,7 +37,8 @@ def call_checked(
     except TypeError:
         import inspect
 
-        known = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters.values()
+        known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
         for name in options:
             if name not in known:
                 raise UsageError(f"there is no option {name!r}{_nearest(name, known)}") from None
