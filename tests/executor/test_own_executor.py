@@ -107,7 +107,7 @@ class PlainExecutor(Executor):
     async def close(self) -> None:
         for session in self._sessions.values():
             await session.terminate()
-        self._files.close()
+        await self._files.close()
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
