@@ -52,13 +52,14 @@ def test_a_late_reader_gets_everything(place: Workspace) -> None:
 
 
 def test_the_process_waits_for_a_reader_that_iterates(place: Workspace) -> None:
-    process = place.start(COUNT, keep_output=100_000)
+    process = place.start(f"echo ready; read x; {COUNT}", keep_output=100_000)
     events = iter(process)
     first = next(events)
+    process.send("\n")
     held: Any = process._twin._session
     eventually(lambda: held._history._shut, "the reader lags")
     assert process.running
-    assert text([first, *events]).split() == NUMBERS
+    assert text([first, *events]).split() == ["ready", *NUMBERS]
 
 
 def test_without_a_reader_what_is_dropped_is_a_gap(place: Workspace) -> None:
@@ -106,21 +107,24 @@ def test_a_reader_that_stops_holds_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def spill_files() -> int:
-    count = 0
+def spill_files() -> set[str]:
+    links = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            count += "handrail-output" in os.readlink(f"/proc/self/fd/{fd}")
-    return count
+            links.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return {link for link in links if "handrail-output" in link}
 
 
 def test_the_file_is_closed_with_its_process(ws: Workspace) -> None:
+    before = spill_files()
     process = ws.start(COUNT)
-    assert process.result().complete
-    assert spill_files() == 1
+    assert [line.text for line in process.lines()] == NUMBERS
+    process.wait()
+    ours = spill_files() - before
+    assert len(ours) == 1
     del process
     ws.run("true")  # its workspace forgets what has ended
-    eventually(lambda: spill_files() == 0, "no file is open")
+    eventually(lambda: not spill_files() & ours, "the file is closed")
 
 
 def test_both_ends_of_long_output(place: Workspace) -> None:

@@ -151,12 +151,13 @@ def test_how_it_shows_itself(ws: Workspace) -> None:
 
 
 def test_a_slow_reader_that_must_not_miss_anything(ws: Workspace) -> None:
-    process = ws.start("seq 700000", keep_output=1_000_000)
+    process = ws.start("echo 0; read x; seq 700000", keep_output=1_000_000)
     events = iter(process)
     first = next(events)
+    process.send("\n")
     assert process.wait(0.3) is None  # it waits for us
     said = b"".join([first.data, *(e.data for e in events if isinstance(e, Output))])  # type: ignore[union-attr]
-    assert said.split() == [b"%d" % n for n in range(1, 700_001)]
+    assert said.split() == [b"%d" % n for n in range(700_001)]
     assert process.exit is not None
 
 

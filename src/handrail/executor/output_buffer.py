@@ -18,11 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from handrail.errors import HandrailError
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.executor.output_spill import OutputSpill
 from handrail.process.output.output_log import RETENTION_CHUNKS
+
+if TYPE_CHECKING:
+    from handrail.executor.output_spill import OutputSpill
 
 #: How much output of a process is kept for late readers, unless its caller says otherwise.
 KEEP_OUTPUT = 256 * 1024 * 1024
@@ -138,6 +141,8 @@ class OutputBuffer:
             return False
         spill = self._spill
         if spill is None:
+            from handrail.executor.output_spill import OutputSpill
+
             spill = self._spill = OutputSpill(self._limit)
         count = size = 0
         for event in islice(self._events, min(len(self._events) - 1, RETENTION_CHUNKS // 2)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import tempfile
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +90,8 @@ def _write(fd: int, data: memoryview, at: int) -> None:
 
 
 def _unlinked_file() -> int:
+    import tempfile
+
     fd, path = tempfile.mkstemp(prefix="handrail-output-")
     os.unlink(path)
     return fd

@@ -78,8 +78,8 @@ class Result(Generic[Text]):
 
     @property
     def complete(self) -> bool:
-        """Whether it has ended and all of its output is here."""
-        return self.exit is not None and not self.omitted
+        """Whether it and its streams have ended, and all of its output is here."""
+        return self.exit is not None and not self.omitted and not self.held_open
 
     @property
     def timed_out(self) -> bool:
