@@ -11,12 +11,12 @@ import pytest
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import probe, tries
-from handrail.sandbox.command import BUBBLEWRAP, LANDLOCK, NO_SANDBOX, Command
 from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.plan import plan, resolve
 from handrail.sandbox.plan.safe_open import Exchanged
 from handrail.sandbox.profile import off, read_only, workspace_write
 from handrail.sandbox.sandbox import Sandbox
+from handrail.sandbox.sandboxed_command import BUBBLEWRAP, LANDLOCK, NO_SANDBOX, Command
 
 needs_landlock = pytest.mark.skipif(
     ruleset.abi_version() < ruleset.LOWEST_ABI, reason="this kernel has no Landlock to speak of"

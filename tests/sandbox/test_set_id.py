@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox.command import Command
 from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, Rule, resolve
+from handrail.sandbox.sandboxed_command import Command
 from tests.support.sandboxes import ENV, Held
 
 #: Every way to a mode, each of which says what the kernel said.

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from handrail.keeper import fork, seccomp_spawn
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.command import Command, SandboxedCommand
 from handrail.sandbox.denial import Denial
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry
 from handrail.sandbox.plan.plan import Planner
 from handrail.sandbox.probe import bubblewrap
 from handrail.sandbox.profile import Profile
+from handrail.sandbox.sandboxed_command import Command, SandboxedCommand
 from handrail.sandbox.syscalls.denial_recorder import watch_plan
 
 ENV = {b"PATH": b"/usr/bin:/bin", b"LANG": b"C.UTF-8"}

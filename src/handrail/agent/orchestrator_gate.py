@@ -20,8 +20,7 @@ from handrail.process import env_policy
 from handrail.unified_exec.gate import Ended, ExecCall, PatchRequest, Started
 from handrail.unified_exec.settings import DEFAULT_MODEL_BUDGET
 from handrail.unified_exec.tools import ToolFailed
-from handrail.unified_exec.truncate import Budget, effective_budget, formatted
-from handrail.unified_exec.wait import DEFAULT_TOKENS
+from handrail.unified_exec.truncate import DEFAULT_TOKENS, Budget, effective_budget, formatted
 
 #: Calls with a process that is not known to have ended; more than can be open at once.
 _MOST_COURSES = 1024

@@ -108,8 +108,8 @@ def run_sandboxed(
     from handrail.cli import foreground_sandbox
     from handrail.errors import SpawnFailed
     from handrail.process import find_program
-    from handrail.sandbox.command import Command
     from handrail.sandbox.sandbox import Sandbox
+    from handrail.sandbox.sandboxed_command import Command
     from handrail.sandbox.temp_dirs import TempDir
 
     argv, where = tuple(map(os.fsencode, words)), os.fsencode(cwd)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from handrail.process.foreground.crash_guard import CrashGuard
     from handrail.process.foreground.stream_copies import StreamCopies
-    from handrail.sandbox.command import Command, SandboxedCommand
     from handrail.sandbox.profile import Intent
     from handrail.sandbox.sandbox import Sandbox
+    from handrail.sandbox.sandboxed_command import Command, SandboxedCommand
     from handrail.sandbox.temp_dirs import TempDir
 
 

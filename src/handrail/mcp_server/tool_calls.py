@@ -18,7 +18,7 @@ from handrail.errors import HandrailError, UsageError
 from handrail.mcp_server.pending_calls import PREFIX, PendingCall, PendingCalls
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.unified_exec.tools import read_output_args
-from handrail.unified_exec.wait import DEFAULT_TOKENS
+from handrail.unified_exec.truncate import DEFAULT_TOKENS
 
 #: Hosts give up after a minute; an answer comes within this many seconds.
 ANSWER_WITHIN = 45.0

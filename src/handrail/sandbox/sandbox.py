@@ -16,11 +16,11 @@ from handrail.sandbox import probe
 from handrail.sandbox.bwrap.command import wrap
 from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.instances import Instances
-from handrail.sandbox.command import SandboxedCommand
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
+from handrail.sandbox.sandboxed_command import SandboxedCommand
 from handrail.sandbox.syscalls.seccomp_filter import ARCHES
 from handrail.sandbox.tries import Tries
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from handrail.errors import SandboxError
     from handrail.filesystem.pool import FilePool
-    from handrail.sandbox.command import AnyCommand
+    from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
 #: How long the last sandboxes may take to be gone when their server ends.

@@ -30,7 +30,7 @@ from handrail.server.auth import Authenticator, Principal, Throttle
 from handrail.server.connection import Connection
 from handrail.server.http_front import HttpFront
 from handrail.server.http_out.client import HttpClient
-from handrail.server.method_dispatch import MethodDispatch
+from handrail.server.method_lookup import MethodLookup
 from handrail.server.methods.session import HANDLERS
 from handrail.server.metrics import ServerMetrics
 from handrail.server.recovery import upgrade_server
@@ -71,7 +71,7 @@ class Server:
         self.loop = loop
         self.launcher = launcher
         self.measures = ServerMetrics(tuple(METHODS))
-        self.rows = MethodDispatch(HANDLERS, self.measures)
+        self.rows = MethodLookup(HANDLERS, self.measures)
         self.export = self._start_export() if settings.otel else None
         self.sessions = Sessions(
             launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention

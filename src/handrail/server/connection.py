@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from handrail.errors import ConnectionLost, RemoteProtocolError, RpcError
+from handrail.errors import ConnectionLost, RemoteProtocolError
 from handrail.protocol import codec
 from handrail.protocol.envelope import (
     INVALID_REQUEST,
@@ -208,18 +208,6 @@ class Connection:
     def _violated(self, why: str) -> None:
         log.warning("closing the connection of %s: %s", self.transport.peer, why)
         self.transport.close(CLOSE_POLICY, why)
-
-    def check_handshake(self, family: str) -> None:
-        """Raise the wire's error for a method that comes too early."""
-        if self.session is None and not self.initialized:
-            text = f"client must call initialize before using {family} methods"
-        elif not self.initialized:
-            text = f"client must send initialized before using {family} methods"
-        elif self.session is None or self.session.ended:
-            text = "the session of this connection was closed; connect again"
-        else:
-            return
-        raise RpcError(INVALID_REQUEST, text)
 
     async def stream(self, request_id: RequestId, answer: Streamed) -> None:
         """Send a large result piece by piece; other messages wait for it."""

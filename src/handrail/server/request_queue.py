@@ -29,7 +29,8 @@ from handrail.protocol.envelope import (
     Request,
 )
 from handrail.protocol.methods import INITIALIZE, START, Lane
-from handrail.server.method_dispatch import MethodRow
+from handrail.server.handshake import check_handshake
+from handrail.server.method_lookup import MethodRow
 from handrail.server.raw_results import Parts, Streamed
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class RequestQueue:
         elif not row.known:
             raise RpcError(METHOD_NOT_FOUND, f"no method `{request.method[:200]}` here")
         if row.family:
-            self._conn.check_handshake(row.family)
+            check_handshake(self._conn, row.family)
         if row.handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"`{request.method}` is not offered by this server")
         return row.handler(self._conn, params)

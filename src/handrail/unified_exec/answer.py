@@ -11,13 +11,13 @@ from handrail.unified_exec.process import Process
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.tools import ExecAnswer
 from handrail.unified_exec.truncate import (
+    DEFAULT_TOKENS,
     Budget,
     approx_tokens,
     effective_budget,
     fit,
     kept_prefix,
 )
-from handrail.unified_exec.wait import DEFAULT_TOKENS
 
 REPLACEMENT = "\ufffd".encode()
 

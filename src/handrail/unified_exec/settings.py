@@ -9,8 +9,8 @@ from handrail.executor.head_tail import DEFAULT_CAP
 from handrail.process.env_policy import EnvPolicy, Inherit, without_secrets
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS
 from handrail.unified_exec.prune import MAX_PROCESSES, PROTECTED, WARN_AT
-from handrail.unified_exec.truncate import Budget, tokens
-from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS, DEFAULT_TOKENS
+from handrail.unified_exec.truncate import DEFAULT_TOKENS, Budget, tokens
+from handrail.unified_exec.wait import DEFAULT_MAX_POLL_MS
 
 DEFAULT_MODEL_BUDGET = tokens(DEFAULT_TOKENS)
 #: Everything but names that look like a secret.

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from handrail.executor.head_tail import omission
 
+#: Most tokens of an answer, if the model asks for no other number.
+DEFAULT_TOKENS = 10_000
+
 BYTES_PER_TOKEN = 4
 
 

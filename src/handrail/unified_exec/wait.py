@@ -14,7 +14,6 @@ MAX_YIELD_MS = 30_000
 DEFAULT_MAX_POLL_MS = 300_000
 DEFAULT_EXEC_MS = 10_000
 DEFAULT_WRITE_MS = 250
-DEFAULT_TOKENS = 10_000
 #: How long output may stay open after the exit before a call returns without its end.
 CLOSE_WAIT = 0.05
 

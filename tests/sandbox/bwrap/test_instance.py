@@ -7,8 +7,8 @@ import select
 import signal
 
 from handrail.sandbox.bwrap.command import wrap
-from handrail.sandbox.command import Command
 from handrail.sandbox.profile import Access, Profile, Rule
+from handrail.sandbox.sandboxed_command import Command
 from tests.support.sandboxes import ENV, holding, spawn
 
 #: Long enough to be noticed, never waited for.

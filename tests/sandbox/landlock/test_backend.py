@@ -12,10 +12,10 @@ import pytest
 
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox.command import Command
 from handrail.sandbox.landlock import backend, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.profile import Access, Glob, Profile, Rule
+from handrail.sandbox.sandboxed_command import Command
 
 WHY = SandboxUnavailable("no user namespaces here")
 ROOT = Rule(b"/", Access.READ)

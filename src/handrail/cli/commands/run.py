@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING
 from handrail import units
 from handrail.cli import error_output, options, variable_options
 from handrail.cli.foreground_command import NotRun, current_directory
+from handrail.cli.signals import PASSED_ON, SignalRelay
 from handrail.cli.stdio import OutputFailed
 from handrail.errors import UsageError
 
 if TYPE_CHECKING:
     from handrail.process.spec import Limits
     from handrail.workspace.asynchronous import AsyncWorkspace
-    from handrail.workspace.process import AsyncProcess
     from handrail.workspace.result import Result
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: A detached command is kept this long without a client.
 DETACHED_SECONDS = 24 * 3600.0
 
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         args.secrets = variable_options.secrets(args.secret)
     except UsageError as error:
         args.parser.error(str(error))
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until they are handled
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until they are handled
     return options.to_end(_run(args, words, env))
 
 
@@ -120,7 +119,7 @@ def _limits(given: list[str]) -> Limits | None:
 
 
 async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | None]) -> int:
-    signals = _Signals()
+    signals = SignalRelay()
     try:
         return await _run_in_workspace(args, words, env, signals)
     except asyncio.CancelledError:
@@ -129,53 +128,8 @@ async def _run(args: argparse.Namespace, words: list[str], env: dict[str, str | 
         raise
 
 
-class _Signals:
-    """Passes signals on to the command, as soon as it is known.
-
-    One that comes before the start was asked for cancels everything, and nothing was run.  Once it
-    was, the command may be running: the signal is held until the start is told, because what
-    follows it is the command's to say.  A second one gives up the start.
-    """
-
-    def __init__(self) -> None:
-        self.held: list[int] = []
-        self.start_asked = False
-        self._process: AsyncProcess | None = None
-        self._telling: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
-        for number in _PASSED_ON:
-            self._loop.add_signal_handler(number, self._came, number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-
-    def started(self, process: AsyncProcess) -> None:
-        """The command runs: pass on what was held."""
-        self._process = process
-        held, self.held = self.held, []
-        for number in held:
-            self._came(number)
-
-    def _came(self, number: int) -> None:
-        process = self._process
-        if process is not None:
-            if process.running:  # else its answer is about to be printed
-                self._tell(process, number)
-            return
-        self.held.append(number)
-        if (not self.start_asked or len(self.held) > 1) and self._main is not None:
-            self._main.cancel()
-
-    def _tell(self, process: AsyncProcess, number: int) -> None:
-        from handrail.cli.stdio_relay import quietly
-
-        says = process.interrupt() if number == signal.SIGINT else process.terminate()
-        task = self._loop.create_task(quietly(says))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-
-
 async def _run_in_workspace(
-    args: argparse.Namespace, words: list[str], env: dict[str, str | None], signals: _Signals
+    args: argparse.Namespace, words: list[str], env: dict[str, str | None], signals: SignalRelay
 ) -> int:
     from handrail.process.output.output_log import RETENTION_BYTES
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -237,7 +191,7 @@ async def _stream(args: argparse.Namespace, workspace: AsyncWorkspace, words: li
 
 
 async def _collect(
-    args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str], signals: _Signals
+    args: argparse.Namespace, workspace: AsyncWorkspace, words: list[str], signals: SignalRelay
 ) -> int:
     stdin = None if os.isatty(0) else await _read_all()
     signals.start_asked = True

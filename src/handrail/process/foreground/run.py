@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         def wait(self) -> None: ...
 
     class Sandboxed(Protocol):
-        """A command as its sandbox starts it (``handrail.sandbox.command``)."""
+        """A command as its sandbox starts it (``handrail.sandbox.sandboxed_command``)."""
 
         @property
         def argv(self) -> tuple[bytes, ...]: ...

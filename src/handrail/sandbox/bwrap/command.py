@@ -26,15 +26,15 @@ from handrail.sandbox.bwrap.arguments import (
 )
 from handrail.sandbox.bwrap.instance import RunningSandbox
 from handrail.sandbox.bwrap.instances import Instances, memory
-from handrail.sandbox.command import BUBBLEWRAP, SandboxedCommand
 from handrail.sandbox.plan.plan import Plan
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.probe import Bubblewrap, receives_mounts
 from handrail.sandbox.profile import Access
+from handrail.sandbox.sandboxed_command import BUBBLEWRAP, SandboxedCommand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.command import AnyCommand
+    from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
 #: All that bwrap itself gets to see.

@@ -14,18 +14,18 @@ import sys
 from handrail import own_code
 from handrail.errors import SandboxUnavailable
 from handrail.sandbox.bwrap.instances import memory
-from handrail.sandbox.command import LANDLOCK, SandboxedCommand
 from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan import mount_aliases
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.plan.safe_open import shown
 from handrail.sandbox.profile import Access, Profile, Rule, within
+from handrail.sandbox.sandboxed_command import LANDLOCK, SandboxedCommand
 from handrail.sandbox.syscalls import seccomp_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.command import AnyCommand
+    from handrail.sandbox.sandboxed_command import AnyCommand
 
 _WORDS = {Access.READ: "read", Access.WRITE: "write", Access.DENY: "deny"}
 #: The number under which the helper finds what to do.

@@ -16,10 +16,10 @@ from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
 from handrail.protocol.sandbox import SandboxParams
-from handrail.sandbox.command import SandboxedCommand
 from handrail.sandbox.intent import from_wire
 from handrail.sandbox.profile import BadIntent, Profile
 from handrail.sandbox.sandbox import Preparation, Sandbox
+from handrail.sandbox.sandboxed_command import SandboxedCommand
 
 if TYPE_CHECKING:
     from handrail.server.sessions import Session

@@ -15,14 +15,14 @@ from handrail.process.table import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from handrail.protocol.process import LimitsParams, StartParams, StartResult
-from handrail.sandbox.command import BUBBLEWRAP, NO_SANDBOX
 from handrail.sandbox.denial import LINUX_SECCOMP
+from handrail.sandbox.sandboxed_command import BUBBLEWRAP, NO_SANDBOX
 from handrail.server.methods import process_lookup
 
 if TYPE_CHECKING:
-    from handrail.sandbox.command import SandboxedCommand
     from handrail.sandbox.profile import Profile
     from handrail.sandbox.sandbox import Preparation
+    from handrail.sandbox.sandboxed_command import SandboxedCommand
     from handrail.server.connection import Connection
 
 #: Timers do not count further than this.

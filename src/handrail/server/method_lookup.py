@@ -41,7 +41,7 @@ class MethodRow:
         return self._measures
 
 
-class MethodDispatch:
+class MethodLookup:
     """All rows of one server; unknown methods share one."""
 
     def __init__(
