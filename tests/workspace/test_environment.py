@@ -13,6 +13,7 @@ import pytest
 from handrail import AgentShell, AsyncWorkspace, UsageError, Workspace, run
 from handrail.credentials import SECRET_PATTERNS, looks_secret
 from handrail.process.env_policy import CORE, Inherit, build, without_secrets
+from handrail.unified_exec import settings as unified
 from tests.cli.user import HANDRAIL
 from tests.executor import places
 from tests.executor.places import why_not
@@ -133,3 +134,14 @@ def test_both_forms_of_the_rule_are_one() -> None:
     own = dict.fromkeys([*SECRET, *PLAIN, *os.environ, *(p.strip("*") for p in SECRET_PATTERNS)])
     kept = build(without_secrets(Inherit.ALL), {}, dict.fromkeys(own, ""))
     assert kept.keys() == {name for name in own if not looks_secret(name)}
+
+
+async def test_settings_of_the_caller_inherit_what_the_workspace_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDINARY", "seen")
+    workspace = AsyncWorkspace(tmp_path, inherit_env="none", env={"OWN": "given"})
+    settings = unified.Settings(str(tmp_path))
+    async with AgentShell(workspace, exec_settings=settings) as shell:
+        answer = await shell.exec_command("echo $OWN,$ORDINARY,")
+    assert "given,," in answer.text

@@ -141,8 +141,10 @@ class AgentShell:
                 remote=not hands.local,
                 env_policy=variables.policy,
             )
-            env = {**variables.overlay, **exec_settings.env}
-            exec_settings = replace(exec_settings, env=env)
+            env, inherits = {**variables.overlay, **exec_settings.env}, exec_settings.env_policy
+            if inherits == unified.DEFAULT_ENV_POLICY:  # the caller has not chosen another
+                inherits = variables.policy
+            exec_settings = replace(exec_settings, env=env, env_policy=inherits)
             kind = SessionGate if self._shell_session else OrchestratorGate
             gate = kind(orchestrator, executor, model_budget=exec_settings.model_budget)
             manager = UnifiedExec(

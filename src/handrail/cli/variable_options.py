@@ -34,9 +34,9 @@ def add_secret(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def secrets(given: Iterable[str]) -> dict[str, str]:
+def secrets(given: Iterable[str]) -> dict[str, str | bytes]:
     """What ``--secret`` names, by variable; raises UsageError, which shows no value."""
-    found = {}
+    found: dict[str, str | bytes] = {}
     for text in given:
         name, mark, path = text.partition("=")
         if not name or (mark and not path.startswith("@")):
@@ -45,7 +45,7 @@ def secrets(given: Iterable[str]) -> dict[str, str]:
                 f" {name or 'nothing'}=VALUE, which every user could see in the list of processes"
             )
         if mark:
-            found[name] = read_secret(path[1:], f"the secret {name} in").decode()
+            found[name] = read_secret(path[1:], f"the secret {name} in")
         elif name in os.environ:
             found[name] = os.environ[name]
         else:
