@@ -372,3 +372,24 @@ async def test_the_end_of_the_workspace_ends_a_call(tmp_path: Path) -> None:
     result = await task
     assert not result.ok
     assert not sh.alive
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    heard: list[Output] = []
+    with Workspace(tmp_path, sandbox="off", secrets={"TOK": "s3cret-value"}) as ws:
+        with ws.shell() as sh:
+            result = sh.run("echo $TOK; echo $TOK >&2; printf s3cret-", on_output=heard.append)
+            assert result.stdout == "[secret TOK]\ns3cret-"
+            assert result.stderr == "[secret TOK]\n"
+            text = "".join(output.text for output in heard if output.stream == "stdout")
+            assert text == result.stdout
+            data = b"".join(output.data for output in heard if output.stream == "stdout")
+            assert data == b"s3cret-value\ns3cret-"
+            assert sh.run("echo $TOK", text=False).stdout == b"s3cret-value\n"
+            for text_wanted in (True, False):
+                with pytest.raises(CommandFailed, match="TOK") as failed:
+                    sh.run("echo $TOK; echo s3cret-value; (exit 3)", check=True, text=text_wanted)
+                assert "s3cret-value" not in str(failed.value)
+            heard.clear()
+            assert sh.run("printf s3cret-; exit 2", on_output=heard.append).exit_code == 2
+            assert "".join(output.text for output in heard) == "s3cret-"

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from handrail.errors import (
     ExecutorError,
@@ -25,7 +25,8 @@ from handrail.workspace.arguments import seconds, to_bytes
 from handrail.workspace.marked_output import KeptOutput, MarkedStream
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener
-from handrail.workspace.result import Output, Result
+from handrail.workspace.result import Output, Result, last_line
+from handrail.workspace.secrets import Masker, Secrets
 from handrail.workspace.uncancellable import to_the_end
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ class AsyncShell:
             raise
         if process.exit is not None:
             await life.end()
-            said = call.kept["stderr"].take().decode("utf-8", "replace").strip()
+            said = process.secrets.masked(call.kept["stderr"].take().strip())[-500:]
             raise ExecutorSpawnFailed(
-                f"{self._program} ended at its start with {process.exit.code}: {said[-500:]};"
-                " if the machine has no bash, use shell('sh')"
+                f"{self._program} ended at its start with {process.exit.code}:"
+                f" {said.decode('utf-8', 'replace')}; if the machine has no bash, use shell('sh')"
             )
         return life
 
@@ -237,10 +238,14 @@ class AsyncShell:
 class _Call:
     """One command: the output so far, its marks, and a future for its end."""
 
-    def __init__(self, token: str, kept: dict[str, KeptOutput], listener: Listener | None) -> None:
+    def __init__(
+        self, token: str, kept: dict[str, KeptOutput], hidden: Secrets, listener: Listener | None
+    ) -> None:
         self.token = token  # of the mark that ends it: the last one that was asked for
         self.kept = kept
+        self.hidden = hidden
         self._listener = listener
+        self._maskers = {name: Masker(hidden) for name in kept}
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in kept}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -259,9 +264,18 @@ class _Call:
 
     def tell(self, name: str, data: bytes, seq: int) -> None:
         """Call the listener; what it raises, the call raises."""
-        if self._listener is None or self.failure is not None or name not in self.open:
+        if self._listener is not None and name in self.open:
+            self._show(name, data, self._maskers[name].feed(data), seq)
+
+    def tell_rest(self, name: str, seq: int) -> None:
+        """The stream is over: tell the text that might have become a secret."""
+        if rest := self._maskers[name].finish():
+            self._show(name, b"", rest, seq)
+
+    def _show(self, name: str, data: bytes, shown: bytes, seq: int) -> None:
+        if self._listener is None or self.failure is not None:
             return
-        text = self._decoders[name].decode(data)
+        text = self._decoders[name].decode(shown)
         try:
             self._listener(Output(name, data, text, seq))
         except BaseException as error:  # noqa: BLE001 (raised by the call)
@@ -295,7 +309,7 @@ class _Life:
         """Begin a call: what was written since the last one belongs to it."""
         for kept in self._kept.values():
             kept.limit = max_output
-        call = self._call = _Call(secrets.token_hex(16), self._kept, listener)
+        call = self._call = _Call(secrets.token_hex(16), self._kept, self.process.secrets, listener)
         for stream in self._streams.values():
             stream.expect(call.token)
         if self._reader.done():
@@ -364,6 +378,7 @@ class _Life:
             self.status = call.status = int(status)
             self.cwd = os.fsdecode(cwd)
         if token == call.token:
+            call.tell_rest(name, self._seq)
             call.open.discard(name)
             # Whatever follows on this stream is a background job's.
             self._kept = {**self._kept, name: KeptOutput(_BETWEEN)}
@@ -396,6 +411,8 @@ class _Life:
             stream.flush()
         if call is not None:
             call.held_open = not self._reader.done()
+            for name in call.open:
+                call.tell_rest(name, self._seq)
             self._call = None
             call.finish(failure)
 
@@ -432,14 +449,20 @@ async def _done(future: asyncio.Future[None], limit: float | None) -> bool:
 
 
 def _result(
-    argv: tuple[str, ...], call: _Call, info: ExitInfo, duration: float, text: bool
+    argv: tuple[str | bytes, ...], call: _Call, info: ExitInfo, duration: float, text: bool
 ) -> Result[Any]:
     out, err = call.kept["stdout"].take(), call.kept["stderr"].take()
-    omitted = call.kept["stdout"].omitted + call.kept["stderr"].omitted
-    shown: tuple[Any, Any] = (out, err)
-    if text:
-        shown = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-    return Result(argv, *shown, info, duration, omitted=omitted, held_open=call.held_open)
+    shown_out, shown_err = call.hidden.masked(out), call.hidden.masked(err)
+    return Result(
+        call.hidden.masked_words(argv),
+        cast("Any", shown_out.decode("utf-8", "replace") if text else out),
+        cast("Any", shown_err.decode("utf-8", "replace") if text else err),
+        info,
+        duration,
+        omitted=call.kept["stdout"].omitted + call.kept["stderr"].omitted,
+        held_open=call.held_open,
+        last_line=last_line(shown_err or shown_out) if call.hidden and not text else None,
+    )
 
 
 def _script(command: object) -> bytes:
