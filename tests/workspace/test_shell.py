@@ -393,3 +393,33 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
             heard.clear()
             assert sh.run("printf s3cret-; exit 2", on_output=heard.append).exit_code == 2
             assert "".join(output.text for output in heard) == "s3cret-"
+
+
+FORGED = """printf '\\036%s:{said}:%s\\036' $m $m; printf '\\036%s::%s\\036' $m $m >&2"""
+READ_MARK = (
+    "while IFS= read -r line </proc/$$/fd/10; do"
+    " case $line in *__handrail_end*) set -- $line; m=$3${4%;}; break;; esac; done; "
+)
+
+
+@pytest.mark.parametrize(("said", "status"), [("x /", 255), ("²", 255), ("9999 /", 255), ("7", 7)])
+def test_a_forged_mark_harms_only_its_own_result(bash: Shell, said: str, status: int) -> None:
+    # The waiting end line is in bash's script, its stdin, of which eval keeps a copy.
+    script = READ_MARK + FORGED.format(said=said)
+    result = bash.run(script, timeout=20)
+    assert result.exit_code == status
+    assert not result.timed_out
+
+
+def test_a_directory_of_any_length_ends_a_command(bash: Shell) -> None:
+    assert bash.run("PWD=$(printf %100000s x); (exit 3)", timeout=20).exit_code == 3
+
+
+def test_a_closed_shell_runs_nothing(ws: Workspace) -> None:
+    shell = ws.shell()
+    shell.close()
+    with pytest.raises(ShellEnded):
+        shell.run("true")
+    shell.restart()
+    assert shell.run("echo on").stdout == "on\n"
+    shell.close()

@@ -167,8 +167,8 @@ class AsyncShell:
 
         A command that ends the shell gives the shell's exit, and ``alive`` is false then.  What
         background jobs write later is in the result of the next command.  Raises ShellEnded when
-        the shell has ended before, UsageError, ExecutorTransportFailed, and what ``on_output``
-        raised.
+        the shell has ended before or was closed, UsageError, ExecutorTransportFailed, and what
+        ``on_output`` raised.
         """
         limit = seconds(timeout, "timeout")
         script = _script(command)
@@ -180,11 +180,9 @@ class AsyncShell:
             raise UsageError("on_output is a coroutine function, which is not awaited here")
         began = time.monotonic()
         async with self._lock:
-            if self._life is None:
-                self._life = await self._begin()
-            if not self.alive:
-                raise ShellEnded(_ended(self._program, self.exit))
             life = self._life
+            if life is None or not self.alive:
+                raise ShellEnded(_ended(self._program, self.exit))
             call = life.expect(max_output, on_output)
             words = shell_script.command(
                 self._dialect, script, call.token, status=life.status, stdin=stdin
@@ -374,8 +372,10 @@ class _Life:
         if call is None:
             return
         if name == "stdout" and call.status is None:
+            # A command can forge this: it can read the line of the script that prints it.
             status, _, cwd = said.partition(b" ")
-            self.status = call.status = int(status)
+            known = status.isdigit() and len(status) <= 3
+            self.status = call.status = int(status) if known else 255
             self.cwd = os.fsdecode(cwd)
         if token == call.token:
             call.tell_rest(name, self._seq)
