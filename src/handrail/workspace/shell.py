@@ -20,6 +20,7 @@ from handrail.errors import (
     UsageError,
 )
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace import shell_script
 from handrail.workspace.arguments import seconds, to_bytes
 from handrail.workspace.marked_output import KeptOutput, MarkedStream
@@ -73,7 +74,7 @@ class AsyncShell:
         self._start = start
         env = {**(options.get("env") or {}), **dict(self._dialect.env)}
         name = options.get("name") or f"{program} session"
-        self._options = {**options, "env": env, "name": name}
+        self._options = {**options, "env": env, "name": name, "keep_output": RETENTION_BYTES}
         self._lock = asyncio.Lock()
         self._life: _Life | None = None
 
@@ -305,9 +306,11 @@ class _Life:
 
     def expect(self, max_output: int | None, listener: Listener | None) -> _Call:
         """Begin a call: what was written since the last one belongs to it."""
-        for kept in self._kept.values():
-            kept.limit = max_output
         call = self._call = _Call(secrets.token_hex(16), self._kept, self.process.secrets, listener)
+        for name, kept in self._kept.items():
+            if earlier := kept.take():
+                call.tell(name, earlier, self._seq)
+            kept.limit = max_output
         for stream in self._streams.values():
             stream.expect(call.token)
         if self._reader.done():
