@@ -23,7 +23,7 @@ from handrail import (
     Workspace,
 )
 from tests.executor.places import Room, run_in
-from tests.support.eventually import PATIENCE, eventually_so
+from tests.support.eventually import PATIENCE, eventually, eventually_so
 from tests.support.processes import alive
 
 IGNORES_INT = "bash -c 'trap : INT; echo begun; while :; do sleep 1; done'; echo not reached"
@@ -423,3 +423,12 @@ def test_a_closed_shell_runs_nothing(ws: Workspace) -> None:
     shell.restart()
     assert shell.run("echo on").stdout == "on\n"
     shell.close()
+
+
+def test_a_listener_hears_what_background_jobs_wrote_before(bash: Shell, tmp_path: Path) -> None:
+    bash.run("(until [ -e go ]; do sleep 0.05; done; echo late; echo x >written) &")
+    (tmp_path / "go").touch()
+    eventually((tmp_path / "written").exists)
+    heard: list[Output] = []
+    result = bash.run("echo on", on_output=heard.append)
+    assert result.stdout == "".join(output.text for output in heard) == "late\non\n"
