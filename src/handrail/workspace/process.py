@@ -21,7 +21,6 @@ from handrail.workspace.result import Event, Exited, Gap, Result, Waited
 
 if TYPE_CHECKING:
     from handrail.workspace.lines import Line
-    from handrail.workspace.secrets import Secrets
 
 
 class AsyncProcess(NamesChecked):
@@ -63,11 +62,6 @@ class AsyncProcess(NamesChecked):
     def running(self) -> bool:
         """Whether its end is not known yet."""
         return self._follower.running
-
-    @property
-    def secrets(self) -> Secrets:
-        """The secrets of its workspace, which are masked in all text of its output."""
-        return self._follower.secrets
 
     # --- input ---------------------------------------------------------------------------
 

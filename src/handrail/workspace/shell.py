@@ -107,7 +107,7 @@ class AsyncShell:
             raise
         if process.exit is not None:
             await life.end()
-            said = process.secrets.masked(call.kept["stderr"].take().strip())[-500:]
+            said = life.hidden.masked(call.kept["stderr"].take().strip())[-500:]
             raise ExecutorSpawnFailed(
                 f"{self._program} ended at its start with {process.exit.code}:"
                 f" {said.decode('utf-8', 'replace')}; if the machine has no bash, use shell('sh')"
@@ -286,6 +286,7 @@ class _Life:
 
     def __init__(self, process: AsyncProcess, dialect: shell_script.Dialect) -> None:
         self.process = process
+        self.hidden = process._follower.secrets  # noqa: SLF001 (no part of what callers see)
         self.cwd = ""
         self.status = 0
         self._dialect = dialect
@@ -306,7 +307,7 @@ class _Life:
 
     def expect(self, max_output: int | None, listener: Listener | None) -> _Call:
         """Begin a call: what was written since the last one belongs to it."""
-        call = self._call = _Call(secrets.token_hex(16), self._kept, self.process.secrets, listener)
+        call = self._call = _Call(secrets.token_hex(16), self._kept, self.hidden, listener)
         for name, kept in self._kept.items():
             if earlier := kept.take():
                 call.tell(name, earlier, self._seq)
