@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from handrail import AgentShell, AsyncWorkspace
+from handrail.executor.buffered_session import BufferedSession
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.policy.load import parse_rules
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.unified_exec.tools import ToolFailed
+from tests.support.eventually import eventually_so
+
+ASK_TOUCH = parse_rules('prefix_rule(pattern=["touch"], decision="prompt")', "rules")
 
 
 @pytest.fixture
@@ -109,3 +116,90 @@ async def test_in_a_workspace_without_a_sandbox(work: Path) -> None:
     ) as shell:
         await shell.exec_command("x=1")
         assert (await shell.call("exec_command", {"cmd": "echo x$x"})).text.endswith("x1\n")
+
+
+async def test_two_first_calls_at_once_have_one_shell(work: Path) -> None:
+    open_workspace = AsyncWorkspace(work, sandbox="off")  # in a sandbox every pid is the same
+    async with AgentShell(open_workspace, policy="never", shell_session=True) as shell:
+        calls = [shell.call("exec_command", {"cmd": "echo =$$="}) for _ in range(2)]
+        answers = [answer.text for answer in await asyncio.gather(*calls)]
+        answers.append((await shell.exec_command("echo =$$=")).text)
+        pids = {text.split("=")[1] for text in answers if "still runs" not in text}
+        assert len(pids) == 1
+
+
+async def test_a_command_runs_where_it_was_decided_about(work: Path) -> None:
+    class Moves(Yes):
+        async def ask(self, question: Question) -> Answer:
+            await shell.exec_command("cd sub")
+            return await super().ask(question)
+
+    approver = Moves()
+    (work / "sub").mkdir()
+    async with AgentShell(work, approver=approver, rules=ASK_TOUCH, shell_session=True) as shell:
+        await shell.exec_command("true")
+        assert (await shell.exec_command("touch here")).exit_code == 0
+        assert [question.cwd for question in approver.questions] == [str(work)]
+        assert (work / "here").exists()
+
+
+async def test_a_forged_directory_is_the_one_it_runs_in(work: Path) -> None:
+    approver = Yes()
+    (work / "a").mkdir()
+    (work / "b").mkdir()
+    async with AgentShell(work, approver=approver, rules=ASK_TOUCH, shell_session=True) as shell:
+        await shell.exec_command(f"cd a; PWD={work}/b")
+        assert (await shell.exec_command("touch here")).exit_code == 0
+        assert [question.cwd for question in approver.questions] == [f"{work}/b"]
+        assert (work / "b/here").exists()
+
+
+async def test_the_status_and_a_removed_directory_are_kept(work: Path) -> None:
+    async with AgentShell(work, policy="never", shell_session=True) as shell:
+        await shell.exec_command("mkdir gone; cd gone; rmdir ../gone; (exit 7)")
+        assert (await shell.exec_command("echo $? on")).text.endswith("\n7 on\n")
+        assert (await shell.exec_command("pwd", workdir=f"{work}/none")).exit_code == 1
+
+
+async def test_a_newly_forbidden_program_is_not_run_by_the_old_shell(work: Path) -> None:
+    rules = parse_rules('prefix_rule(pattern=["touch"], decision="forbidden")', "rules")
+    async with AgentShell(work, policy="never", shell_session=True) as shell:
+        await shell.exec_command("x=1")
+        settings = shell.orchestrator.settings
+        shell.orchestrator.settings = replace(settings, policy=rules)
+        assert (await shell.exec_command("echo x$x")).text.endswith("\nx\n")
+        shell.orchestrator.settings = settings
+        assert (await shell.exec_command("echo x$x")).text.endswith("\nx1\n")
+
+
+async def test_what_background_jobs_wrote_is_in_the_next_answer(work: Path) -> None:
+    async with AgentShell(work, policy="never", shell_session=True) as shell:
+        job = "(until [ -e go ]; do sleep 0.05; done; echo late; echo x >written) &"
+        assert (await shell.exec_command(job)).exit_code == 0
+        (work / "go").touch()
+        await eventually_so((work / "written").exists)
+        assert (await shell.exec_command("echo on")).text.endswith("late\non\n")
+
+
+async def test_secrets_are_masked_after_the_end_marks_are_read(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    keep = BufferedSession.keep_output
+
+    def noted(session: BufferedSession, limit: int) -> None:
+        kept.append(limit)
+        keep(session, limit)
+
+    monkeypatch.setattr(BufferedSession, "keep_output", noted)
+    approver = Yes()
+    (work / "sub").mkdir()
+    workspace = AsyncWorkspace(work, secrets={"TOK": work.name})
+    async with AgentShell(
+        workspace, approver=approver, rules=ASK_TOUCH, shell_session=True
+    ) as shell:
+        answer = await shell.exec_command(f"cd sub; echo $TOK; printf {work.name[:5]}")
+        assert answer.text.endswith(f"\n[secret TOK]\n{work.name[:5]}")
+        assert RETENTION_BYTES in kept
+        await shell.exec_command("touch here")
+        assert [question.cwd for question in approver.questions] == [f"{work}/sub"]

@@ -53,6 +53,21 @@ def test_marks_that_are_not_expected_are_output() -> None:
     assert bytes(said) == mark(TOKENS[0], b"")
 
 
+@given(st.integers(1, 30_000), st.integers(1, 4))
+def test_a_mark_that_is_never_closed_is_output(size: int, times: int) -> None:
+    said, marks = bytearray(), []
+    stream = MarkedStream(said.extend, lambda token, text: marks.append((token, text)))
+    stream.expect(TOKENS[0])
+    begun = (EDGE + TOKENS[0].encode() + b":") * times
+    data = begun + b"x" * 40_000
+    for start in range(0, len(data), size):
+        stream.feed(data[start : start + size])
+    assert bytes(said) == data
+    stream.feed(mark(TOKENS[0], b"0 /a"))
+    assert bytes(said) == data
+    assert marks == [(TOKENS[0], b"0 /a")]
+
+
 @given(st.lists(st.binary(max_size=40)), st.one_of(st.none(), st.integers(0, 60)))
 def test_the_first_and_the_last_half_are_kept(pieces: list[bytes], limit: int | None) -> None:
     kept, whole = KeptOutput(limit), b"".join(pieces)

@@ -23,7 +23,7 @@ from handrail import (
     Workspace,
 )
 from tests.executor.places import Room, run_in
-from tests.support.eventually import PATIENCE, eventually_so
+from tests.support.eventually import PATIENCE, eventually, eventually_so
 from tests.support.processes import alive
 
 IGNORES_INT = "bash -c 'trap : INT; echo begun; while :; do sleep 1; done'; echo not reached"
@@ -372,3 +372,63 @@ async def test_the_end_of_the_workspace_ends_a_call(tmp_path: Path) -> None:
     result = await task
     assert not result.ok
     assert not sh.alive
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    heard: list[Output] = []
+    with Workspace(tmp_path, sandbox="off", secrets={"TOK": "s3cret-value"}) as ws:
+        with ws.shell() as sh:
+            result = sh.run("echo $TOK; echo $TOK >&2; printf s3cret-", on_output=heard.append)
+            assert result.stdout == "[secret TOK]\ns3cret-"
+            assert result.stderr == "[secret TOK]\n"
+            text = "".join(output.text for output in heard if output.stream == "stdout")
+            assert text == result.stdout
+            data = b"".join(output.data for output in heard if output.stream == "stdout")
+            assert data == b"s3cret-value\ns3cret-"
+            assert sh.run("echo $TOK", text=False).stdout == b"s3cret-value\n"
+            for text_wanted in (True, False):
+                with pytest.raises(CommandFailed, match="TOK") as failed:
+                    sh.run("echo $TOK; echo s3cret-value; (exit 3)", check=True, text=text_wanted)
+                assert "s3cret-value" not in str(failed.value)
+            heard.clear()
+            assert sh.run("printf s3cret-; exit 2", on_output=heard.append).exit_code == 2
+            assert "".join(output.text for output in heard) == "s3cret-"
+
+
+FORGED = """printf '\\036%s:{said}:%s\\036' $m $m; printf '\\036%s::%s\\036' $m $m >&2"""
+READ_MARK = (
+    "while IFS= read -r line </proc/$$/fd/10; do"
+    " case $line in *__handrail_end*) set -- $line; m=$3${4%;}; break;; esac; done; "
+)
+
+
+@pytest.mark.parametrize(("said", "status"), [("x /", 255), ("²", 255), ("9999 /", 255), ("7", 7)])
+def test_a_forged_mark_harms_only_its_own_result(bash: Shell, said: str, status: int) -> None:
+    # The waiting end line is in bash's script, its stdin, of which eval keeps a copy.
+    script = READ_MARK + FORGED.format(said=said)
+    result = bash.run(script, timeout=20)
+    assert result.exit_code == status
+    assert not result.timed_out
+
+
+def test_a_directory_of_any_length_ends_a_command(bash: Shell) -> None:
+    assert bash.run("PWD=$(printf %100000s x); (exit 3)", timeout=20).exit_code == 3
+
+
+def test_a_closed_shell_runs_nothing(ws: Workspace) -> None:
+    shell = ws.shell()
+    shell.close()
+    with pytest.raises(ShellEnded):
+        shell.run("true")
+    shell.restart()
+    assert shell.run("echo on").stdout == "on\n"
+    shell.close()
+
+
+def test_a_listener_hears_what_background_jobs_wrote_before(bash: Shell, tmp_path: Path) -> None:
+    bash.run("(until [ -e go ]; do sleep 0.05; done; echo late; echo x >written) &")
+    (tmp_path / "go").touch()
+    eventually((tmp_path / "written").exists)
+    heard: list[Output] = []
+    result = bash.run("echo on", on_output=heard.append)
+    assert result.stdout == "".join(output.text for output in heard) == "late\non\n"

@@ -6,20 +6,26 @@ A command that needs a terminal, a sandbox of its own or another shell gets a pr
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from typing import Any
 
 from handrail.agent.orchestrator_gate import OrchestratorGate
+from handrail.agent.workspace_executor import MaskedSession
 from handrail.errors import HandrailError, ResizeFailed, UsageError, WriteFailed
-from handrail.executor.base import Denied, OutputKind, SpawnRequest
+from handrail.executor.base import Denied, Executor, OutputKind, SpawnRequest
 from handrail.executor.buffered_session import BufferedSession
 from handrail.orchestrator.call_flow import Attempt, CallFlow
+from handrail.orchestrator.run import Orchestrator
+from handrail.policy.program_files import forbidden_whole
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.unified_exec.gate import ExecCall, Started
 from handrail.workspace import shell_script
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
 from handrail.workspace.result import Output
+from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
 from handrail.workspace.shell import AsyncShell
 
 _BUSY = (
@@ -35,9 +41,11 @@ _BEGUN_ANEW = (
 class SessionCommand(BufferedSession):
     """One command of a shell session, as a process for unified exec."""
 
-    def __init__(self, process_id: str, shell: AsyncShell, script: bytes) -> None:
+    def __init__(self, process_id: str, shell: AsyncShell, script: bytes, hidden: Secrets) -> None:
         super().__init__(process_id)
         self._shell = shell
+        self._maskers = {kind: Masker(hidden) for kind in OutputKind}
+        self._seq = 0
         self._task = asyncio.get_running_loop().create_task(self._run(script))
 
     async def _run(self, script: bytes) -> None:
@@ -50,11 +58,18 @@ class SessionCommand(BufferedSession):
             self._heard(Output("stderr", f"{error}\n".encode(), "", 0))
             ended = ExitInfo(ExitKind.LOST, None)
         finally:
+            for kind, masker in self._maskers.items():
+                self._add(kind, masker.finish())
             self._exit = ended
             self._history.end()
 
     def _heard(self, output: Output) -> None:
-        self._history.add(OutputKind(output.stream), output.data, output.seq)
+        self._seq, kind = output.seq, OutputKind(output.stream)
+        self._add(kind, self._maskers[kind].feed(output.data))
+
+    def _add(self, kind: OutputKind, data: bytes) -> None:
+        if data:
+            self._history.add(kind, data, self._seq)
 
     async def write(self, data: bytes, timeout: float | None = None) -> None:
         raise WriteFailed("a command of the shell session has no stdin; use tty=true")
@@ -81,9 +96,13 @@ class SessionCommand(BufferedSession):
 class SessionGate(OrchestratorGate):
     """A gate that starts commands in one shell session where it can."""
 
-    _shell: AsyncShell | None = None
-    _key: tuple[object, ...] = ()
-    _last: SessionCommand | None = None
+    def __init__(self, orchestrator: Orchestrator, executor: Executor, **options: Any) -> None:
+        super().__init__(orchestrator, executor, **options)
+        self._shell: AsyncShell | None = None
+        self._hidden = NO_SECRETS
+        self._key: tuple[object, ...] = ()
+        self._last: SessionCommand | None = None
+        self._starting = asyncio.Lock()
 
     async def start(self, call: ExecCall) -> Started:
         """Decide about a call and evaluate it in the session, or raise what forbids it."""
@@ -91,8 +110,12 @@ class SessionGate(OrchestratorGate):
             call = replace(call, spawn=replace(call.spawn, cwd=self._shell.cwd))
         course = self._orchestrator.course(self.call_of(call))
         attempt = await course.admit()
-        if not self._fits(call, course, attempt):
-            return await self._start(call, course, attempt)
+        async with self._starting:
+            if self._fits(call, course, attempt):
+                return await self._evaluate(call, course, attempt)
+        return await self._start(call, course, attempt)
+
+    async def _evaluate(self, call: ExecCall, course: CallFlow, attempt: Attempt) -> Started:
         if self._last is not None and self._last.try_exit_status() is None:
             raise UsageError(_BUSY)
         notes = attempt.notes
@@ -100,12 +123,10 @@ class SessionGate(OrchestratorGate):
             if self._shell is not None:
                 notes = (*notes, _BEGUN_ANEW)
                 await self._shell.close()
-            self._key = _key(attempt)
+            self._key = _key(course, attempt)
             self._shell = await self._begin(call.spawn, course, attempt)
-        script = call.args.cmd.encode()
-        if call.args.workdir:
-            script = b"cd -- %b || return\n" % shell_script.quoted(call.spawn.cwd.encode()) + script
-        self._last = SessionCommand(call.spawn.process_id, self._shell, script)
+        script = _at(call) + call.args.cmd.encode()
+        self._last = SessionCommand(call.spawn.process_id, self._shell, script, self._hidden)
         self._remember(call.call_id, course, self._last)
         return Started(self._last, notes)
 
@@ -116,7 +137,7 @@ class SessionGate(OrchestratorGate):
             return False
         if attempt.sandboxed is not course.settings.sandbox.restricted:
             return False
-        return self._shell is None or not self._shell.alive or self._key == _key(attempt)
+        return self._shell is None or not self._shell.alive or self._key == _key(course, attempt)
 
     async def _begin(self, spawn: SpawnRequest, course: CallFlow, attempt: Attempt) -> AsyncShell:
         async def start(argv: list[str], **_: Any) -> AsyncProcess:
@@ -130,9 +151,18 @@ class SessionGate(OrchestratorGate):
             )
             executor = self._executor
             session = await self._orchestrator.start(executor, request, course, attempt)
-            sandboxed = attempt.sandboxed
+            if isinstance(session, MaskedSession):
+                # Masked, an end mark might not be one any more.
+                self._hidden, session = session.secrets, session.plain
             return AsyncProcess(
-                ProcessFollower(session, request.argv, executor.features, sandboxed=sandboxed)
+                ProcessFollower(
+                    session,
+                    request.argv,
+                    executor.features,
+                    sandboxed=attempt.sandboxed,
+                    secrets=self._hidden,
+                    keep_output=RETENTION_BYTES,
+                )
             )
 
         return await AsyncShell("bash", start, {}).open()
@@ -144,5 +174,21 @@ class SessionGate(OrchestratorGate):
         await super().close()
 
 
-def _key(attempt: Attempt) -> tuple[object, ...]:
-    return attempt.sandbox, attempt.network, dict(attempt.env)
+def _key(course: CallFlow, attempt: Attempt) -> tuple[object, ...]:
+    """What a shell was started with; a command that needs another cannot run in it."""
+    forbidden = forbidden_whole(course.settings.policy)
+    return attempt.sandbox, attempt.network, dict(attempt.env), forbidden
+
+
+def _at(call: ExecCall) -> bytes:
+    """Go to the directory that was decided about, and keep ``$?``.
+
+    Another call may have left it since, and ``PWD``, by which it was known, is a variable like any
+    other.  One that was removed after the shell went there is no failure.
+    """
+    place = shell_script.quoted(os.fsencode(call.spawn.cwd))
+    go = b"builtin cd -- " + place
+    if not call.args.workdir:
+        go = b"[[ . -ef %b ]] || %b 2>/dev/null || [[ ! -d %b ]]" % (place, go, place)
+    was = b"case $- in (*e*) ;; (*) __handrail_was $__handrail;; esac"
+    return b"__handrail=$?; %b || return; %b; " % (go, was)

@@ -50,58 +50,62 @@ class _WorkspaceExecutor(WrappedExecutor):
         return self._masked(await super().attach(process_id))
 
     def _masked(self, session: ExecSession) -> ExecSession:
-        return _MaskedSession(session, self._secrets) if self._secrets else session
+        return MaskedSession(session, self._secrets) if self._secrets else session
 
 
-class _MaskedSession(ExecSession):
+class MaskedSession(ExecSession):
     """Another session with masked output."""
 
     def __init__(self, session: ExecSession, secrets: Secrets) -> None:
         self.process_id = session.process_id
         self.detached = session.detached
-        self._session = session
-        self._secrets = secrets
+        #: The session itself, with its output as it is.
+        self.plain = session
+        self.secrets = secrets
 
     def subscribe_output(self, *, paced: bool = False) -> Subscription:
-        return _MaskedOutput(self._session.subscribe_output(paced=paced), self._secrets)
+        return _MaskedOutput(self.plain.subscribe_output(paced=paced), self.secrets)
+
+    def keep_output(self, limit: int) -> None:
+        self.plain.keep_output(limit)
 
     async def write(self, data: bytes, timeout: float | None = None) -> None:
-        await self._session.write(data, timeout)
+        await self.plain.write(data, timeout)
 
     async def close_stdin(self) -> None:
-        await self._session.close_stdin()
+        await self.plain.close_stdin()
 
     async def resize(self, rows: int, cols: int) -> None:
-        await self._session.resize(rows, cols)
+        await self.plain.resize(rows, cols)
 
     async def signal(self, name: str) -> None:
-        await self._session.signal(name)
+        await self.plain.signal(name)
 
     async def terminate(self, grace: float = 0.0) -> None:
-        await self._session.terminate(grace)
+        await self.plain.terminate(grace)
 
     async def wait(self) -> ExitInfo:
-        return await self._session.wait()
+        return await self.plain.wait()
 
     def try_exit_status(self) -> ExitInfo | None:
-        return self._session.try_exit_status()
+        return self.plain.try_exit_status()
 
     async def wait_closed(self) -> None:
-        await self._session.wait_closed()
+        await self.plain.wait_closed()
 
     async def wait_for(self, *patterns: str | bytes, **until: Any) -> WaitOutcome:
-        found = await self._session.wait_for(*patterns, **until)
-        return replace(found, match=self._secrets.masked(found.match))
+        found = await self.plain.wait_for(*patterns, **until)
+        return replace(found, match=self.secrets.masked(found.match))
 
     async def denied(self) -> Denied:
-        return await self._session.denied()
+        return await self.plain.denied()
 
     @property
     def out_of_reach(self) -> bool:
-        return self._session.out_of_reach
+        return self.plain.out_of_reach
 
     def end_later(self) -> None:
-        self._session.end_later()
+        self.plain.end_later()
 
 
 class _MaskedOutput:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from handrail.workspace.shell_script import EDGE
 
 _SLACK = 64 * 1024
+#: What begins like a mark and goes on longer is output; the script keeps its marks shorter.
+_LONGEST_MARK = 17 * 1024
 
 
 class KeptOutput:
@@ -75,24 +77,25 @@ class MarkedStream:
         """Take the next piece of the stream."""
         data = self._held + data if self._held else data
         self._held = b""
-        while data:
-            found = [(at, begin) for begin in self._begins if (at := data.find(begin)) >= 0]
-            if not found:
-                keep = self._beginning(data)
-                self._emit(data[:keep])
-                self._held = data[keep:]
-                return
+        start = after = 0  # of what is not told yet, and of what is not searched yet
+        while found := [(at, b) for b in self._begins if (at := data.find(b, after)) >= 0]:
             at, begin = min(found)
             token = self._begins[begin]
             closing = b":" + token.encode() + EDGE
-            over = data.find(closing, at + len(begin))
-            self._emit(data[:at])
-            if over < 0:
+            after = at + len(begin)
+            over = data.find(closing, after, at + _LONGEST_MARK)
+            if over < 0 and len(data) - at < _LONGEST_MARK:
+                self._emit(data[start:at])
                 self._held = data[at:]
                 return
-            del self._begins[begin]
-            self._on_mark(token, data[at + len(begin) : over])
-            data = data[over + len(closing) :]
+            if over >= 0:
+                self._emit(data[start:at])
+                del self._begins[begin]
+                self._on_mark(token, data[after:over])
+                start = after = over + len(closing)
+        keep = self._beginning(data, after)
+        self._emit(data[start:keep])
+        self._held = data[keep:]
 
     def flush(self) -> None:
         """The stream has ended: what may have become a mark is output."""
@@ -103,10 +106,10 @@ class MarkedStream:
         if data:
             self._on_output(data)
 
-    def _beginning(self, data: bytes) -> int:
+    def _beginning(self, data: bytes, after: int) -> int:
         """Where a mark may begin that is not complete yet; the length of the data: nowhere."""
         longest = max(map(len, self._begins), default=0)
-        at = data.rfind(EDGE, max(0, len(data) - longest))
+        at = data.rfind(EDGE, max(after, len(data) - longest))
         if at >= 0 and any(begin.startswith(data[at:]) for begin in self._begins):
             return at
         return len(data)

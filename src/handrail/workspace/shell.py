@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from handrail.errors import (
     ExecutorError,
@@ -20,12 +20,14 @@ from handrail.errors import (
     UsageError,
 )
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace import shell_script
 from handrail.workspace.arguments import seconds, to_bytes
 from handrail.workspace.marked_output import KeptOutput, MarkedStream
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import Listener
-from handrail.workspace.result import Output, Result
+from handrail.workspace.result import Output, Result, last_line
+from handrail.workspace.secrets import Masker, Secrets
 from handrail.workspace.uncancellable import to_the_end
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class AsyncShell:
         self._start = start
         env = {**(options.get("env") or {}), **dict(self._dialect.env)}
         name = options.get("name") or f"{program} session"
-        self._options = {**options, "env": env, "name": name}
+        self._options = {**options, "env": env, "name": name, "keep_output": RETENTION_BYTES}
         self._lock = asyncio.Lock()
         self._life: _Life | None = None
 
@@ -105,10 +107,10 @@ class AsyncShell:
             raise
         if process.exit is not None:
             await life.end()
-            said = call.kept["stderr"].take().decode("utf-8", "replace").strip()
+            said = life.hidden.masked(call.kept["stderr"].take().strip())[-500:]
             raise ExecutorSpawnFailed(
-                f"{self._program} ended at its start with {process.exit.code}: {said[-500:]};"
-                " if the machine has no bash, use shell('sh')"
+                f"{self._program} ended at its start with {process.exit.code}:"
+                f" {said.decode('utf-8', 'replace')}; if the machine has no bash, use shell('sh')"
             )
         return life
 
@@ -166,8 +168,8 @@ class AsyncShell:
 
         A command that ends the shell gives the shell's exit, and ``alive`` is false then.  What
         background jobs write later is in the result of the next command.  Raises ShellEnded when
-        the shell has ended before, UsageError, ExecutorTransportFailed, and what ``on_output``
-        raised.
+        the shell has ended before or was closed, UsageError, ExecutorTransportFailed, and what
+        ``on_output`` raised.
         """
         limit = seconds(timeout, "timeout")
         script = _script(command)
@@ -179,11 +181,9 @@ class AsyncShell:
             raise UsageError("on_output is a coroutine function, which is not awaited here")
         began = time.monotonic()
         async with self._lock:
-            if self._life is None:
-                self._life = await self._begin()
-            if not self.alive:
-                raise ShellEnded(_ended(self._program, self.exit))
             life = self._life
+            if life is None or not self.alive:
+                raise ShellEnded(_ended(self._program, self.exit))
             call = life.expect(max_output, on_output)
             words = shell_script.command(
                 self._dialect, script, call.token, status=life.status, stdin=stdin
@@ -237,10 +237,14 @@ class AsyncShell:
 class _Call:
     """One command: the output so far, its marks, and a future for its end."""
 
-    def __init__(self, token: str, kept: dict[str, KeptOutput], listener: Listener | None) -> None:
+    def __init__(
+        self, token: str, kept: dict[str, KeptOutput], hidden: Secrets, listener: Listener | None
+    ) -> None:
         self.token = token  # of the mark that ends it: the last one that was asked for
         self.kept = kept
+        self.hidden = hidden
         self._listener = listener
+        self._maskers = {name: Masker(hidden) for name in kept}
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in kept}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
@@ -259,9 +263,18 @@ class _Call:
 
     def tell(self, name: str, data: bytes, seq: int) -> None:
         """Call the listener; what it raises, the call raises."""
-        if self._listener is None or self.failure is not None or name not in self.open:
+        if self._listener is not None and name in self.open:
+            self._show(name, data, self._maskers[name].feed(data), seq)
+
+    def tell_rest(self, name: str, seq: int) -> None:
+        """The stream is over: tell the text that might have become a secret."""
+        if rest := self._maskers[name].finish():
+            self._show(name, b"", rest, seq)
+
+    def _show(self, name: str, data: bytes, shown: bytes, seq: int) -> None:
+        if self._listener is None or self.failure is not None:
             return
-        text = self._decoders[name].decode(data)
+        text = self._decoders[name].decode(shown)
         try:
             self._listener(Output(name, data, text, seq))
         except BaseException as error:  # noqa: BLE001 (raised by the call)
@@ -273,6 +286,7 @@ class _Life:
 
     def __init__(self, process: AsyncProcess, dialect: shell_script.Dialect) -> None:
         self.process = process
+        self.hidden = process._follower.secrets  # noqa: SLF001 (no part of what callers see)
         self.cwd = ""
         self.status = 0
         self._dialect = dialect
@@ -293,9 +307,11 @@ class _Life:
 
     def expect(self, max_output: int | None, listener: Listener | None) -> _Call:
         """Begin a call: what was written since the last one belongs to it."""
-        for kept in self._kept.values():
+        call = self._call = _Call(secrets.token_hex(16), self._kept, self.hidden, listener)
+        for name, kept in self._kept.items():
+            if earlier := kept.take():
+                call.tell(name, earlier, self._seq)
             kept.limit = max_output
-        call = self._call = _Call(secrets.token_hex(16), self._kept, listener)
         for stream in self._streams.values():
             stream.expect(call.token)
         if self._reader.done():
@@ -360,10 +376,13 @@ class _Life:
         if call is None:
             return
         if name == "stdout" and call.status is None:
+            # A command can forge this: it can read the line of the script that prints it.
             status, _, cwd = said.partition(b" ")
-            self.status = call.status = int(status)
+            known = status.isdigit() and len(status) <= 3
+            self.status = call.status = int(status) if known else 255
             self.cwd = os.fsdecode(cwd)
         if token == call.token:
+            call.tell_rest(name, self._seq)
             call.open.discard(name)
             # Whatever follows on this stream is a background job's.
             self._kept = {**self._kept, name: KeptOutput(_BETWEEN)}
@@ -396,6 +415,8 @@ class _Life:
             stream.flush()
         if call is not None:
             call.held_open = not self._reader.done()
+            for name in call.open:
+                call.tell_rest(name, self._seq)
             self._call = None
             call.finish(failure)
 
@@ -432,14 +453,20 @@ async def _done(future: asyncio.Future[None], limit: float | None) -> bool:
 
 
 def _result(
-    argv: tuple[str, ...], call: _Call, info: ExitInfo, duration: float, text: bool
+    argv: tuple[str | bytes, ...], call: _Call, info: ExitInfo, duration: float, text: bool
 ) -> Result[Any]:
     out, err = call.kept["stdout"].take(), call.kept["stderr"].take()
-    omitted = call.kept["stdout"].omitted + call.kept["stderr"].omitted
-    shown: tuple[Any, Any] = (out, err)
-    if text:
-        shown = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
-    return Result(argv, *shown, info, duration, omitted=omitted, held_open=call.held_open)
+    shown_out, shown_err = call.hidden.masked(out), call.hidden.masked(err)
+    return Result(
+        call.hidden.masked_words(argv),
+        cast("Any", shown_out.decode("utf-8", "replace") if text else out),
+        cast("Any", shown_err.decode("utf-8", "replace") if text else err),
+        info,
+        duration,
+        omitted=call.kept["stdout"].omitted + call.kept["stderr"].omitted,
+        held_open=call.held_open,
+        last_line=last_line(shown_err or shown_out) if call.hidden and not text else None,
+    )
 
 
 def _script(command: object) -> bytes:

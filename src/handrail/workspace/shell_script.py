@@ -34,7 +34,7 @@ while :; do sleep 1000000 & s=$!; while kill -0 $s; do wait $s; done; done
 _START = """\
 exec @1>&1 @2>&2
 __handrail_was() { return $1; }
-__handrail_end() { command printf '\\036%s:%s %s:%s\\036' "$1$2" "$?" "$PWD" "$1$2" >&@1
+__handrail_end() { command printf '\\036%s:%s %.4096s:%s\\036' "$1$2" "$?" "$PWD" "$1$2" >&@1
 command printf '\\036%s::%s\\036' "$1$2" "$1$2" >&@2; }
 """
 _BASH_TRAP = (
