@@ -156,10 +156,12 @@ def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> Non
         py.run(b"1")  # type: ignore[arg-type]
 
 
-def _without_jupyter(base: Path) -> str:
+def _without_jupyter(
+    base: Path, code: str = "raise ImportError('No module named ipykernel')\n"
+) -> str:
     place = base / "none"
-    place.mkdir()
-    (place / "ipykernel.py").write_text("raise ImportError('No module named ipykernel')\n")
+    place.mkdir(exist_ok=True)
+    (place / "ipykernel.py").write_text(code)
     return str(place)
 
 
@@ -169,6 +171,39 @@ def test_modules_of_the_workspace_are_for_the_code_alone(ws: Workspace, tmp_path
     (tmp_path / "mine.py").write_text("x = 5\n")
     with ws.python() as py:
         assert py.run("import mine; mine.x").text == "5"
+
+
+SHOW_SECRET = """
+import os, sys
+from IPython.display import display
+value = os.environ["TOKEN"]
+print(value[:6], end="", flush=True); print(value[6:])
+print(value, file=sys.stderr)
+display({"text/html": value, "application/json": {"a": [value], value: 1}}, raw=True)
+value
+"""
+
+
+def test_no_text_shows_a_secret(tmp_path: Path) -> None:
+    # What JSON escapes is found all the same.
+    with Workspace(tmp_path, sandbox="off", secrets={"TOKEN": 'p"\u00e4ss/word'}) as ws:
+        mark = "[secret TOKEN]"
+        with ws.python() as py:
+            result = py.run(SHOW_SECRET)
+            assert (result.stdout, result.stderr) == (f"{mark}\n", f"{mark}\n")
+            assert result.text == f"'{mark}'"
+            shown = {"text/html": mark, "application/json": {"a": [mark], mark: 1}}
+            assert result.results == (shown, {"text/plain": f"'{mark}'"})
+            error = py.run("raise type(value, (Exception,), {})(value)").error
+            assert error is not None
+            assert (error.name, error.message) == (mark, mark)
+            assert "word" not in error.traceback
+        for says in ("raise ImportError", "raise SystemExit"):
+            code = f"import os; {says}(os.environ['TOKEN'])\n"
+            with pytest.raises((UsageError, ExecutorSpawnFailed)) as info:
+                ws.python(env={"PYTHONPATH": _without_jupyter(tmp_path, code)})
+            assert mark in str(info.value)
+            assert "word" not in str(info.value)
 
 
 def test_on_another_machine(tmp_path: Path) -> None:

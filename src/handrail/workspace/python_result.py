@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handrail.workspace.marked_output import KeptOutput
+from handrail.workspace.secrets import Masker, Secrets
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -48,11 +49,30 @@ class PythonResult:
         return self.error is None and not self.timed_out
 
 
-class Collecting:
-    """Gathers the events of one piece of code."""
+class MaskedOutput:
+    """The first and the last half of ``limit`` bytes of a stream, with the secrets masked."""
 
-    def __init__(self, max_output: int | None) -> None:
-        self._streams = {"stdout": KeptOutput(max_output), "stderr": KeptOutput(max_output)}
+    def __init__(self, limit: int | None, secrets: Secrets) -> None:
+        self._kept = KeptOutput(limit)
+        self._masker = Masker(secrets)
+
+    def add(self, data: bytes) -> None:
+        """Add the next piece."""
+        self._kept.add(self._masker.feed(data))
+
+    def take(self) -> tuple[str, int]:
+        """The text that is kept, and how many bytes were not."""
+        self._kept.add(self._masker.finish())
+        return self._kept.take().decode("utf-8", "replace"), self._kept.omitted
+
+
+class Collecting:
+    """Gathers the events of one piece of code; no secret is in what it gives."""
+
+    def __init__(self, max_output: int | None, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._out = MaskedOutput(max_output, secrets)
+        self._err = MaskedOutput(max_output, secrets)
         self._text: str | None = None
         self._results: list[Mapping[str, Any]] = []
         self.error: CodeError | None = None
@@ -61,27 +81,31 @@ class Collecting:
         """Take one event of the driver."""
         match event["event"]:
             case "stream":
-                self._streams[event["stream"]].add(event["text"].encode("utf-8", "replace"))
+                stream = self._err if event["stream"] == "stderr" else self._out
+                stream.add(event["text"].encode("utf-8", "replace"))
             case "result":
-                self._results.append({mime: _value(mime, v) for mime, v in event["data"].items()})
+                data = {mime: _value(mime, value) for mime, value in event["data"].items()}
+                shown = self._secrets.masked_value(data)
+                self._results.append(shown)
                 if event["last"]:
-                    self._text = event["data"].get("text/plain")
+                    self._text = shown.get("text/plain")
             case "error":
                 lines = _COLOURS.sub("", "\n".join(event["traceback"]))
-                self.error = CodeError(event["ename"], event["evalue"], lines)
+                texts = (event["ename"], event["evalue"], lines)
+                self.error = CodeError(*map(self._secrets.masked_text, texts))
 
     def result(self, duration: float, *, timed_out: bool, restarted: bool) -> PythonResult:
         """All of it."""
-        out, err = self._streams["stdout"], self._streams["stderr"]
-        texts = out.take().decode("utf-8", "replace"), err.take().decode("utf-8", "replace")
+        (out, out_omitted), (err, err_omitted) = self._out.take(), self._err.take()
         return PythonResult(
-            *texts,
+            out,
+            err,
             self._text,
             tuple(self._results),
             self.error,
             timed_out,
             duration,
-            out.omitted + err.omitted,
+            out_omitted + err_omitted,
             restarted,
         )
 

@@ -22,10 +22,10 @@ from handrail.errors import (
     UsageError,
 )
 from handrail.workspace.arguments import seconds
-from handrail.workspace.marked_output import KeptOutput
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.python_result import CodeError, Collecting, PythonResult
+from handrail.workspace.python_result import CodeError, Collecting, MaskedOutput, PythonResult
 from handrail.workspace.result import Output
+from handrail.workspace.secrets import Secrets
 from handrail.workspace.shell import MAX_OUTPUT
 from handrail.workspace.uncancellable import to_the_end
 
@@ -170,8 +170,8 @@ class AsyncPythonSession:
 
 
 class _Call:
-    def __init__(self, max_output: int | None) -> None:
-        self.collecting = Collecting(max_output)
+    def __init__(self, max_output: int | None, masked: Secrets) -> None:
+        self.collecting = Collecting(max_output, masked)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failure: BaseException | None = None
 
@@ -190,14 +190,14 @@ class _Life:
         self.missing: str | None = None
         self.died = False
         self._calls: dict[str, _Call] = {}
-        self._errors = KeptOutput(4096)
+        self._errors = MaskedOutput(4096, process.secrets)
         self._sends: set[asyncio.Task[None]] = set()
         self._reader = loop.create_task(self._read())
 
     @property
     def said(self) -> str:
         """What it wrote to stderr."""
-        return self._errors.take().decode("utf-8", "replace").strip()
+        return self._errors.take()[0].strip()
 
     @property
     def busy(self) -> bool:
@@ -206,7 +206,7 @@ class _Life:
 
     def call(self, request: dict[str, object], max_output: int | None) -> _Call:
         """Send a request; the call is done when its last event has come."""
-        name, call = secrets.token_hex(8), _Call(max_output)
+        name, call = secrets.token_hex(8), _Call(max_output, self.process.secrets)
         self._calls[name] = call
         if self._reader.done():
             call.finish()
@@ -263,7 +263,7 @@ class _Life:
         if kind == "ready" and not self.ready.done():
             self.ready.set_result(None)
         elif kind == "missing":
-            self.missing = (
+            self.missing = self.process.secrets.masked_text(
                 f"a Python session needs packages that {event['python']} does not have"
                 f" ({event['text']}): pip install 'handrail[notebook]', or name another"
                 " interpreter with python="
