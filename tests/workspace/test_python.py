@@ -31,6 +31,7 @@ class Picture:
     def _repr_png_(self): return b"\\x89PNG"
 display(HTML("<b>x</b>")); display(JSON({"a": 1})); Picture()
 """
+STUBBORN = "while True:\n  try:\n    import time; time.sleep(100)\n  except BaseException: pass"
 
 
 @pytest.fixture
@@ -96,8 +97,7 @@ def test_a_timeout_interrupts_and_keeps_the_state(py: PythonSession) -> None:
 
 def test_code_that_cannot_be_interrupted_restarts_the_kernel(py: PythonSession) -> None:
     py.run("x = 1")
-    code = "while True:\n  try:\n    import time; time.sleep(100)\n  except BaseException: pass"
-    result = py.run(code, timeout=0.5)
+    result = py.run(STUBBORN, timeout=0.5)
     assert result.timed_out
     assert result.restarted
     failed = py.run("x")
@@ -145,6 +145,24 @@ def test_sandboxed(tmp_path: Path) -> None:
         assert py.run("import time; time.sleep(100)", timeout=0.5).timed_out
         assert py.run("1").text == "1"
     assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+
+
+def test_its_directory_is_not_for_sandboxed_commands(tmp_path: Path) -> None:
+    ask = "import os; print(os.environ['IPYTHONDIR'])"
+    with Workspace(tmp_path) as ws:
+        with ws.python(sandbox="off") as py:
+            place = Path(py.run(ask).stdout.strip())
+            assert place.stat().st_mode & 0o777 == 0o700
+            for at in (place, f"$TMPDIR/{place.name}", f"/tmp/{place.name}"):
+                assert not ws.run(f"touch {at}/planted").ok
+            assert py.run(f"open('{place}/own', 'w').close()").ok
+            assert py.run(STUBBORN, timeout=0.1).restarted
+            assert not place.exists()
+            place = Path(py.run(ask).stdout.strip())
+            assert place.exists()
+        assert not place.exists()
+        left = Path(ws.python(sandbox="off").run(ask).stdout.strip())
+    assert not left.exists()
 
 
 def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> None:

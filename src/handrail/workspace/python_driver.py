@@ -1,8 +1,9 @@
 """Runs an IPython kernel for a Python session and speaks JSON lines on its pipes.
 
 A program of its own: its text is given to the interpreter of the session's machine, so that it
-imports nothing of this package.  Its argument is the directory for the kernel's Unix sockets; with
-an empty one they are in the directory for temporary files, in a sandbox its private /tmp.
+imports nothing of this package.  The kernel's Unix sockets and settings are in a directory of its
+own among the temporary files, in a sandbox in its private /tmp, and never where a command in a
+sandbox can write and the kernel is in none.  SIGTERM ends the kernel and removes it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -35,7 +37,8 @@ def main() -> None:
     except ImportError as error:
         say(event="missing", text=str(error), python=sys.executable)
         return
-    place = tempfile.mkdtemp(prefix="k", dir=sys.argv[1] or None)
+    signal.signal(signal.SIGTERM, leave)
+    place = tempfile.mkdtemp(prefix="handrail-py-")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = place
     try:
         manager = KernelManager(
@@ -51,6 +54,12 @@ def main() -> None:
             manager.shutdown_kernel(now=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def leave(*_: object) -> None:
+    """Exit, once: what follows is not to be interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit()
 
 
 def serve(manager: Any) -> None:

@@ -279,7 +279,7 @@ class _Life:
     async def end(self) -> None:
         """End the driver with its kernel, and the reader; never raises."""
         try:
-            await self.process.terminate(0.0)
+            await self.process.terminate()  # with time to remove its directory
         except (ExecutorError, ProcessError):
             pass  # the connection is lost, and its server ends it
         await asyncio.wait((self._reader,), timeout=0.5)
