@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from handrail import (
     UsageError,
     Workspace,
 )
+from handrail.workspace import python_session
 from tests.executor.places import Room, run_in
 from tests.support.eventually import eventually_so
 
@@ -245,3 +247,37 @@ async def test_a_cancelled_call_leaves_a_session_that_works(tmp_path: Path) -> N
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await py.run("x")).text == "1"
+
+
+async def test_going_on_while_code_runs(tmp_path: Path) -> None:
+    async with AsyncWorkspace(tmp_path, sandbox="off") as ws, await ws.python() as py:
+        os.mkfifo(tmp_path / "gate")
+        code = "open('begun', 'w').close(); x = open('gate').read(); x"
+        task = asyncio.create_task(py.run(code))
+        await eventually_so((tmp_path / "begun").exists)
+        async with asyncio.timeout(30):
+            again = await ws.python(process=py.process)
+        assert not task.done()
+        await asyncio.to_thread((tmp_path / "gate").write_text, "through")
+        assert (await task).text == "'through'"
+        assert (await again.run("x")).text == "'through'"
+        await again.close()
+
+
+async def test_a_process_that_does_not_answer_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncWorkspace(tmp_path, sandbox="off") as ws:
+        process = await ws.start("exec sleep 1000")
+        attach = asyncio.create_task(ws.python(process=process))
+        await asyncio.sleep(0)
+        attach.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attach
+        monkeypatch.setattr(python_session, "_START_SECONDS", 0.2)
+        with pytest.raises(ExecutorSpawnFailed, match="did not answer"):
+            await ws.python(process=process)
+        await process.signal("USR1")
+        ended = await process.wait()
+        assert ended is not None
+        assert ended.signal == "SIGUSR1"

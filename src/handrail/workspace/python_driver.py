@@ -20,13 +20,15 @@ from typing import Any
 
 #: How often the kernel's life is looked at while nothing is heard of it, in seconds.
 _LOOK_SECONDS = 1.0
+_saying = threading.Lock()
 
 
 def say(**event: object) -> None:
     """Write one event."""
     data = json.dumps(event).encode() + b"\n"
-    while data:
-        data = data[os.write(1, data) :]
+    with _saying:
+        while data:
+            data = data[os.write(1, data) :]
 
 
 def main() -> None:
@@ -77,11 +79,13 @@ def serve(manager: Any) -> None:
 
 
 def listen(manager: Any, wanted: queue.Queue[dict[str, Any] | None]) -> None:
-    """Read requests; an interrupt does not wait for its turn."""
+    """Read requests; an interrupt and a ping do not wait for their turn."""
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if request["do"] == "interrupt":
             manager.interrupt_kernel()
+        elif request["do"] == "ping":
+            say(id=request["id"], event="done")
         else:
             wanted.put(request)
     wanted.put(None)
@@ -90,9 +94,6 @@ def listen(manager: Any, wanted: queue.Queue[dict[str, Any] | None]) -> None:
 def run(manager: Any, client: Any, request: dict[str, Any]) -> bool:
     """Run code and tell what it prints, shows and raises; whether the kernel lives."""
     own = request["id"]
-    if request["do"] == "ping":
-        say(id=own, event="done")
-        return True
     sent = client.execute(request["code"], allow_stdin=False, stop_on_error=False)
     while True:
         try:

@@ -64,22 +64,23 @@ class AsyncPythonSession:
 
     async def _begin(self, process: AsyncProcess | None = None) -> _Life:
         life = _Life(process or await self._start())
+        ours = process is None  # another's interpreter goes on when it does not answer
         try:
             async with asyncio.timeout(_START_SECONDS):
-                if process is not None:
-                    await life.call({"do": "ping"}, 0).done
-                else:
+                if ours:
                     await asyncio.shield(life.ready)
+                else:
+                    await life.call({"do": "ping"}, 0).done
         except TimeoutError:
-            await life.end()
+            await life.end(terminate=ours)
             raise ExecutorSpawnFailed(
                 f"the Python kernel did not answer within {_START_SECONDS:.0f} s: {life.said}"
             ) from None
         except BaseException:
-            await to_the_end(life.end())
+            await to_the_end(life.end(terminate=ours))
             raise
         if life.missing is not None or not life.process.running:
-            await life.end()
+            await life.end(terminate=ours)
             if life.missing is not None:
                 raise UsageError(life.missing)
             raise ExecutorSpawnFailed(f"the Python kernel ended at its start: {life.said}")
@@ -276,13 +277,14 @@ class _Life:
         elif call is not None:
             call.collecting.add(event)
 
-    async def end(self) -> None:
-        """End the driver with its kernel, and the reader; never raises."""
-        try:
-            await self.process.terminate()  # with time to remove its directory
-        except (ExecutorError, ProcessError):
-            pass  # the connection is lost, and its server ends it
-        await asyncio.wait((self._reader,), timeout=0.5)
+    async def end(self, *, terminate: bool = True) -> None:
+        """End the reader, and the driver with its kernel if so; never raises."""
+        if terminate:
+            try:
+                await self.process.terminate()  # with time to remove its directory
+            except (ExecutorError, ProcessError):
+                pass  # the connection is lost, and its server ends it
+            await asyncio.wait((self._reader,), timeout=0.5)
         self._reader.cancel()
         await asyncio.gather(self._reader, *self._sends, return_exceptions=True)
 
