@@ -72,6 +72,28 @@ def test_results_by_mime_type(py: PythonSession) -> None:
     assert shown[2]["image/png"] == b"\x89PNG"
 
 
+def test_what_is_no_picture_and_no_event(py: PythonSession) -> None:
+    result = py.run("display({'image/png': 'abc', 'image/jpeg': '\\xe4'}, raw=True)")
+    assert result.results == ({"image/png": "abc", "image/jpeg": "\xe4"},)
+    deep = "[" * 100_000
+    for line in ("[1]", "7", "{}", '{"event": []}', '{"event": "done", "id": []}', deep):
+        code = f"import os; f = open(f'/proc/{{os.getppid()}}/fd/1', 'w'); f.write('{line}\\n')"
+        assert py.run(f"{code}; f.close()").ok
+    assert py.run("1").text == "1"
+
+
+def test_results_beyond_the_bound(py: PythonSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "for size in (10, 5000, 20): display({'text/html': 'x' * size}, raw=True)"
+    result = py.run(code, max_output=1000)
+    assert [len(shown["text/html"]) for shown in result.results] == [10, 20]
+    assert 5000 < result.omitted < 6000
+    monkeypatch.setattr(python_session, "_EVENT_BYTES", 1000)
+    result = py.run(f"{code}\n1", max_output=None)
+    assert [len(shown["text/html"]) for shown in result.results[:-1]] == [10, 20]
+    assert 5000 < result.omitted < 6000
+    assert result.text == "1"
+
+
 def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert py.run("__import__('os').system('echo child')").stdout == "child\n"
     result = py.run("print('start'); print('x' * 5_000_000); print('end')", max_output=1000)

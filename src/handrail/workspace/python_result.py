@@ -28,9 +28,11 @@ class PythonResult:
     """The result of a piece of code.
 
     ``text`` is the ``repr`` of its last expression; None: it has none.  ``results`` has everything
-    it showed, in order, each by MIME type: text, JSON as objects, pictures as bytes.  ``error`` is
-    what it raised.  ``duration`` is in seconds, ``omitted`` counts bytes of stdout and stderr that
-    were not kept.  ``restarted``: it did not end at its timeout, and the kernel began anew.
+    it showed, in order, each by MIME type: text, JSON as objects, pictures as bytes, and as text
+    when they are no base64.  ``error`` is what it raised.  ``duration`` is in seconds, ``omitted``
+    counts bytes of stdout, stderr and results that were not kept; without the result of the last
+    expression ``text`` is None.  ``restarted``: it did not end at its timeout, and the kernel began
+    anew.
     """
 
     stdout: str
@@ -73,17 +75,27 @@ class Collecting:
         self._secrets = secrets
         self._out = MaskedOutput(max_output, secrets)
         self._err = MaskedOutput(max_output, secrets)
+        self._room = max_output
         self._text: str | None = None
         self._results: list[Mapping[str, Any]] = []
         self.error: CodeError | None = None
+        #: Bytes of events that were not kept.
+        self.omitted = 0
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the driver."""
+    def add(self, event: Mapping[str, Any], size: int) -> None:
+        """Take one event of the driver, of ``size`` bytes.
+
+        Raises LookupError, TypeError or AttributeError for one that is not of its form, and
+        RecursionError.
+        """
         match event["event"]:
             case "stream":
                 stream = self._err if event["stream"] == "stderr" else self._out
                 stream.add(event["text"].encode("utf-8", "replace"))
+            case "result" if self._room is not None and size > self._room:
+                self.omitted += size
             case "result":
+                self._room = None if self._room is None else self._room - size
                 data = {mime: _value(mime, value) for mime, value in event["data"].items()}
                 shown = self._secrets.masked_value(data)
                 self._results.append(shown)
@@ -105,7 +117,7 @@ class Collecting:
             self.error,
             timed_out,
             duration,
-            out_omitted + err_omitted,
+            out_omitted + err_omitted + self.omitted,
             restarted,
         )
 
@@ -113,5 +125,8 @@ class Collecting:
 def _value(mime: str, value: Any) -> Any:
     binary = mime.startswith("image/") and mime != "image/svg+xml"
     if isinstance(value, str) and (binary or mime == "application/pdf"):
-        return base64.b64decode(value)
+        try:
+            return base64.b64decode(value)
+        except ValueError:
+            return value  # code can show any text as a picture
     return value

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Self
+from typing import Any, Self
 
 from handrail.errors import (
     ExecutorError,
@@ -33,6 +33,8 @@ from handrail.workspace.uncancellable import to_the_end
 _START_SECONDS = 60.0
 #: How long code may take to end after its interrupt.
 _INTERRUPT_SECONDS = 3.0
+#: A longer event is dropped.
+_EVENT_BYTES = 256 * 1024 * 1024
 
 
 class PythonEnded(ProcessError):
@@ -106,8 +108,9 @@ class AsyncPythonSession:
         ``timeout``: after so many seconds it is interrupted (KeyboardInterrupt); when it has not
         ended three seconds later the interpreter is restarted.  A cancelled call is ended in the
         same way.  ``max_output``: bytes of stdout and of stderr to keep, the first and the last
-        half; None keeps all.  An exception of the code is ``error`` of the result.  Raises
-        PythonEnded when the interpreter has ended before, UsageError, ExecutorTransportFailed.
+        half, and of results, the first that fit; None keeps all.  An exception of the code is
+        ``error`` of the result.  Raises PythonEnded when the interpreter has ended before,
+        UsageError, ExecutorTransportFailed.
         """
         limit = seconds(timeout, "timeout")
         if not isinstance(code, str):
@@ -227,6 +230,7 @@ class _Life:
     async def _read(self) -> None:
         failure: BaseException | None = None
         held: list[bytes] = []
+        size = 0
         try:
             async for event in self.process.follow():
                 if not isinstance(event, Output):
@@ -234,11 +238,14 @@ class _Life:
                 if event.stream == "stderr":
                     self._errors.add(event.data)
                     continue
-                head, *rest = event.data.split(b"\n")
-                held.append(head)
-                for piece in rest:
-                    self._heard(b"".join(held))
-                    held = [piece]
+                for number, piece in enumerate(event.data.split(b"\n")):
+                    if number:
+                        self._heard(b"".join(held), size)
+                        held, size = [], 0
+                    size += len(piece)
+                    held.append(piece)
+                    if size > _EVENT_BYTES:
+                        held.clear()
         except ExecutorError as error:
             failure = error
         finally:
@@ -255,11 +262,22 @@ class _Life:
             call.finish()
         self._calls.clear()
 
-    def _heard(self, line: bytes) -> None:
+    def _heard(self, line: bytes, size: int) -> None:
+        """Take one line, which is empty when its ``size`` is too much.
+
+        One that is no event is ignored: code can write to the driver's stdout, and the rest of a
+        line is left when its beginning was dropped before we came back.
+        """
+        if size > _EVENT_BYTES:
+            for call in self._calls.values():
+                call.collecting.omitted += size
+            return
         try:
-            event = json.loads(line)
-        except ValueError:
-            return  # the rest of a line that was dropped before we came back
+            self._take(json.loads(line), size)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            pass
+
+    def _take(self, event: dict[str, Any], size: int) -> None:
         kind, call = event["event"], self._calls.get(event.get("id", ""))
         if kind == "ready" and not self.ready.done():
             self.ready.set_result(None)
@@ -275,7 +293,7 @@ class _Life:
             self._calls.pop(event["id"], None)
             call.finish()
         elif call is not None:
-            call.collecting.add(event)
+            call.collecting.add(event, size)
 
     async def end(self, *, terminate: bool = True) -> None:
         """End the reader, and the driver with its kernel if so; never raises."""
