@@ -15,6 +15,7 @@ import pytest
 from handrail import (
     AsyncWorkspace,
     ExecutorSpawnFailed,
+    Gap,
     PythonEnded,
     PythonResult,
     PythonSession,
@@ -101,6 +102,8 @@ def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert result.stdout.startswith("start\nxx")
     assert result.stdout.endswith("xx\nend\n")
     assert result.omitted == 5_000_011 - 1000
+    first = next(iter(py.process))
+    assert isinstance(first, Gap)  # the session has read it, and it is not kept for others
 
 
 def test_stdin_is_refused(py: PythonSession) -> None:

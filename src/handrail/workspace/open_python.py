@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace.arguments import AnyPath, to_path
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.python_session import AsyncPythonSession, driver
@@ -26,6 +27,8 @@ async def open_python(
 
     async def start() -> AsyncProcess:
         name = options.get("name") or "python session"
-        return await workspace.start([program, *driver()], **{**options, "name": name})
+        # Its one reader is waited for.
+        kept = {"name": name, "keep_output": RETENTION_BYTES}
+        return await workspace.start([program, *driver()], **{**options, **kept})
 
     return await AsyncPythonSession(start).open(process)
