@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -14,12 +15,14 @@ import pytest
 from handrail import (
     AsyncWorkspace,
     ExecutorSpawnFailed,
+    Gap,
     PythonEnded,
     PythonResult,
     PythonSession,
     UsageError,
     Workspace,
 )
+from handrail.workspace import python_session
 from tests.executor.places import Room, run_in
 from tests.support.eventually import eventually_so
 
@@ -31,6 +34,7 @@ class Picture:
     def _repr_png_(self): return b"\\x89PNG"
 display(HTML("<b>x</b>")); display(JSON({"a": 1})); Picture()
 """
+STUBBORN = "while True:\n  try:\n    import time; time.sleep(100)\n  except BaseException: pass"
 
 
 @pytest.fixture
@@ -69,6 +73,28 @@ def test_results_by_mime_type(py: PythonSession) -> None:
     assert shown[2]["image/png"] == b"\x89PNG"
 
 
+def test_what_is_no_picture_and_no_event(py: PythonSession) -> None:
+    result = py.run("display({'image/png': 'abc', 'image/jpeg': '\\xe4'}, raw=True)")
+    assert result.results == ({"image/png": "abc", "image/jpeg": "\xe4"},)
+    deep = "[" * 100_000
+    for line in ("[1]", "7", "{}", '{"event": []}', '{"event": "done", "id": []}', deep):
+        code = f"import os; f = open(f'/proc/{{os.getppid()}}/fd/1', 'w'); f.write('{line}\\n')"
+        assert py.run(f"{code}; f.close()").ok
+    assert py.run("1").text == "1"
+
+
+def test_results_beyond_the_bound(py: PythonSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "for size in (10, 5000, 20): display({'text/html': 'x' * size}, raw=True)"
+    result = py.run(code, max_output=1000)
+    assert [len(shown["text/html"]) for shown in result.results] == [10, 20]
+    assert 5000 < result.omitted < 6000
+    monkeypatch.setattr(python_session, "_EVENT_BYTES", 1000)
+    result = py.run(f"{code}\n1", max_output=None)
+    assert [len(shown["text/html"]) for shown in result.results[:-1]] == [10, 20]
+    assert 5000 < result.omitted < 6000
+    assert result.text == "1"
+
+
 def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert py.run("__import__('os').system('echo child')").stdout == "child\n"
     result = py.run("print('start'); print('x' * 5_000_000); print('end')", max_output=1000)
@@ -76,6 +102,8 @@ def test_output_of_children_and_a_lot_of_it(py: PythonSession) -> None:
     assert result.stdout.startswith("start\nxx")
     assert result.stdout.endswith("xx\nend\n")
     assert result.omitted == 5_000_011 - 1000
+    first = next(iter(py.process))
+    assert isinstance(first, Gap)  # the session has read it, and it is not kept for others
 
 
 def test_stdin_is_refused(py: PythonSession) -> None:
@@ -96,8 +124,7 @@ def test_a_timeout_interrupts_and_keeps_the_state(py: PythonSession) -> None:
 
 def test_code_that_cannot_be_interrupted_restarts_the_kernel(py: PythonSession) -> None:
     py.run("x = 1")
-    code = "while True:\n  try:\n    import time; time.sleep(100)\n  except BaseException: pass"
-    result = py.run(code, timeout=0.5)
+    result = py.run(STUBBORN, timeout=0.5)
     assert result.timed_out
     assert result.restarted
     failed = py.run("x")
@@ -147,6 +174,24 @@ def test_sandboxed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["inside"]
 
 
+def test_its_directory_is_not_for_sandboxed_commands(tmp_path: Path) -> None:
+    ask = "import os; print(os.environ['IPYTHONDIR'])"
+    with Workspace(tmp_path) as ws:
+        with ws.python(sandbox="off") as py:
+            place = Path(py.run(ask).stdout.strip())
+            assert place.stat().st_mode & 0o777 == 0o700
+            for at in (place, f"$TMPDIR/{place.name}", f"/tmp/{place.name}"):
+                assert not ws.run(f"touch {at}/planted").ok
+            assert py.run(f"open('{place}/own', 'w').close()").ok
+            assert py.run(STUBBORN, timeout=0.1).restarted
+            assert not place.exists()
+            place = Path(py.run(ask).stdout.strip())
+            assert place.exists()
+        assert not place.exists()
+        left = Path(ws.python(sandbox="off").run(ask).stdout.strip())
+    assert not left.exists()
+
+
 def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pip install 'handrail\[notebook\]'"):
         ws.python(python=sys.executable, env={"PYTHONPATH": _without_jupyter(tmp_path)})
@@ -156,10 +201,12 @@ def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> Non
         py.run(b"1")  # type: ignore[arg-type]
 
 
-def _without_jupyter(base: Path) -> str:
+def _without_jupyter(
+    base: Path, code: str = "raise ImportError('No module named ipykernel')\n"
+) -> str:
     place = base / "none"
-    place.mkdir()
-    (place / "ipykernel.py").write_text("raise ImportError('No module named ipykernel')\n")
+    place.mkdir(exist_ok=True)
+    (place / "ipykernel.py").write_text(code)
     return str(place)
 
 
@@ -169,6 +216,39 @@ def test_modules_of_the_workspace_are_for_the_code_alone(ws: Workspace, tmp_path
     (tmp_path / "mine.py").write_text("x = 5\n")
     with ws.python() as py:
         assert py.run("import mine; mine.x").text == "5"
+
+
+SHOW_SECRET = """
+import os, sys
+from IPython.display import display
+value = os.environ["TOKEN"]
+print(value[:6], end="", flush=True); print(value[6:])
+print(value, file=sys.stderr)
+display({"text/html": value, "application/json": {"a": [value], value: 1}}, raw=True)
+value
+"""
+
+
+def test_no_text_shows_a_secret(tmp_path: Path) -> None:
+    # What JSON escapes is found all the same.
+    with Workspace(tmp_path, sandbox="off", secrets={"TOKEN": 'p"\u00e4ss/word'}) as ws:
+        mark = "[secret TOKEN]"
+        with ws.python() as py:
+            result = py.run(SHOW_SECRET)
+            assert (result.stdout, result.stderr) == (f"{mark}\n", f"{mark}\n")
+            assert result.text == f"'{mark}'"
+            shown = {"text/html": mark, "application/json": {"a": [mark], mark: 1}}
+            assert result.results == (shown, {"text/plain": f"'{mark}'"})
+            error = py.run("raise type(value, (Exception,), {})(value)").error
+            assert error is not None
+            assert (error.name, error.message) == (mark, mark)
+            assert "word" not in error.traceback
+        for says in ("raise ImportError", "raise SystemExit"):
+            code = f"import os; {says}(os.environ['TOKEN'])\n"
+            with pytest.raises((UsageError, ExecutorSpawnFailed)) as info:
+                ws.python(env={"PYTHONPATH": _without_jupyter(tmp_path, code)})
+            assert mark in str(info.value)
+            assert "word" not in str(info.value)
 
 
 def test_on_another_machine(tmp_path: Path) -> None:
@@ -192,3 +272,37 @@ async def test_a_cancelled_call_leaves_a_session_that_works(tmp_path: Path) -> N
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await py.run("x")).text == "1"
+
+
+async def test_going_on_while_code_runs(tmp_path: Path) -> None:
+    async with AsyncWorkspace(tmp_path, sandbox="off") as ws, await ws.python() as py:
+        os.mkfifo(tmp_path / "gate")
+        code = "open('begun', 'w').close(); x = open('gate').read(); x"
+        task = asyncio.create_task(py.run(code))
+        await eventually_so((tmp_path / "begun").exists)
+        async with asyncio.timeout(30):
+            again = await ws.python(process=py.process)
+        assert not task.done()
+        await asyncio.to_thread((tmp_path / "gate").write_text, "through")
+        assert (await task).text == "'through'"
+        assert (await again.run("x")).text == "'through'"
+        await again.close()
+
+
+async def test_a_process_that_does_not_answer_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncWorkspace(tmp_path, sandbox="off") as ws:
+        process = await ws.start("exec sleep 1000")
+        attach = asyncio.create_task(ws.python(process=process))
+        await asyncio.sleep(0)
+        attach.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attach
+        monkeypatch.setattr(python_session, "_START_SECONDS", 0.2)
+        with pytest.raises(ExecutorSpawnFailed, match="did not answer"):
+            await ws.python(process=process)
+        await process.signal("USR1")
+        ended = await process.wait()
+        assert ended is not None
+        assert ended.signal == "SIGUSR1"

@@ -80,6 +80,14 @@ def test_a_value_of_several_lines_in_a_terminal() -> None:
     assert secrets.masked(b"-----BEGIN\r\nabc\r\n-----END\r\n") == b"[secret PEM]\r\n"
 
 
+def test_values_of_json() -> None:
+    secrets = Secrets(SECRETS)
+    value = {"a": [f"<{VALUE}>", 1, None, b"npm_4f9Qz-x1"], VALUE: {"b": VALUE}}
+    masked = {"a": [f"<{MARK}>", 1, None, b"npm_4f9Qz-x1"], MARK: {"b": MARK}}
+    assert secrets.masked_value(value) == masked
+    assert secrets.masked_text(f"\ud800{VALUE}\udcff") == f"\ud800{MARK}\udcff"
+
+
 @pytest.mark.parametrize("bad", ["", "abc", " ab\n", "pa\0ss word", b"\xff\xfe\xfd\xfc", 17654321])
 def test_a_refusal_does_not_show_it(bad: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the secret PIN ") as info:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from handrail.workspace import profile as profiles
+from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace.arguments import AnyPath, to_path
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.python_session import AsyncPythonSession, driver
@@ -24,14 +24,11 @@ async def open_python(
     executor = await workspace.executor()
     default = sys.executable if executor.features.local else "python3"
     program = default if python is None else to_path(python)
-    given = options.get("sandbox")
-    profile = workspace.profile if given is None else profiles.find_profile(given)
 
     async def start() -> AsyncProcess:
-        # A sandboxed command has the private directory as its /tmp.
-        place = await workspace.private_tmp() if profile is None else None
         name = options.get("name") or "python session"
-        argv = [program, *driver(), place or ""]
-        return await workspace.start(argv, **{**options, "name": name})
+        # Its one reader is waited for.
+        kept = {"name": name, "keep_output": RETENTION_BYTES}
+        return await workspace.start([program, *driver()], **{**options, **kept})
 
     return await AsyncPythonSession(start).open(process)

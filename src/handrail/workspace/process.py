@@ -21,6 +21,7 @@ from handrail.workspace.result import Event, Exited, Gap, Result, Waited
 
 if TYPE_CHECKING:
     from handrail.workspace.lines import Line
+    from handrail.workspace.secrets import Secrets
 
 
 class AsyncProcess(NamesChecked):
@@ -62,6 +63,11 @@ class AsyncProcess(NamesChecked):
     def running(self) -> bool:
         """Whether its end is not known yet."""
         return self._follower.running
+
+    @property
+    def secrets(self) -> Secrets:
+        """The values that are masked in its text."""
+        return self._follower.secrets
 
     # --- input ---------------------------------------------------------------------------
 

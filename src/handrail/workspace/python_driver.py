@@ -1,8 +1,9 @@
 """Runs an IPython kernel for a Python session and speaks JSON lines on its pipes.
 
 A program of its own: its text is given to the interpreter of the session's machine, so that it
-imports nothing of this package.  Its argument is the directory for the kernel's Unix sockets; with
-an empty one they are in the directory for temporary files, in a sandbox its private /tmp.
+imports nothing of this package.  The kernel's Unix sockets and settings are in a directory of its
+own among the temporary files, in a sandbox in its private /tmp, and never where a command in a
+sandbox can write and the kernel is in none.  SIGTERM ends the kernel and removes it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -18,13 +20,15 @@ from typing import Any
 
 #: How often the kernel's life is looked at while nothing is heard of it, in seconds.
 _LOOK_SECONDS = 1.0
+_saying = threading.Lock()
 
 
 def say(**event: object) -> None:
     """Write one event."""
     data = json.dumps(event).encode() + b"\n"
-    while data:
-        data = data[os.write(1, data) :]
+    with _saying:
+        while data:
+            data = data[os.write(1, data) :]
 
 
 def main() -> None:
@@ -35,7 +39,8 @@ def main() -> None:
     except ImportError as error:
         say(event="missing", text=str(error), python=sys.executable)
         return
-    place = tempfile.mkdtemp(prefix="k", dir=sys.argv[1] or None)
+    signal.signal(signal.SIGTERM, leave)
+    place = tempfile.mkdtemp(prefix="handrail-py-")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = place
     try:
         manager = KernelManager(
@@ -53,6 +58,12 @@ def main() -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def leave(*_: object) -> None:
+    """Exit, once: what follows is not to be interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit()
+
+
 def serve(manager: Any) -> None:
     """Run one piece of code after the other."""
     client = manager.client()
@@ -68,11 +79,13 @@ def serve(manager: Any) -> None:
 
 
 def listen(manager: Any, wanted: queue.Queue[dict[str, Any] | None]) -> None:
-    """Read requests; an interrupt does not wait for its turn."""
+    """Read requests; an interrupt and a ping do not wait for their turn."""
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if request["do"] == "interrupt":
             manager.interrupt_kernel()
+        elif request["do"] == "ping":
+            say(id=request["id"], event="done")
         else:
             wanted.put(request)
     wanted.put(None)
@@ -81,9 +94,6 @@ def listen(manager: Any, wanted: queue.Queue[dict[str, Any] | None]) -> None:
 def run(manager: Any, client: Any, request: dict[str, Any]) -> bool:
     """Run code and tell what it prints, shows and raises; whether the kernel lives."""
     own = request["id"]
-    if request["do"] == "ping":
-        say(id=own, event="done")
-        return True
     sent = client.execute(request["code"], allow_stdin=False, stop_on_error=False)
     while True:
         try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handrail.workspace.marked_output import KeptOutput
+from handrail.workspace.secrets import Masker, Secrets
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -27,9 +28,11 @@ class PythonResult:
     """The result of a piece of code.
 
     ``text`` is the ``repr`` of its last expression; None: it has none.  ``results`` has everything
-    it showed, in order, each by MIME type: text, JSON as objects, pictures as bytes.  ``error`` is
-    what it raised.  ``duration`` is in seconds, ``omitted`` counts bytes of stdout and stderr that
-    were not kept.  ``restarted``: it did not end at its timeout, and the kernel began anew.
+    it showed, in order, each by MIME type: text, JSON as objects, pictures as bytes, and as text
+    when they are no base64.  ``error`` is what it raised.  ``duration`` is in seconds, ``omitted``
+    counts bytes of stdout, stderr and results that were not kept; without the result of the last
+    expression ``text`` is None.  ``restarted``: it did not end at its timeout, and the kernel began
+    anew.
     """
 
     stdout: str
@@ -48,40 +51,73 @@ class PythonResult:
         return self.error is None and not self.timed_out
 
 
-class Collecting:
-    """Gathers the events of one piece of code."""
+class MaskedOutput:
+    """The first and the last half of ``limit`` bytes of a stream, with the secrets masked."""
 
-    def __init__(self, max_output: int | None) -> None:
-        self._streams = {"stdout": KeptOutput(max_output), "stderr": KeptOutput(max_output)}
+    def __init__(self, limit: int | None, secrets: Secrets) -> None:
+        self._kept = KeptOutput(limit)
+        self._masker = Masker(secrets)
+
+    def add(self, data: bytes) -> None:
+        """Add the next piece."""
+        self._kept.add(self._masker.feed(data))
+
+    def take(self) -> tuple[str, int]:
+        """The text that is kept, and how many bytes were not."""
+        self._kept.add(self._masker.finish())
+        return self._kept.take().decode("utf-8", "replace"), self._kept.omitted
+
+
+class Collecting:
+    """Gathers the events of one piece of code; no secret is in what it gives."""
+
+    def __init__(self, max_output: int | None, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._out = MaskedOutput(max_output, secrets)
+        self._err = MaskedOutput(max_output, secrets)
+        self._room = max_output
         self._text: str | None = None
         self._results: list[Mapping[str, Any]] = []
         self.error: CodeError | None = None
+        #: Bytes of events that were not kept.
+        self.omitted = 0
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the driver."""
+    def add(self, event: Mapping[str, Any], size: int) -> None:
+        """Take one event of the driver, of ``size`` bytes.
+
+        Raises LookupError, TypeError or AttributeError for one that is not of its form, and
+        RecursionError.
+        """
         match event["event"]:
             case "stream":
-                self._streams[event["stream"]].add(event["text"].encode("utf-8", "replace"))
+                stream = self._err if event["stream"] == "stderr" else self._out
+                stream.add(event["text"].encode("utf-8", "replace"))
+            case "result" if self._room is not None and size > self._room:
+                self.omitted += size
             case "result":
-                self._results.append({mime: _value(mime, v) for mime, v in event["data"].items()})
+                self._room = None if self._room is None else self._room - size
+                data = {mime: _value(mime, value) for mime, value in event["data"].items()}
+                shown = self._secrets.masked_value(data)
+                self._results.append(shown)
                 if event["last"]:
-                    self._text = event["data"].get("text/plain")
+                    self._text = shown.get("text/plain")
             case "error":
                 lines = _COLOURS.sub("", "\n".join(event["traceback"]))
-                self.error = CodeError(event["ename"], event["evalue"], lines)
+                texts = (event["ename"], event["evalue"], lines)
+                self.error = CodeError(*map(self._secrets.masked_text, texts))
 
     def result(self, duration: float, *, timed_out: bool, restarted: bool) -> PythonResult:
         """All of it."""
-        out, err = self._streams["stdout"], self._streams["stderr"]
-        texts = out.take().decode("utf-8", "replace"), err.take().decode("utf-8", "replace")
+        (out, out_omitted), (err, err_omitted) = self._out.take(), self._err.take()
         return PythonResult(
-            *texts,
+            out,
+            err,
             self._text,
             tuple(self._results),
             self.error,
             timed_out,
             duration,
-            out.omitted + err.omitted,
+            out_omitted + err_omitted + self.omitted,
             restarted,
         )
 
@@ -89,5 +125,8 @@ class Collecting:
 def _value(mime: str, value: Any) -> Any:
     binary = mime.startswith("image/") and mime != "image/svg+xml"
     if isinstance(value, str) and (binary or mime == "application/pdf"):
-        return base64.b64decode(value)
+        try:
+            return base64.b64decode(value)
+        except ValueError:
+            return value  # code can show any text as a picture
     return value

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Self
+from typing import Any, Self
 
 from handrail.errors import (
     ExecutorError,
@@ -22,10 +22,10 @@ from handrail.errors import (
     UsageError,
 )
 from handrail.workspace.arguments import seconds
-from handrail.workspace.marked_output import KeptOutput
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.python_result import CodeError, Collecting, PythonResult
+from handrail.workspace.python_result import CodeError, Collecting, MaskedOutput, PythonResult
 from handrail.workspace.result import Output
+from handrail.workspace.secrets import Secrets
 from handrail.workspace.shell import MAX_OUTPUT
 from handrail.workspace.uncancellable import to_the_end
 
@@ -33,6 +33,8 @@ from handrail.workspace.uncancellable import to_the_end
 _START_SECONDS = 60.0
 #: How long code may take to end after its interrupt.
 _INTERRUPT_SECONDS = 3.0
+#: A longer event is dropped.
+_EVENT_BYTES = 256 * 1024 * 1024
 
 
 class PythonEnded(ProcessError):
@@ -64,22 +66,23 @@ class AsyncPythonSession:
 
     async def _begin(self, process: AsyncProcess | None = None) -> _Life:
         life = _Life(process or await self._start())
+        ours = process is None  # another's interpreter goes on when it does not answer
         try:
             async with asyncio.timeout(_START_SECONDS):
-                if process is not None:
-                    await life.call({"do": "ping"}, 0).done
-                else:
+                if ours:
                     await asyncio.shield(life.ready)
+                else:
+                    await life.call({"do": "ping"}, 0).done
         except TimeoutError:
-            await life.end()
+            await life.end(terminate=ours)
             raise ExecutorSpawnFailed(
                 f"the Python kernel did not answer within {_START_SECONDS:.0f} s: {life.said}"
             ) from None
         except BaseException:
-            await to_the_end(life.end())
+            await to_the_end(life.end(terminate=ours))
             raise
         if life.missing is not None or not life.process.running:
-            await life.end()
+            await life.end(terminate=ours)
             if life.missing is not None:
                 raise UsageError(life.missing)
             raise ExecutorSpawnFailed(f"the Python kernel ended at its start: {life.said}")
@@ -105,8 +108,9 @@ class AsyncPythonSession:
         ``timeout``: after so many seconds it is interrupted (KeyboardInterrupt); when it has not
         ended three seconds later the interpreter is restarted.  A cancelled call is ended in the
         same way.  ``max_output``: bytes of stdout and of stderr to keep, the first and the last
-        half; None keeps all.  An exception of the code is ``error`` of the result.  Raises
-        PythonEnded when the interpreter has ended before, UsageError, ExecutorTransportFailed.
+        half, and of results, the first that fit; None keeps all.  An exception of the code is
+        ``error`` of the result.  Raises PythonEnded when the interpreter has ended before,
+        UsageError, ExecutorTransportFailed.
         """
         limit = seconds(timeout, "timeout")
         if not isinstance(code, str):
@@ -170,8 +174,8 @@ class AsyncPythonSession:
 
 
 class _Call:
-    def __init__(self, max_output: int | None) -> None:
-        self.collecting = Collecting(max_output)
+    def __init__(self, max_output: int | None, masked: Secrets) -> None:
+        self.collecting = Collecting(max_output, masked)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failure: BaseException | None = None
 
@@ -190,14 +194,14 @@ class _Life:
         self.missing: str | None = None
         self.died = False
         self._calls: dict[str, _Call] = {}
-        self._errors = KeptOutput(4096)
+        self._errors = MaskedOutput(4096, process.secrets)
         self._sends: set[asyncio.Task[None]] = set()
         self._reader = loop.create_task(self._read())
 
     @property
     def said(self) -> str:
         """What it wrote to stderr."""
-        return self._errors.take().decode("utf-8", "replace").strip()
+        return self._errors.take()[0].strip()
 
     @property
     def busy(self) -> bool:
@@ -206,7 +210,7 @@ class _Life:
 
     def call(self, request: dict[str, object], max_output: int | None) -> _Call:
         """Send a request; the call is done when its last event has come."""
-        name, call = secrets.token_hex(8), _Call(max_output)
+        name, call = secrets.token_hex(8), _Call(max_output, self.process.secrets)
         self._calls[name] = call
         if self._reader.done():
             call.finish()
@@ -226,6 +230,7 @@ class _Life:
     async def _read(self) -> None:
         failure: BaseException | None = None
         held: list[bytes] = []
+        size = 0
         try:
             async for event in self.process.follow():
                 if not isinstance(event, Output):
@@ -233,11 +238,14 @@ class _Life:
                 if event.stream == "stderr":
                     self._errors.add(event.data)
                     continue
-                head, *rest = event.data.split(b"\n")
-                held.append(head)
-                for piece in rest:
-                    self._heard(b"".join(held))
-                    held = [piece]
+                for number, piece in enumerate(event.data.split(b"\n")):
+                    if number:
+                        self._heard(b"".join(held), size)
+                        held, size = [], 0
+                    size += len(piece)
+                    held.append(piece)
+                    if size > _EVENT_BYTES:
+                        held.clear()
         except ExecutorError as error:
             failure = error
         finally:
@@ -254,16 +262,27 @@ class _Life:
             call.finish()
         self._calls.clear()
 
-    def _heard(self, line: bytes) -> None:
+    def _heard(self, line: bytes, size: int) -> None:
+        """Take one line, which is empty when its ``size`` is too much.
+
+        One that is no event is ignored: code can write to the driver's stdout, and the rest of a
+        line is left when its beginning was dropped before we came back.
+        """
+        if size > _EVENT_BYTES:
+            for call in self._calls.values():
+                call.collecting.omitted += size
+            return
         try:
-            event = json.loads(line)
-        except ValueError:
-            return  # the rest of a line that was dropped before we came back
+            self._take(json.loads(line), size)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            pass
+
+    def _take(self, event: dict[str, Any], size: int) -> None:
         kind, call = event["event"], self._calls.get(event.get("id", ""))
         if kind == "ready" and not self.ready.done():
             self.ready.set_result(None)
         elif kind == "missing":
-            self.missing = (
+            self.missing = self.process.secrets.masked_text(
                 f"a Python session needs packages that {event['python']} does not have"
                 f" ({event['text']}): pip install 'handrail[notebook]', or name another"
                 " interpreter with python="
@@ -274,15 +293,16 @@ class _Life:
             self._calls.pop(event["id"], None)
             call.finish()
         elif call is not None:
-            call.collecting.add(event)
+            call.collecting.add(event, size)
 
-    async def end(self) -> None:
-        """End the driver with its kernel, and the reader; never raises."""
-        try:
-            await self.process.terminate(0.0)
-        except (ExecutorError, ProcessError):
-            pass  # the connection is lost, and its server ends it
-        await asyncio.wait((self._reader,), timeout=0.5)
+    async def end(self, *, terminate: bool = True) -> None:
+        """End the reader, and the driver with its kernel if so; never raises."""
+        if terminate:
+            try:
+                await self.process.terminate()  # with time to remove its directory
+            except (ExecutorError, ProcessError):
+                pass  # the connection is lost, and its server ends it
+            await asyncio.wait((self._reader,), timeout=0.5)
         self._reader.cancel()
         await asyncio.gather(self._reader, *self._sends, return_exceptions=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from handrail.errors import UsageError
 from handrail.process.env_policy import bad_name
@@ -62,9 +63,20 @@ class Secrets:
         """The same for a str; never raises."""
         if not self._forms:
             return text
-        return self.masked(text.encode("utf-8", "surrogateescape")).decode(
-            "utf-8", "surrogateescape"
-        )
+        return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def masked_value(self, value: Any) -> Any:
+        """The same for every text in a JSON value, names included; bytes stay as they are.
+
+        Raises RecursionError for a value that is nested too deeply.
+        """
+        if not self._forms:
+            return value
+        if isinstance(value, str):
+            return self.masked_text(value)
+        if isinstance(value, Mapping):
+            return {self.masked_text(name): self.masked_value(v) for name, v in value.items()}
+        return [self.masked_value(v) for v in value] if isinstance(value, list) else value
 
     def masked_words(self, argv: tuple[str | bytes, ...]) -> tuple[str | bytes, ...]:
         """The words of a command as they may be shown; never raises."""
