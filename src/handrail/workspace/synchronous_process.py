@@ -21,6 +21,7 @@ from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import GRACE_SECONDS
 from handrail.workspace.result import Event, Result, Waited
+from handrail.workspace.secrets import Secrets
 
 if TYPE_CHECKING:
     from handrail.workspace.lines import Line
@@ -58,6 +59,11 @@ class Process(NamesChecked):
     def argv(self) -> tuple[str | bytes, ...]:
         """The argv it was started with."""
         return self._twin.argv
+
+    @property
+    def secrets(self) -> Secrets:
+        """The values that are masked in its text."""
+        return self._twin.secrets
 
     @property
     def exit(self) -> ExitInfo | None:
