@@ -401,7 +401,10 @@ async def test_what_listens_where_a_server_of_ours_was_has_to_know_its_secret(
     await server.wait_closed()
 
 
-async def test_secrets_of_directories_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+async def test_secrets_of_directories_that_are_gone_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # other servers come and go
     kept = Path(private_places.state_home()) / "sockets"
 
     (tmp_path / "a").mkdir(mode=0o700)

@@ -150,6 +150,7 @@ def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path, sandbox: str) -
             await eventually_so(lambda: len(descriptors()) <= before, "no more descriptors")
 
     asyncio.run(left_at_once(0))
+    gc.collect()  # what earlier tests have left to it
     before = descriptors()
     for count in TURNS:
         asyncio.run(left_at_once(count))
@@ -176,6 +177,7 @@ def test_a_keeper_that_is_killed_meanwhile_leaves_nothing(tmp_path: Path, sandbo
         await executor.close()
 
     asyncio.run(main(0))
+    gc.collect()  # what earlier tests have left to it
     before = descriptors()
     for count in (*range(12), 50, 100, 200, 400, 800):
         asyncio.run(main(count))

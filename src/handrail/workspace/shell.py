@@ -286,7 +286,7 @@ class _Life:
 
     def __init__(self, process: AsyncProcess, dialect: shell_script.Dialect) -> None:
         self.process = process
-        self.hidden = process._follower.secrets  # noqa: SLF001 (no part of what callers see)
+        self.hidden = process.secrets
         self.cwd = ""
         self.status = 0
         self._dialect = dialect
