@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import guard
+import network
 
 
 class BrokenPromise(AssertionError):
@@ -214,6 +215,9 @@ TARGETS = {
             b"\xc3\xa9",
         ),
     ),
+    "proxy_head": Target(network.proxy_head, network.HEAD_TOKENS),
+    "socks": Target(network.socks, network.SOCKS_TOKENS),
+    "network_host": Target(network.host, network.HOST_TOKENS),
     "guard": Target(guard.guard, guard.TOKENS, patience=60.0, report=guard.report),
     "guard_grammar": Target(guard.guard_grammar, (), patience=60.0, report=guard.report),
 }

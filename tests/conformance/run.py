@@ -39,6 +39,7 @@ MODULES = {
     "denial_heuristic": "orchestrator",
     "execpolicy_check": "policy",
     "head_tail": "unified",
+    "network-decisions": "network",
     "orchestrator_decisions": "orchestrator",
     "safe_commands": "policy",
     "sandbox-attacks": "attacks",

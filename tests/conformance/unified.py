@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handrail.executor.head_tail import HeadTail
+from handrail.executor.output.head_tail import HeadTail
 from handrail.unified_exec.answer import response_text
 from handrail.unified_exec.events import emit_boundary
 from handrail.unified_exec.prune import Entry, pick
