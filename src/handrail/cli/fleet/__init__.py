@@ -1,0 +1,1 @@
+"""What ``handrail fleet`` prints, and how it runs a file of tasks."""

@@ -1,0 +1,444 @@
+"""Finds a node for a workspace and makes it there.
+
+The node admits or refuses; this only decides which one to ask, from what it last heard, and waits
+while all are full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from handrail.errors import ExecutorTransportFailed, HandrailError, RpcError, UsageError
+from handrail.fleet import node_order
+from handrail.fleet.data_line import DataLine
+from handrail.fleet.engine import Engine
+from handrail.fleet.errors import (
+    NoCapacity,
+    NodeLost,
+    NodeUnreachable,
+    TemplateError,
+    VersionMismatch,
+    WorkspaceGone,
+)
+from handrail.fleet.node import Node
+from handrail.fleet.reports import ENDED_NODES
+from handrail.fleet.settings import Amounts
+from handrail.fleet.workspace import FleetWorkspace, Made, native
+from handrail.protocol.workspace import AdoptResult, WorkspaceResult
+from handrail.version import __version__
+from handrail.workspace.arguments import Env
+from handrail.workspace.profile import Sandbox
+
+NO_ROOM = -32020
+#: How long a node that has refused, or could not be reached, is not asked again.
+_REST = 0.3
+#: The longest wait for news before nodes are asked what is free.
+_LOOK = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A workspace that is wanted."""
+
+    amounts: Amounts
+    tenant: str
+    lease: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: The digest.
+    template: str | None = None
+    on: Mapping[str, str] = field(default_factory=dict)
+    node: str | None = None
+    near: str | None = None
+    sandbox: Sandbox = "workspace-write"
+    env: Env | None = None
+    id: str | None = None
+    shared: bool = False
+
+
+class Refused(Exception):
+    """A node has no room now."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Placing:
+    """Places workspaces of one driver on its nodes."""
+
+    def __init__(
+        self,
+        nodes: dict[str, Node],
+        engine: Engine,
+        ensure: Callable[[Node, str], Any],
+        made: Callable[[FleetWorkspace], None],
+        forget: Callable[[FleetWorkspace], None],
+    ) -> None:
+        """``ensure(node, digest)`` brings a template to a node."""
+        self._nodes = nodes
+        self._engine = engine
+        self._ensure = ensure
+        self._made = made
+        self._forget = forget
+        self._rests: dict[str, float] = {}
+        self._news = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        #: Workspaces that wait for room.
+        self.waiting = 0
+
+    def wake(self) -> None:
+        """Something has changed: a node, or what is free."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    # --- a place --------------------------------------------------------------------------
+
+    async def place(
+        self, wish: Wish, timeout: float, line: DataLine | None = None
+    ) -> FleetWorkspace:
+        """Make a workspace; ``line``: one of a lane, which is used if its node has room.
+
+        Raises NoCapacity, QuotaExceeded, NodeLost for a node that was named, TemplateError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        await self._engine.reserve(wish.tenant, wish.amounts)
+        self.waiting += 1
+        try:
+            refusals: dict[str, str] = {}
+            while True:
+                news = self._news
+                found = await self._attempts(wish, refusals, line)
+                if found is not None:
+                    return found
+                if line is not None:
+                    await line.settle()  # what it holds may be what is waited for
+                self._check_possible(wish, refusals)
+                self._engine.demand(wish.amounts)
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise self._no_capacity(wish, refusals, timeout)
+                await self._wait(news, min(left, _LOOK))
+        except BaseException:
+            self._engine.give_back(wish.tenant, wish.amounts)
+            raise
+        finally:
+            self.waiting -= 1
+
+    def _candidates(self, wish: Wish) -> list[Node]:
+        if wish.node is not None:
+            node = self._nodes.get(wish.node)
+            if node is None:
+                raise UsageError(f"the fleet has no node {wish.node!r}; see Fleet.status")
+            if node.state == "mismatch":
+                raise VersionMismatch(node.id, __version__, node.theirs)
+            if node.state in ENDED_NODES:
+                raise NodeLost(node.id, node.error)
+            return [node]
+        return [
+            node
+            for node in self._nodes.values()
+            if node.state not in ENDED_NODES and node_order.matches(node, wish.on)
+        ]
+
+    async def _attempts(
+        self, wish: Wish, refusals: dict[str, str], line: DataLine | None
+    ) -> FleetWorkspace | None:
+        loop = asyncio.get_running_loop()
+        asked: set[str] = set()
+        while True:
+            ready = [
+                node
+                for node in self._candidates(wish)
+                if node.state == "ready"
+                and node.id not in asked
+                and self._rests.get(node.id, 0.0) <= loop.time()
+                and node_order.fits(node, wish.amounts)
+            ]
+            if not ready:
+                return None
+            near = line.node.id if line is not None and wish.near is None else wish.near
+            node = node_order.ordered(ready, wish.amounts, wish.template, near)[0]
+            asked.add(node.id)
+            try:
+                return await self._make(node, wish, line)
+            except Refused as refusal:
+                refusals[node.id] = refusal.what
+            except (NodeLost, NodeUnreachable):
+                refusals[node.id] = "nodes"
+            self._rests[node.id] = loop.time() + _REST
+
+    def _check_possible(self, wish: Wish, refusals: dict[str, str]) -> None:
+        """Raise for what no node can ever hold, and when no node is left that could."""
+        nodes = self._candidates(wish)
+        if not nodes:
+            odd = [one for one in self._nodes.values() if one.state == "mismatch"]
+            others = [one for one in self._nodes.values() if one.state not in ENDED_NODES]
+            if odd and not others:
+                raise VersionMismatch(odd[0].id, __version__, odd[0].theirs)
+            if self._engine.fixed:
+                raise self._none_left(wish)
+        impossible = node_order.never(nodes, wish.amounts)
+        if impossible is not None and not self._engine.may_grow(wish.amounts):
+            raise NoCapacity(
+                f"no node of the fleet is large enough ({_wanted(wish.amounts)}): "
+                + _told(impossible),
+                reason=node_order.reasons(impossible),
+                refusals=impossible,
+            )
+
+    def _none_left(self, wish: Wish) -> NoCapacity:
+        ended = {
+            node.id: node.error or node.state
+            for node in self._nodes.values()
+            if node_order.matches(node, wish.on)
+        }
+        if ended:
+            told = f"no node of the fleet is left: {_told(ended)}"
+        else:
+            told = f"no node of the fleet has the labels {dict(wish.on)}, and none joins later"
+        return NoCapacity(told, reason="nodes", refusals=ended)
+
+    def _no_capacity(self, wish: Wish, refusals: dict[str, str], timeout: float) -> NoCapacity:
+        told = {
+            node.id: "version"
+            for node in self._nodes.values()
+            if node.state == "mismatch" and node_order.matches(node, wish.on)
+        }
+        for node in self._candidates(wish):
+            if node.state != "ready":
+                told[node.id] = "nodes"
+            elif node.id in refusals and node_order.fits(node, wish.amounts):
+                told[node.id] = refusals[node.id]
+            else:
+                free = node.free
+                pairs = (
+                    ("cpus", wish.amounts.cpu_millis > free.cpu_millis),
+                    ("memory", wish.amounts.memory_bytes > free.memory_bytes),
+                    ("workspaces", free.workspaces < 1),
+                )
+                told[node.id] = ",".join(what for what, lacks in pairs if lacks) or refusals.get(
+                    node.id, "nodes"
+                )
+        where = f" with {dict(wish.on)}" if wish.on else ""
+        why = _told(told) if told else f"there is no node{where}"
+        return NoCapacity(
+            f"no room for a workspace ({_wanted(wish.amounts)}{where}) within {timeout:g} s: {why}",
+            reason=node_order.reasons(told) if told else "nodes",
+            refusals=told,
+        )
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until something has changed, at most so long."""
+        await self._wait(self._news, min(seconds, _LOOK))
+
+    async def _wait(self, news: asyncio.Event, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await news.wait()
+        except TimeoutError:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+            await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        """Ask the nodes what is free; once for all that wait."""
+
+        async def one(node: Node) -> None:
+            try:
+                await node.refresh()
+            except HandrailError:
+                pass  # it is not ready any more, or will be asked again
+
+        await asyncio.gather(*(one(n) for n in self._nodes.values() if n.state == "ready"))
+        self.wake()
+
+    # --- on one node ----------------------------------------------------------------------
+
+    async def _make(self, node: Node, wish: Wish, line: DataLine | None) -> FleetWorkspace:
+        """Make it there; raises Refused, NodeLost, NodeUnreachable, TemplateError."""
+        name = wish.id or token_hex(8)
+        node.count(wish.amounts, 1)
+        own = None
+        sent = False
+        try:
+            if line is None or line.node is not node or line.failure is not None:
+                own = line = DataLine(node)
+                await own.begin()
+            sent = True
+            try:
+                raw = await self._create(line, name, wish)
+            except RpcError as error:
+                if not _lacks_template(error) or wish.template is None:
+                    raise
+                await self._ensure(node, wish.template)
+                raw = await self._create(line, name, wish)
+        except BaseException as error:
+            node.count(wish.amounts, -1)
+            if own is not None:
+                await own.leave()
+            if sent and not isinstance(error, RpcError):
+                _later(node.release(name))
+            if isinstance(error, RpcError):
+                raise _refusal(error, node) from error
+            raise
+        result = msgspec.convert(raw, WorkspaceResult)
+        made = Made(
+            id=name,
+            root=native(result.root),
+            temporary=native(result.temporary),
+            tenant=wish.tenant,
+            amounts=wish.amounts,
+            template=wish.template,
+            warm=result.warm,
+            enforced=raw.get("enforced") is True,
+            labels=wish.labels,
+            sandbox=wish.sandbox,
+            env=wish.env,
+            shared=wish.shared,
+        )
+        return self._open(line, made)
+
+    def _open(self, line: DataLine, made: Made) -> FleetWorkspace:
+        line.node.lines.add(line)
+        space = FleetWorkspace(line, made, self._forget)
+        self._made(space)
+        return space
+
+    async def _create(self, line: DataLine, name: str, wish: Wish) -> Any:
+        try:
+            made = await self._ask(line, name, wish)
+        except RpcError:
+            line.leaving = None  # released before anything else
+            raise
+        line.leaving = None
+        return made
+
+    async def _ask(self, line: DataLine, name: str, wish: Wish) -> Any:
+        return await line.call(
+            "workspace/create",
+            {
+                "workspaceId": name,
+                "owner": line.node.settings.owner,
+                "tenant": wish.tenant,
+                "template": wish.template,
+                "labels": dict(wish.labels),
+                "cpuMillis": wish.amounts.cpu_millis,
+                "memoryBytes": wish.amounts.memory_bytes,
+                "leaseMs": int(wish.lease * 1000),
+                "enter": True,
+                "shared": wish.shared,
+                "releases": line.leaving,
+            },
+            timeout=line.node.settings.request_timeout,
+            repeat=True,
+        )
+
+    # --- one that is there ----------------------------------------------------------------
+
+    async def adopt(
+        self, name: str, *, sandbox: Sandbox = "workspace-write", env: Env | None = None
+    ) -> FleetWorkspace:
+        """Take over a workspace; raises WorkspaceGone, or NodeUnreachable while a node is."""
+        nodes = [node for node in self._nodes.values() if node.state not in ENDED_NODES]
+        found = await asyncio.gather(
+            *(self._adopt_on(node, name) for node in nodes), return_exceptions=True
+        )
+        for node, result in zip(nodes, found, strict=True):
+            if isinstance(result, AdoptResult):
+                return await self._adopted(node, name, result, sandbox, env)
+        for failure in found:
+            if isinstance(failure, BaseException) and not isinstance(
+                failure, WorkspaceGone | NodeLost
+            ):
+                raise failure
+        raise WorkspaceGone(
+            f"no workspace {name} in the fleet; it was released, or its lease is over"
+        )
+
+    async def _adopt_on(self, node: Node, name: str) -> AdoptResult:
+        params = {"workspaceId": name, "owner": node.settings.owner}
+        try:
+            return msgspec.convert(await node.call("workspace/adopt", params), AdoptResult)
+        except RpcError as error:
+            data = error.data if isinstance(error.data, dict) else {}
+            if data.get("what") == "gone":
+                raise WorkspaceGone(error.message) from None
+            raise
+
+    async def _adopted(
+        self, node: Node, name: str, found: AdoptResult, sandbox: Sandbox, env: Env | None
+    ) -> FleetWorkspace:
+        line = DataLine(
+            node,
+            session_id=found.session_id,
+            resume_secret=found.resume_secret,
+            adopted=True,
+        )
+        await line.begin()
+        try:
+            if found.session_id is None:
+                params = {"workspaceId": name, "owner": node.settings.owner}
+                await line.call("workspace/enter", params, repeat=True)
+            made = Made(
+                id=name,
+                root=native(found.root),
+                temporary=native(found.temporary),
+                tenant=found.tenant,
+                amounts=Amounts(found.cpu_millis, found.memory_bytes),
+                template=found.template,
+                warm=found.warm,
+                enforced=found.enforced,
+                labels=found.labels,
+                sandbox=sandbox,
+                env=env,
+            )
+            self._engine.take(made.tenant, made.amounts)
+            space = self._open(line, made)
+            await space._find_processes()  # noqa: SLF001 (made by us)
+        except BaseException:
+            await line.leave()
+            raise
+        return space
+
+
+def _refusal(error: RpcError, node: Node) -> BaseException:
+    data = error.data if isinstance(error.data, dict) else {}
+    if error.code == NO_ROOM:
+        return Refused(str(data.get("what") or "workspaces"))
+    if data.get("what") == "template":
+        return TemplateError(error.message, str(data.get("kind") or "missing"))
+    if data.get("what") == "gone":
+        return NodeUnreachable(node.id, error.message)  # it was being ended: elsewhere, or later
+    return ExecutorTransportFailed(f"node {node.id} makes no workspace: {error.message}")
+
+
+def _lacks_template(error: RpcError) -> bool:
+    data = error.data if isinstance(error.data, dict) else {}
+    return data.get("what") == "template" and data.get("kind") == "missing"
+
+
+def _wanted(amounts: Amounts) -> str:
+    return f"{amounts.cpu_millis / 1000:g} cpus, {amounts.memory_bytes} bytes of memory"
+
+
+def _told(refusals: Mapping[str, str]) -> str:
+    shown = [f"{node}: {what}" for node, what in list(refusals.items())[:5]]
+    more = f" and {len(refusals) - 5} more" if len(refusals) > 5 else ""
+    return "; ".join(shown) + more
+
+
+#: Releases of workspaces that may have been made although their maker has given up.
+_LATE: set[asyncio.Task[None]] = set()
+
+
+def _later(work: Any) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    _LATE.add(task)
+    task.add_done_callback(_LATE.discard)

@@ -1,0 +1,1 @@
+"""The shares of a fleet on Ray, without Ray: servers, supervision, membership, quotas, tokens."""

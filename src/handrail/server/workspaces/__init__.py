@@ -1,0 +1,1 @@
+"""The workspaces that a server holds for a fleet: ``handrail serve --workspaces DIR``."""

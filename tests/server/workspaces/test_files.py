@@ -1,0 +1,132 @@
+"""The files of workspaces: their records on disk, and the directories made ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from handrail.server.workspaces.directories import Directories
+from handrail.server.workspaces.file_work import FileWork
+from handrail.server.workspaces.record import Record
+from handrail.server.workspaces.spare_directories import SpareDirectories
+from handrail.server.workspaces.stored_records import StoredRecords
+from tests.support.eventually import eventually_so
+
+
+def _record(directories: Directories, key: str, **members: object) -> Record:
+    made = {"owner": "o", "tenant": "t", "lease": 1.0, "since": 0.0, "name": directories.make()}
+    return Record(id=key, **{**made, **members})  # type: ignore[arg-type]
+
+
+def test_records_are_read_up_to_the_line_that_was_cut(tmp_path: Path) -> None:
+    directories = Directories(str(tmp_path / "d"))
+    try:
+        stored = StoredRecords(directories)
+        one, two, three = (_record(directories, key) for key in "123")
+        for record in (one, two, three):
+            stored.write(record)
+        one.owner = "another"
+        stored.write(one)
+        stored.remove(two)
+        stored.close()
+        file = tmp_path / "d" / "records"
+        with file.open("ab") as end:
+            end.write(b"nonsense\n-3")  # a line that is none, and one that was cut
+        found = StoredRecords(directories)
+        assert {key: record.owner for key, record in found.found.items()} == {
+            "1": "another",
+            "3": "o",
+        }
+        found.close()
+        os.rename(directories.of("w", three.name), tmp_path / "gone")
+        again = StoredRecords(directories)
+        assert again.found.keys() == {"1"}
+        again.close()
+    finally:
+        directories.close()
+
+
+def test_a_file_of_the_past_is_written_anew(tmp_path: Path) -> None:
+    directories = Directories(str(tmp_path / "d"))
+    try:
+        stored = StoredRecords(directories)
+        stays = stored.found["stays"] = _record(directories, "stays")
+        stored.write(stays)
+        passing = _record(directories, "p", labels={"long": "x" * 1000})
+        for _ in range(1000):
+            stored.write(passing)
+            stored.remove(passing)
+        assert (tmp_path / "d" / "records").stat().st_size < 500_000
+        stored.close()
+        again = StoredRecords(directories)
+        assert again.found.keys() == {"stays"}
+        again.close()
+    finally:
+        directories.close()
+
+
+@asynccontextmanager
+async def spare_directories(path: Path) -> AsyncIterator[tuple[Directories, SpareDirectories]]:
+    directories, work = Directories(str(path)), FileWork()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(job: object) -> None:
+        tasks.add(asyncio.ensure_future(job))  # type: ignore[arg-type]
+
+    spares = SpareDirectories(directories, work, spawn)
+    try:
+        yield directories, spares
+        await asyncio.gather(*tasks)
+        await spares.end()
+        assert not os.listdir(directories.of("w"))
+        assert not os.listdir(directories.of("trash"))
+    finally:
+        work.close()
+        directories.close()
+
+
+async def test_what_commands_could_write_is_new_each_time(tmp_path: Path) -> None:
+    """The directory around it too, unless it is as it was made."""
+    async with spare_directories(tmp_path / "d") as (directories, spares):
+
+        async def taken() -> str:
+            async with asyncio.timeout(20):
+                while (name := spares.take()) is None:  # noqa: ASYNC110 (it is asked, not told)
+                    await asyncio.sleep(0.01)
+            return name
+
+        names = [await taken() for _ in range(8)]
+        before = {os.stat(directories.root(name)).st_ino: name for name in names}
+        held = [os.open(directories.root(name), os.O_RDONLY) for name in names]  # not reused
+        os.mkdir(os.path.join(directories.root(names[0]), "inside"))
+        os.mkdir(directories.of("w", names[1], "beside"))
+        os.chmod(directories.of("w", names[2]), 0o755)
+        for name in names:
+            aside = directories.put_aside(name)
+            assert aside is not None
+            spares.remove(aside)
+
+        def left() -> list[str]:
+            """What of the eight is not removed, without their shells."""
+            found = []
+            for one in Path(directories.of("trash")).iterdir():
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    found += [one.name for _ in one.iterdir()]
+            return found
+
+        await eventually_so(lambda: not left())
+        for _ in range(20):
+            name = await taken()
+            assert os.stat(directories.root(name)).st_ino not in before
+            assert (
+                os.listdir(directories.root(name)) == os.listdir(directories.temporary(name)) == []
+            )
+            outer = directories.of("w", name)
+            assert sorted(os.listdir(outer)) == ["root", "tmp"]
+            assert os.stat(outer).st_mode & 0o777 == 0o700
+            directories.discard(name)
+        for fd in held:
+            os.close(fd)
