@@ -7,12 +7,16 @@ import hashlib
 import os
 import resource
 import signal
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from handrail.keeper import messages
+from handrail.keeper import messages, spawn_thread
 from tests.keeper.peer import Failed, Peer, embedded, read_all, read_line
 from tests.support.eventually import eventually
 from tests.support.processes import alive, children, descriptors, exists, kilobytes, stat, status
@@ -335,6 +339,39 @@ def test_exit_status(server: Peer, mode: bytes, script: str, code: int) -> None:
     assert server.listing()[child.name][:2] == (child.pid, server.exits[child.name].status)
 
 
+#: Traces a process and leaves its status to be taken until a line comes.
+_TRACER = """
+import ctypes, os, sys
+pid = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+if libc.ptrace(0x4206, pid, 0, 0):  # PTRACE_SEIZE
+    sys.exit("refused")
+print("traced", flush=True)
+sys.stdin.readline()
+os.waitpid(pid, 0x40000000)  # __WALL
+"""
+
+
+def test_a_leader_whose_status_a_debugger_holds_stops_no_other(server: Peer) -> None:
+    child = server.spawn(["/bin/sleep", "1000"])
+    with subprocess.Popen(
+        [sys.executable, "-c", _TRACER, str(child.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tracer:
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != "traced\n":
+            pytest.skip("no process may be traced here")
+        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        for code in (3, 4):  # it has ended before the second at the latest
+            assert server.exit(server.sh(f"exit {code}")).status == code << 8
+        assert child.name not in server.exits
+        tracer.communicate("\n")
+    assert os.waitstatus_to_exitcode(server.exit(child).status) == -signal.SIGKILL
+
+
 def test_usage_is_the_kernels(server: Peer) -> None:
     child = server.python(
         "import time\nx = b'x' * (64 << 20)\nwhile time.process_time() < 0.1: pass"
@@ -387,3 +424,40 @@ def test_keeper_stays_small_with_five_hundred_children(server: Peer) -> None:
     assert kilobytes(server.keeper, "VmRSS") <= 16 * 1024
     assert children(server.keeper) == set()
     assert len(server.held_open()) < 16
+
+
+def test_a_start_without_a_thread_left_is_made_by_the_keeper_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(spawn_thread, "_started", None)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    before = descriptors(os.getpid())
+    assert spawn_thread.get() is None
+    assert descriptors(os.getpid()) == before
+    assert spawn_thread._started is None  # the next start looks again
+
+
+def test_a_keeper_without_a_thread_left_serves_all_the_same() -> None:
+    """One with a single thread finds orphans among its children."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    script = f"""
+import sys, threading
+def refused(thread): raise RuntimeError("can't start new thread")
+threading.Thread.start = refused
+from handrail.keeper import main
+main.main(["{theirs.fileno()}", "-", "-", "0"])
+"""
+    with subprocess.Popen([sys.executable, "-c", script], pass_fds=[theirs.fileno()]) as keeper:
+        theirs.close()
+        alone = Peer(ours, keeper.pid)
+        try:
+            child = alone.hello().sh("sleep 1000 & exit 5")
+            assert os.waitstatus_to_exitcode(alone.exit(child).status) == 5
+            assert alone.orphans() == {child.name: 1}
+            assert alone.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
+            assert alone.orphans() == {}
+        finally:
+            alone.close()

@@ -285,3 +285,22 @@ async def test_daemon_of_a_forgotten_process_ends_with_the_table(shop: Workshop)
     await table.end_all()
     await shop.until(lambda: not children(shop.keeper), "its daemon is gone too")
     assert await shop.launcher.orphans() == {}
+
+
+async def test_retained_output_is_counted_until_it_is_given_away(shop: Workshop) -> None:
+    table = ProcessTable(shop.launcher, shop.loop)
+    for key, size in (("a", 1000), ("b", 3_000_000), ("c", 0)):
+        await shop.finished(await table.start(key, sh(f"head -c {size} /dev/zero"), _nobody))
+    kept = {child.key: child.output.log.retained for child in table}
+    assert kept["a"] == 1000
+    assert 0 < kept["b"] <= 1024 * 1024
+    assert table.retained == sum(kept.values())
+    other = ProcessTable(shop.launcher, shop.loop)
+    child = table.get("a")
+    assert isinstance(child, Child)
+    table.give_up(child)
+    other.adopt(child)
+    assert (table.retained, other.retained) == (kept["b"], 1000)
+    await table.end_all()
+    await other.end_all()
+    assert (table.retained, other.retained) == (0, 0)

@@ -13,91 +13,47 @@ process is killed, the kernel ends the others without counting them: then they a
 from __future__ import annotations
 
 import errno
+import functools
 import os
-import resource
 import select
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
-from handrail.keeper import (
-    cgroups,
-    fence,
-    malloc_trim,
-    messages,
-    orphan_kill,
-    own_fds,
-    spawn,
-    tree,
-    watcher,
-)
+from handrail.keeper import malloc_trim, messages, orphan_kill, own_fds, spawn, tree
+from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import CAUSE_TIME, Deadline, Deadlines
-from handrail.keeper.lease import Lease
+from handrail.keeper.limits import cgroups, tree_watcher
+from handrail.keeper.servers import fence
+from handrail.keeper.servers.lease import Lease
+from handrail.keeper.servers.links import Making, Outgoing
 
 #: What RELEASE closes; everything else we hold of a child is its retained output.
 _STREAMS = {b"stdout", b"stderr", b"stdin", b"pty", b"staging", spawn.LISTENER_NAME}
 
 _NOTHING: dict[bytes, int] = {}
 
+#: Bytes of a list of orphans, and of the longest number; one that may be cut has so many that all
+#: children are looked at.
+_LISTING, _NUMBER = 4096, 16
+#: For a look whether a child has ended.
+_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+#: So many running children are looked at by the kernel in the time that one is asked for alone.
+_FEW = 16
+
 #: To which link, what, to which question, with which fields and descriptors.
 Say = Callable[..., None]
-
-#: User ms, system ms, max RSS in bytes; None: not counted, for the keeper before us is gone.
-Usage = tuple[int | None, int | None, int | None]
-
-
-class Entry:
-    """One child and what the keeper holds of it."""
-
-    __slots__ = (
-        "child",
-        "ended",
-        "exceeded",
-        "far",
-        "fds",
-        "killed",
-        "mark",
-        "note",
-        "pid",
-        "sandboxed",
-        "status",
-        "usage",
-    )
-
-    def __init__(
-        self, child: bytes, pid: int, mark: int, fds: dict[bytes, int], note: bytes = b""
-    ) -> None:
-        self.child = child
-        self.pid = pid
-        self.mark = mark
-        self.fds = fds
-        self.status: int | None = None
-        self.usage: Usage = (0, 0, 0)
-        self.ended = 0  # when, in monotonic milliseconds
-        self.killed = False
-        self.exceeded = 0  # which limit the watcher has ended it for, as a bit of its status
-        self.far = False  # of a keeper before us, so not below us
-        self.sandboxed = False  # the sandbox ends with the leader, which stays outside
-        self.note = note
-
-    def count(self, used: resource.struct_rusage) -> None:
-        """Add the usage of a process of the tree, with that of the children it has waited for."""
-        self.add(int(used.ru_utime * 1000), int(used.ru_stime * 1000), used.ru_maxrss * 1024)
-
-    def add(self, user_ms: int, system_ms: int, max_rss: int) -> None:
-        """Add to the usage of the tree."""
-        user, system, rss = (one or 0 for one in self.usage)
-        self.usage = (user + user_ms, system + system_ms, max(rss, max_rss))
 
 
 class Children:
     """All children, by the number that the server gave them and by their pid."""
 
-    def __init__(self, say: Say, lease: Lease, poll: select.poll) -> None:
+    def __init__(self, say: Say, lease: Lease, poll: select.epoll) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.by_pid: dict[int, Entry] = {}  # of those that are our own and run
         self.by_mark: dict[int, Entry] = {}  # the same
+        self.by_pidfd: dict[int, Entry] = {}  # the same, but for those without one
         self.lone: dict[int, Entry] = {}  # by their descriptors, those of a keeper before us
         self.say = say
         self.lease = lease
@@ -107,14 +63,19 @@ class Children:
         self.home = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.mark = int.from_bytes(os.urandom(4), "big") << 24
         self.endings = Deadlines(self.signal_ending)
-        self.watcher = watcher.Watcher(self.members, self.end_exceeding)
+        self.watcher = tree_watcher.Watcher(self.members, self.end_exceeding)
         self.forgotten = 0  # since memory was given back
+        try:  # held open: it is read for every exit
+            self.listing = os.open(tree.orphans_path(), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # a kernel without it
+            self.listing = -1
         self.near = True  # orphans come to us; else they are looked for on the whole machine
 
     @property
     def tree_limits(self) -> set[bytes]:
         """The limits of whole trees that can be kept here; a tree must be near to be looked at."""
-        return self.groups.limits.keys() | (watcher.NAMES if self.near else frozenset())
+        found = self.groups.limits.keys() | (tree_watcher.NAMES if self.near else frozenset())
+        return found | {cgroups.GROUP} if self.groups.shared else found
 
     def spawn(self, fd: int, message: messages.Message) -> None:
         asked = messages.Spawn.unpack(message.fields)
@@ -142,6 +103,7 @@ class Children:
         held = dict(zip(started.names, started.fds, strict=True))
         entry = Entry(child, started.pid, self.mark, held, asked.note)
         entry.sandboxed = asked.sandboxed
+        entry.line = started.line
         self.entries[child] = entry
         self.await_exit(entry)
         self.watcher.add(child, self.groups.not_held(asked.limits))
@@ -155,23 +117,63 @@ class Children:
             self.forget(child)
             self.failed(fd, message.serial, error.errno or 0)
 
+    def use(self, fd: int, serial: int, asked: messages.Use) -> None:
+        """Let a child that waits become a command, and tell the server whether it does."""
+        entry = self.entries.get(asked.child)
+        line = None if entry is None or entry.status is not None else entry.line
+        if entry is None or line is None:
+            self.failed(fd, serial, errno.ESRCH)
+            return
+        entry.line = None  # it is never used twice
+        try:
+            spawn.use(asked, line, entry.fds.get(b"pty"))
+        except OSError as error:
+            self.failed(fd, serial, error.errno or errno.EINVAL)
+            return
+        finally:
+            line.close()
+        entry.note = asked.note
+        if asked.end_at is not None:
+            self.end_by(entry, messages.Due(entry.child, CAUSE_TIME, asked.end_at, asked.grace))
+        self.say(fd, messages.DONE, serial, messages.Count(0).pack())
+
+    def end_waiting(self) -> None:
+        """End the children that wait for a command: the server that would use them is gone."""
+        for entry in [entry for entry in self.entries.values() if entry.line is not None]:
+            self.signal(entry.child, signal.SIGKILL, messages.SCOPE_TREE)
+            self.forget(entry.child)
+
     def failed(self, fd: int, serial: int, number: int) -> None:
         self.say(fd, messages.FAILED, serial, messages.Count(number).pack())
 
     def await_exit(self, entry: Entry) -> None:
-        """Watch a running child of this keeper for its exit."""
+        """Wait for the exit of a running child of this keeper."""
         self.by_pid[entry.pid] = self.by_mark[entry.mark] = entry
 
-    def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
-        # Not reaped yet, so the number is still this child's.
-        pidfd = os.pidfd_open(entry.pid)
-        try:
-            if own_fds.only_reserve_left(pidfd):
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
-            self.say(fd, messages.SPAWNED, serial, fields, [*fds, pidfd])
-        finally:
+    def watch(self, entry: Entry) -> None:
+        """See its exit by a pidfd; raises OSError when none is left for it.
+
+        A child without one is found by asking the kernel for any, which looks at all of them.
+        """
+        pidfd = os.pidfd_open(entry.pid)  # not reaped yet, so the number is still this child's
+        if own_fds.only_reserve_left(pidfd):
             os.close(pidfd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.poll.register(pidfd, select.EPOLLIN)
+        entry.pidfd = pidfd
+        self.by_pidfd[pidfd] = entry
+
+    def unwatch(self, entry: Entry) -> None:
+        """Close the pidfd of a child; the server may have a copy, so it is taken out first."""
+        if self.by_pidfd.pop(entry.pidfd, None) is not None:
+            self.poll.unregister(entry.pidfd)
+            os.close(entry.pidfd)
+            entry.pidfd = -1
+
+    def hand_over(self, fd: int, serial: int, entry: Entry, fds: list[int]) -> None:
+        self.watch(entry)
+        fields = messages.Spawned(entry.child, entry.pid, entry.mark).pack()
+        self.say(fd, messages.SPAWNED, serial, fields, [*fds, entry.pidfd])
 
     def keep(self, copy: messages.Copy, fds: list[int]) -> None:
         """Hold the last of these fds for a child, in place of an earlier one of that name."""
@@ -190,16 +192,33 @@ class Children:
         if entry is not None and copy.name in entry.fds:
             os.close(entry.fds.pop(copy.name))
 
-    def describe(self, fd: int, serial: int, entry: Entry) -> None:
-        """Send a server everything that the keeper knows and holds of a child."""
+    def describe_all(self, serial: int) -> Iterator[Making]:
+        """Everything that the keeper knows and holds of its children, a message for each."""
+        for entry in list(self.entries.values()):
+            yield functools.partial(self._describe, entry, serial)
+
+    def _describe(self, entry: Entry, serial: int) -> Iterator[Outgoing]:
+        if self.entries.get(entry.child) is not entry:
+            return  # forgotten meanwhile
         held = dict(entry.fds)
         pidfd = -1
-        if entry.status is None and entry.pid in self.by_pid:
+        if entry.pidfd >= 0:
+            held[b"pidfd"] = entry.pidfd
+        elif entry.status is None and entry.pid in self.by_pid:
             # Not reaped yet, so the number is still its own.
             held[b"pidfd"] = pidfd = os.pidfd_open(entry.pid)
+        try:
+            fields = self.state_of(entry, list(held)).pack()
+            yield messages.CHILD, serial, fields, list(held.values())
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def state_of(self, entry: Entry, names: list[bytes]) -> messages.ChildState:
+        """What the keeper knows of a child, with the names of its descriptors."""
         ending = self.endings.get(entry.child)
         due = () if ending is None else (ending.cause, ending.at, ending.grace, ending.done)
-        state = messages.ChildState(
+        return messages.ChildState(
             entry.child,
             entry.pid,
             entry.mark,
@@ -208,15 +227,10 @@ class Children:
             *entry.usage,
             entry.ended,
             entry.note,
-            list(held),
+            names,
             entry.killed,
             *due,
         )
-        try:
-            self.say(fd, messages.CHILD, serial, state.pack(), list(held.values()))
-        finally:
-            if pidfd >= 0:
-                os.close(pidfd)
 
     def adopt(self, state: messages.ChildState, fds: list[int]) -> None:
         """Hold the descriptors of a child whose keeper has died; this keeper is not its parent."""
@@ -286,14 +300,13 @@ class Children:
                 return tree.kill_afar(leader, {entry.mark})
             return tree.send_afar(leader, {entry.mark}, number)
         if scope == messages.SCOPE_TREE:
-            leaders = self.by_pid.keys() - {entry.pid}
             if number == signal.SIGKILL:
                 if entry.sandboxed and lives and leader is not None:
                     entry.add(*tree.used_inside(leader))
                 reached = self.groups.kill(entry.mark)
                 # And a process that has left the group, as one with the right to may.
-                return max(reached, tree.kill(leader, entry.mark, set(leaders), entry.count))
-            return tree.send(leader, entry.mark, set(leaders), number)
+                return max(reached, tree.kill(leader, entry.mark, self.by_pid, entry.count))
+            return tree.send(leader, entry.mark, self.by_pid, number)
         if leader is None:
             return 0
         try:
@@ -309,13 +322,13 @@ class Children:
         """The processes of a tree; None when it has ended and no descendant is left."""
         entry = self.entries[child]
         leader = self.leader(entry)
-        found = tree.members(leader, entry.mark, self.by_pid.keys() - {entry.pid})
+        found = tree.members(leader, entry.mark, self.by_pid)
         return found if found or leader is not None else None
 
     def end_exceeding(self, child: bytes, name: bytes) -> None:
         """End a tree that has exceeded a limit, and mark its exit with that."""
         starved = name == b"memory"
-        self.entries[child].exceeded = cgroups.OUT_OF_MEMORY if starved else watcher.TOO_MANY
+        self.entries[child].exceeded = cgroups.OUT_OF_MEMORY if starved else tree_watcher.TOO_MANY
         self.signal(child, signal.SIGKILL, messages.SCOPE_TREE)
 
     def leader(self, entry: Entry) -> int | None:
@@ -329,7 +342,7 @@ class Children:
 
     def orphans(self) -> messages.Orphans:
         self.reap()  # the dead are not counted
-        found = tree.orphans_by_mark(set(self.by_pid))
+        found = tree.orphans_by_mark(self.by_pid)
         entries = self.entries.values()
         far = {entry.mark: self.leader(entry) for entry in entries if entry.far or not self.near}
         if far:
@@ -355,6 +368,9 @@ class Children:
             for held in entry.fds.values():
                 os.close(held)
             entry.fds.clear()
+            if entry.line is not None:
+                entry.line.close()
+                entry.line = None
             self.endings.drop(child)
             self.watcher.drop(child)
             self.groups.forget(entry.mark)
@@ -369,34 +385,63 @@ class Children:
             self.entries = dict(self.entries)  # a table that was large stays so, when emptied
             malloc_trim.give_back()
 
-    def reap(self) -> None:
-        """Take the status of every child that has ended."""
+    def reap(self, pidfds: Iterable[int] = ()) -> None:
+        """Take the status of every child that has ended: leaders by these pidfds, and orphans.
+
+        Nothing here takes longer for each child that runs, as long as all have pidfds.
+        """
+        if self.listing < 0 or len(self.by_pidfd) < len(self.by_pid):
+            self.reap_all()
+            return
+        listed = os.pread(self.listing, _LISTING, 0)
+        orphans = [pid for pid in map(int, listed.split()) if pid not in self.by_pid]
+        if _FEW * len(orphans) > len(self.by_pid) or len(listed) > _LISTING - _NUMBER:
+            self.reap_all()
+            return
+        for pid in orphans:
+            if os.waitid(os.P_PID, pid, _ENDED) is not None:
+                self.reap_one(pid, None)
+        # After the orphans that have ended with them, so that these are counted.
+        for entry in [self.by_pidfd[fd] for fd in pidfds if fd in self.by_pidfd]:
+            if os.waitid(os.P_PID, entry.pid, _ENDED) is None:
+                self.unwatch(entry)  # a debugger has to take its status first; then comes SIGCHLD
+                continue
+            del self.by_pid[entry.pid]
+            self.finish(entry, self.reap_one(entry.pid, entry))
+
+    def reap_all(self) -> None:
+        """Version of `reap` that asks the kernel for any child: it looks at all of them."""
         ended: list[tuple[Entry, int]] = []
         while True:
             try:
                 # Not taken yet: the mark of an orphan is gone with its status.
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                found = os.waitid(os.P_ALL, 0, _ENDED)
             except ChildProcessError:
                 break
             if found is None:
                 break
-            pid = found.si_pid
-            entry = family = self.by_pid.pop(pid, None)
-            if family is None:  # an orphan that came to us
-                mark = orphan_kill.mark_of(pid)
-                family = None if mark is None else self.by_mark.get(mark)
-            _, status, used = os.wait4(pid, 0)
-            if family is not None:
-                family.count(used)
+            entry = self.by_pid.pop(found.si_pid, None)
+            status = self.reap_one(found.si_pid, entry)
             if entry is not None:
                 ended.append((entry, status))
-        # After the orphans that have ended with them, so that these are counted.
         for entry, status in ended:
             self.finish(entry, status)
 
+    def reap_one(self, pid: int, entry: Entry | None) -> int:
+        """Take the status of a child that has ended, and count its usage; None: of an orphan."""
+        if entry is not None:
+            entry.ended = time.monotonic_ns() // 1_000_000
+        else:
+            mark = orphan_kill.mark_of(pid)
+            entry = None if mark is None else self.by_mark.get(mark)
+        _, status, used = os.wait4(pid, 0)
+        if entry is not None:
+            entry.count(used)
+        return status
+
     def finish(self, entry: Entry, status: int) -> None:
         """Record the status of a child that has ended, end its sandbox, and tell the server."""
-        entry.ended = time.monotonic_ns() // 1_000_000
+        self.unwatch(entry)
         known = self.entries.get(entry.child) is entry
         entry.status = status | (self.endings.exited(entry.child, entry.ended) if known else 0)
         if self.groups.ran_out(entry.mark):
@@ -407,12 +452,12 @@ class Children:
             if not self.near:
                 tree.kill_afar(None, {entry.mark})
             elif entry.sandboxed:
-                orphan_kill.end_near(entry.mark, set(self.by_pid), entry.count, looks=1)
+                orphan_kill.end_near(entry.mark, self.by_pid, entry.count, looks=1)
             else:
-                tree.kill(None, entry.mark, set(self.by_pid), entry.count)
+                tree.kill(None, entry.mark, self.by_pid, entry.count)
         del self.by_mark[entry.mark]
         # The server does not want to hear of one that was forgotten.
         if self.lease.holder is not None and known:
-            user, system, rss = (one or 0 for one in entry.usage)
-            exited = messages.Exited(entry.child, entry.status, user, system, rss)
+            user, system, rss = entry.usage
+            exited = messages.Exited(entry.child, entry.status, user or 0, system or 0, rss or 0)
             self.say(self.lease.holder, messages.EXITED, 0, exited.pack())

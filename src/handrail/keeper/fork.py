@@ -3,8 +3,8 @@
 Limits, a group, a filter that announces its calls: ``posix_spawn`` can set none of these.  So this
 child is forked, sets them on itself and then executes its program: there is no moment in which
 the program runs without them, and the process that starts it is never under them.  It costs one or
-two milliseconds more, which only those children pay.  A fork is safe here: the keeper has one
-thread, and so has a command line before its command runs.
+two milliseconds more, which only those children pay.  A fork is safe here: the other thread of the
+keeper sleeps and holds no lock, and a command line has one thread before its command runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import fcntl
 import os
 import resource
 
-from handrail.keeper import seccomp_install, seccomp_spawn, seccomp_stub
+from handrail.keeper.seccomp import install as seccomp_install
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.keeper.seccomp import stub as seccomp_stub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Iterable, Mapping, Sequence
 
-    from handrail.keeper.seccomp_spawn import Actions
+    from handrail.keeper.seccomp.spawn import Actions
 else:
     import _signal
 
@@ -43,7 +45,7 @@ class Before:
         self.doors = doors
         #: Soft and hard value by kind.
         self.limits = limits or {}
-        #: The filter that announces its calls (``seccomp_spawn.py``).
+        #: The filter that announces its calls (``seccomp/spawn.py``).
         self.code = code
 
 
@@ -157,7 +159,7 @@ def try_door(door: str) -> bool:
             _enter(door)
             code = 0
         except OSError:
-            pass
+            pass  # the exit code says so
         finally:
             os._exit(code)
     return os.waitpid(pid, 0)[1] == 0

@@ -1,4 +1,4 @@
-"""Keep children from reading the memory, the environment and core files of this process.
+"""Protect a process of ours from its children, and from the terminal that it was started at.
 
 Children run as the same user.  Unless a process says otherwise, they can read its environment
 and its memory through ``/proc``, and a crash leaves a core file with both.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 
 _PR_SET_DUMPABLE = 4
 #: In the environment: leave us open to debuggers and to tests that are not root.
@@ -27,6 +28,12 @@ def become_private() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, core[1]))
     if os.environ.get(INSPECT) != "1":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def ignore_terminal() -> None:
+    """Ignore what a terminal sends by its keys and by its end, and lost readers of a pipe."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def core_limit() -> tuple[int, int]:

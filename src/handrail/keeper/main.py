@@ -1,13 +1,15 @@
 """The keeper's loop: spawn, hold, reap, kill, hand over.
 
 How it works.  One thread, one poll over: the link of the server that holds the lease, links
-that ask for it, the listening socket in the state directory, and a pipe that the kernel's
-SIGCHLD writes to.  ``children.py`` is the table of what we hold, ``server_links.py`` the servers.
+that ask for it, the listening socket in the state directory, the pidfds of the children, and a pipe
+that the kernel's SIGCHLD writes to.  ``children.py`` is the table of what we hold,
+``servers/links.py`` the servers.  The main thread waits for that one: it gets the orphans of the
+children, and has them in a list of its own (``tree.own_orphans``).
 
 The end.  An embedded keeper (no socket to be found by) ends with its owner and takes the
 children along.  One with a socket outlives its server and waits ``orphan_ttl`` seconds for
-the next; then it ends what is left.  STOP ends everything at once.  ``server_handoff.py`` is how
-one server follows another, ``reexec_save.py`` how one keeper does.
+the next (``servers/lease.py``); then it ends what is left.  STOP ends everything at once.
+``servers/handoff.py`` is how one server follows another, ``restart/save.py`` how one keeper does.
 """
 
 from __future__ import annotations
@@ -19,20 +21,24 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 from handrail import proof
-from handrail.keeper import hardening, limits, messages, own_fds, reexec_save, tree
+from handrail.keeper import hardening, messages, own_fds, tree
 from handrail.keeper.children import Children
-from handrail.keeper.lease import Lease
-from handrail.keeper.server_handoff import ServerHandoff
-from handrail.keeper.server_links import ServerLinks
+from handrail.keeper.limits import rlimits
+from handrail.keeper.restart import save as reexec_save
+from handrail.keeper.servers.handoff import ServerHandoff
+from handrail.keeper.servers.lease import Lease
+from handrail.keeper.servers.links import Making, Outgoing, ServerLinks
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long STOP waits for what it killed; a process in uninterruptible sleep outlasts it.
 _STOP_SECONDS = 2.0
-#: Servers that wait to be heard.
-_BACKLOG = 16
+#: Servers that wait to be heard, and those that only looked whether a keeper listens.
+_BACKLOG = 4096
 #: Without anything to do.
 _LONGEST_SECONDS = 3600.0
 
@@ -41,14 +47,13 @@ class Keeper:
     """The children, the links to servers, and the notes that servers left for the next."""
 
     def __init__(self, orphan_ttl: float) -> None:
-        self.poll = select.poll()
+        self.poll = select.epoll()
         self.links = ServerLinks(self.poll)
-        self.lease = Lease()
+        self.lease = Lease(orphan_ttl)
         self.children = Children(self.links.say, self.lease, self.poll)
         self.succession = ServerHandoff(self.links, self.lease, self.children, self.lost)
         self.notes: dict[bytes, bytes] = {}
         self.listener: socket.socket | None = None
-        self.orphan_ttl = orphan_ttl
         #: What a server that comes by the listener must know; none: nothing is asked for.
         self.secret = b""
         self.running = True
@@ -58,10 +63,11 @@ class Keeper:
         self.succession.gone(fd)
         # Also when it had never said hello: an owner may die before it does.
         if self.lease.holder is None:
+            self.children.end_waiting()
             if self.listener is None:
                 self.stop()
-            elif self.succession.deadline is None:
-                self.succession.deadline = time.monotonic() + self.orphan_ttl
+            else:
+                self.lease.start_orphan_wait(time.monotonic())
 
     def hear(self, fd: int) -> None:
         """Handle a few messages of one link, then those of the others."""
@@ -80,9 +86,11 @@ class Keeper:
                 return
             try:
                 self.obey(fd, message)
-            except (OSError, ValueError, IndexError):
+            except Exception as error:  # noqa: BLE001 (the children must not end with it)
                 # Not what a server of ours says, or no way to answer it: that is the end of
                 # this link, and of nothing else.
+                if not isinstance(error, (OSError, ValueError, IndexError)):
+                    sys.excepthook(type(error), error, error.__traceback__)  # into the log
                 if fd in self.links:
                     self.lost(fd)
             finally:
@@ -117,6 +125,8 @@ class Keeper:
                 self.children.failed(fd, serial, errno.EMFILE)
         elif op == messages.SPAWN:
             self.children.spawn(fd, message)
+        elif op == messages.USE:
+            self.children.use(fd, serial, messages.Use.unpack(fields))
         elif op == messages.SIGNAL:
             wanted = messages.Signal.unpack(fields)
             reached = self.children.signal(wanted.child, wanted.number, wanted.scope)
@@ -133,15 +143,11 @@ class Keeper:
         elif op == messages.FORGET:
             self.children.forget_all(fields)
         elif op == messages.LIST:
-            for note in self.notes.items():
-                self.links.say(fd, messages.NOTED, serial, messages.Note(*note).pack())
-            for entry in self.children.entries.values():
-                self.children.describe(fd, serial, entry)
-            self.count(fd, serial, len(self.children.entries))
+            self.links.pour(fd, self.everything(serial))
         elif op == messages.SECRET:
             self.secret = fields[0]
         elif op == messages.ABILITIES:
-            names = sorted(limits.RESOURCES.keys() | self.children.tree_limits)
+            names = sorted(rlimits.RESOURCES.keys() | self.children.tree_limits)
             abilities = messages.Abilities(self.children.groups.rung, names)
             self.links.say(fd, messages.DONE, serial, abilities.pack())
         elif op == messages.ORPHANS:
@@ -162,6 +168,14 @@ class Keeper:
             self.links.say(fd, messages.DONE, serial, [])
             self.stop()
 
+    def everything(self, serial: int) -> Iterator[Making]:
+        """The answer to LIST: all notes, all children, and that these were all."""
+        for note in list(self.notes.items()):
+            yield _message(messages.NOTED, serial, messages.Note(*note).pack())
+        yield from self.children.describe_all(serial)
+        number = messages.Count(len(self.children.entries))
+        yield _message(messages.DONE, serial, number.pack())
+
     def count(self, fd: int, serial: int, number: int) -> None:
         """Answer a question with a number."""
         self.links.say(fd, messages.DONE, serial, messages.Count(number).pack())
@@ -173,7 +187,7 @@ class Keeper:
         # What is left below us belongs to families that were forgotten meanwhile.
         deadline = time.monotonic() + _STOP_SECONDS
         while time.monotonic() < deadline:
-            self.children.reap()
+            self.children.reap_all()
             left = tree.children_of(os.getpid())
             if not left:
                 break
@@ -183,50 +197,93 @@ class Keeper:
         self.children.groups.close()
         self.running = False
 
-    def run(self) -> None:
+    def run(self, *, replaces: bool = False) -> None:
+        """Serve in a thread of its own, and return when everything is over.
+
+        ``replaces``: this program was executed by another keeper, whose thread with all children
+        is our main one.  Then it serves: a leader with ``PR_SET_PDEATHSIG`` is killed when the
+        thread ends that has started it, which the next keeper would be executed by otherwise.
+        """
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, _noted)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)
-        self.poll.register(wake, select.POLLIN)
+        hardening.ignore_terminal()
+        # None for this thread, which sleeps: each would wake it for nothing.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        own_fds.make_room()
+        if replaces:
+            self.serve(wake)
+            return
+        failed: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                self.serve(wake)
+            except BaseException as error:  # noqa: BLE001 (raised by the main thread)
+                failed.append(error)
+
+        thread = threading.Thread(target=serve)
+        try:
+            thread.start()
+        except RuntimeError:  # none is left: then orphans are listed among the children
+            self.serve(wake)
+            return
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    def serve(self, wake: int) -> None:
+        """Do what servers ask for, take exits, and end what is due, until STOP or the end."""
+        self.poll.register(wake, select.EPOLLIN)
         if self.listener is not None:
-            self.poll.register(self.listener.fileno(), select.POLLIN)
+            self.poll.register(self.listener.fileno(), select.EPOLLIN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a keeper before us may have blocked some
         self.children.limits.set_own(self.children.mark)
         hardening.become_private()
-        self.children.reap()
+        self.children.reap_all()
         while self.running:
+            ended: list[int] = []
+            woken = False
             for fd, events in self.poll.poll(self.patience()):
                 if fd == wake:
-                    if signal.SIGTERM in os.read(wake, 4096):
-                        self.stop()
-                    self.children.reap()
+                    woken = True
+                elif fd in self.children.by_pidfd:
+                    ended.append(fd)
                 elif self.listener is not None and fd == self.listener.fileno():
                     self.accept()
                 elif fd in self.children.lone:
                     self.children.lone_ended(fd)
                 elif fd in self.links:
-                    if events & select.POLLOUT:
+                    if events & select.EPOLLOUT:
                         self.links.flush(fd)
-                    if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                    if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
                         self.hear(fd)
+            if woken or ended:
+                # Also of pidfds alone: their SIGCHLD has come by now, and would wake us once more.
+                self.note_signals(wake)
+                self.children.reap(ended)
             self.succession.fence_silent()
             now = time.monotonic_ns() // 1_000_000
             self.children.endings.run(now)
             self.children.watcher.run(now)
-            if (
-                self.succession.deadline is not None
-                and time.monotonic() >= self.succession.deadline
-            ):
+            if self.lease.expired(time.monotonic()):
                 self.stop()
 
+    def note_signals(self, wake: int) -> None:
+        """Take the signals that have come, and stop if SIGTERM is one of them."""
+        try:
+            noted = os.read(wake, 4096)
+        except BlockingIOError:
+            return
+        if signal.SIGTERM in noted:
+            self.stop()
+
     def patience(self) -> float | None:
-        """Milliseconds until something is due without a request."""
+        """Seconds until something is due without a request."""
         due = [claim.deadline for claim in self.succession.claims[:1]]
-        if self.succession.deadline is not None:
-            due.append(self.succession.deadline)
+        if self.lease.orphans_end is not None:
+            due.append(self.lease.orphans_end)
         if self.children.endings.next is not None:
             due.append(self.children.endings.next / 1000)
         if self.children.watcher.next is not None:
@@ -234,7 +291,7 @@ class Keeper:
         if not due:
             return None
         # Rather a millisecond late than early and in vain; poll takes no more than 24 days.
-        return max(0.0, min(min(due) - time.monotonic(), _LONGEST_SECONDS)) * 1000 + 1
+        return max(0.0, min(min(due) - time.monotonic(), _LONGEST_SECONDS)) + 0.001
 
     def accept(self) -> None:
         assert self.listener is not None  # noqa: S101 (the poll only names it when there is one)
@@ -268,6 +325,12 @@ def _noted(number: int, frame: object) -> None:
     """Do nothing: the wake-up pipe has the signal's number."""
 
 
+def _message(op: int, serial: int, fields: list[bytes]) -> Making:
+    """A message without descriptors, as part of a long answer."""
+    sent: Outgoing = (op, serial, fields, [])
+    return lambda: iter([sent])
+
+
 def become_subreaper() -> bool:
     """Become the parent of orphans of the children; False where that is refused."""
     done: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -284,11 +347,11 @@ def main(argv: list[str]) -> None:
         sys.exit(argv[1].encode() != reexec_save.FORM)
     os.chdir("/")
     if argv[0] == "--state":
-        from handrail.keeper import reexec_load
+        from handrail.keeper.restart import load as reexec_load
 
         keeper = reexec_load.revive(int(argv[1]))
         keeper.children.near = become_subreaper()
-        keeper.run()
+        keeper.run(replaces=True)
         return
     first, listener, secret, orphan_ttl = argv
     own_fds.close_inherited({int(fd) for fd in (first, listener, secret) if fd != "-"})

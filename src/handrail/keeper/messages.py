@@ -17,24 +17,11 @@ import array
 import os
 import socket
 import struct
-from _operator import call, itemgetter
-from collections.abc import Callable, Iterator
-from itertools import chain, islice, takewhile
 
-from handrail import unnamed_file
+from handrail import memory_file
+from handrail.keeper.fields import Fields
 
-# Not imported: ``typing`` takes longer than the whole rest of this package.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, ClassVar, Self, dataclass_transform
-else:
-
-    def dataclass_transform(*, frozen_default: bool) -> Callable[[type], type]:
-        """Known to type checkers; changes nothing here."""
-        return lambda cls: cls
-
-
-VERSION = 7
+VERSION = 8
 #: How the reason begins when HELLO is refused for its version; for all versions.
 OTHER_VERSION = b"the keeper speaks version "
 
@@ -59,6 +46,7 @@ DUE = 17  # Due: end a child then
 PROVE = 18  # nonce: answered with PROOF; then PROVE, answer: see proof.py
 SECRET = 19  # what servers that find us by our socket have to know
 ABILITIES = 20  # answered by Abilities
+USE = 21  # Use, answered by a Count or FAILED: a child that waits becomes a command
 
 # What a keeper says.
 WELCOME = 32  # Welcome
@@ -83,148 +71,6 @@ MODE_PTY_LOOSE = b"pty-loose"  # a terminal that controls no session: it is take
 SCOPE_LEADER = b"leader"
 SCOPE_GROUP = b"group"
 SCOPE_TREE = b"tree"
-
-
-def _read_words(left: Iterator[bytes]) -> list[bytes]:
-    count = int(next(left))
-    found = list(islice(left, count))
-    if len(found) != count:
-        raise StopIteration
-    return found
-
-
-def _read_pairs(left: Iterator[bytes]) -> dict[bytes, bytes]:
-    count = int(next(left))
-    words = islice(left, 2 * count)
-    found = dict(zip(words, words, strict=False))
-    if len(found) != count:
-        raise StopIteration
-    return found
-
-
-def _read_number(left: Iterator[bytes]) -> int | None:
-    word = next(left)
-    return None if word == b"-" else int(word)
-
-
-def _read_seconds(left: Iterator[bytes]) -> float | None:
-    word = next(left)
-    return None if word == b"-" else float(word)
-
-
-def _write_words(to: list[bytes], words: list[bytes]) -> None:
-    to.append(b"%d" % len(words))
-    to += words
-
-
-def _write_pairs(to: list[bytes], pairs: dict[bytes, bytes]) -> None:
-    to.append(b"%d" % len(pairs))
-    to += chain.from_iterable(pairs.items())
-
-
-def _write_number(to: list[bytes], number: int | None) -> None:
-    to.append(b"-" if number is None else b"%d" % number)
-
-
-def _write_seconds(to: list[bytes], seconds: float | None) -> None:
-    to.append(b"-" if seconds is None else repr(seconds).encode())
-
-
-def _write_numbers(to: list[bytes], numbers: list[int]) -> None:
-    _write_words(to, [b"%d" % number for number in numbers])
-
-
-def _write_limits(to: list[bytes], limits: dict[bytes, int]) -> None:
-    _write_pairs(to, {name: b"%d" % number for name, number in limits.items()})
-
-
-#: How words and numbers in front of all others are written and read: many at once, and quickly,
-#: for most messages consist of them.
-_PLAIN: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
-    "bytes": (b"%b", bytes),
-    "int": (b"%d", int),
-    "bool": (b"%d", b"1".__eq__),
-}
-#: How other fields, and those behind them, are written and read, by their annotation.
-_KINDS: dict[str, tuple[Callable[[list[bytes], Any], None], Callable[[Iterator[bytes]], Any]]] = {
-    "bytes": (list.append, next),
-    "int": (_write_number, lambda left: int(next(left))),
-    "bool": (_write_number, lambda left: next(left) == b"1"),
-    "int | None": (_write_number, _read_number),
-    "float": (_write_seconds, lambda left: float(next(left))),
-    "float | None": (_write_seconds, _read_seconds),
-    "list[bytes]": (_write_words, _read_words),
-    "list[int]": (_write_numbers, lambda left: list(map(int, _read_words(left)))),
-    "dict[bytes, bytes]": (_write_pairs, _read_pairs),
-    "dict[bytes, int]": (
-        _write_limits,
-        lambda left: {name: int(word) for name, word in _read_pairs(left).items()},
-    ),
-    "tuple[bytes, ...]": (list.extend, tuple),  # all that are left
-}
-
-
-@dataclass_transform(frozen_default=True)
-class Fields(tuple):  # type: ignore[type-arg]  # noqa: SLOT001 (they have no other attributes)
-    """The fields of one operation, in the order in which they travel."""
-
-    if TYPE_CHECKING:
-        _defaults: ClassVar[dict[str, Any]]
-        #: Of the words and numbers in front: how many, and how they are written and read.
-        _count: ClassVar[int]
-        _form: ClassVar[bytes]
-        _read: ClassVar[list[Callable[..., Any]]]
-        #: Of the others.
-        _rest: ClassVar[list[tuple[Callable[..., None], Callable[..., Any]]]]
-    else:
-        __slots__ = ()
-
-        def __new__(cls, *values: object, **named: object) -> Self:
-            if len(values) < len(cls._defaults):
-                missing = list(cls._defaults.items())[len(values) :]
-                values += tuple(named.get(name, default) for name, default in missing)
-            return tuple.__new__(cls, values)
-
-    def __init_subclass__(cls) -> None:
-        own = cls.__annotations__
-        cls._defaults = {name: cls.__dict__.get(name) for name in own}
-        for at, name in enumerate(own):
-            setattr(cls, name, property(itemgetter(at)))
-        kinds = list(own.values())
-        front = list(takewhile(_PLAIN.__contains__, kinds))
-        cls._count = len(front)
-        cls._form = b"\0".join(_PLAIN[kind][0] for kind in front)
-        cls._read = [_PLAIN[kind][1] for kind in front]
-        cls._rest = [_KINDS[kind] for kind in kinds[cls._count :]]
-
-    def pack(self) -> list[bytes]:
-        """Encode the fields for the link; raises ValueError when one holds a NUL."""
-        count = self._count
-        front = self[:count] if self._rest else self
-        fields = (self._form % front).split(b"\0") if count else []
-        if len(fields) != count:
-            raise ValueError("a field of the keeper link holds a NUL")
-        if self._rest:
-            for (write, _), value in zip(self._rest, self[count:], strict=True):
-                write(fields, value)
-        return fields
-
-    @classmethod
-    def unpack(cls, fields: list[bytes]) -> Self:
-        """Decode the fields from the link; raises ValueError when there are too few or too many."""
-        if not cls._rest:
-            if len(fields) == cls._count:
-                return tuple.__new__(cls, map(call, cls._read, fields))
-        elif len(fields) >= cls._count:
-            left = iter(fields)
-            found = list(map(call, cls._read, left))
-            try:
-                found += [read(left) for _, read in cls._rest]
-                if next(left, None) is None:
-                    return tuple.__new__(cls, found)
-            except StopIteration:
-                pass
-        raise ValueError(f"{len(fields)} fields are not those of {cls.__name__}")
 
 
 class Hello(Fields):
@@ -260,6 +106,23 @@ class Spawn(Fields):
     limits: dict[bytes, int]  # by the names in limits.py
     end_at: int | None = None  # in monotonic ms: end it then, for want of time
     grace: int = 0  # in ms, between TERM and KILL
+    #: The fd on which it waits for its command (``waiting_stub.py``), or ends with this server.
+    line: int = 0
+
+
+class Use(Fields):
+    """The command of a child that waits."""
+
+    child: bytes
+    rows: int
+    cols: int
+    note: bytes
+    cwd: bytes
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    limits: dict[bytes, int]
+    end_at: int | None = None
+    grace: int = 0
 
 
 class Spawned(Fields):
@@ -426,7 +289,7 @@ def send(
     if fields and body.count(0) != len(fields) - 1:
         raise ValueError("a field of the keeper link holds a NUL")
     if len(body) > PACKET_LIMIT:
-        big = unnamed_file.create("handrail-message")
+        big = memory_file.create("handrail-message")
         try:
             view = memoryview(body)
             while view:

@@ -52,24 +52,25 @@ def _mark_in_proc(pid: int) -> int | None:
                     soft = line[14:].split()[0]
                     return int(soft) if soft != b"unlimited" else None
     except (OSError, ValueError):
-        pass
+        pass  # it has ended meanwhile
     return None
 
 
 def end_near(
     mark: int,
-    others: set[int],
+    leaders: Container[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
     *,
+    leader: int | None = None,
     looks: int = _QUIET,
 ) -> int:
     """Kill orphans of this keeper with this tag, and those that come to it when they have ended.
 
-    ``others``: children that are no orphans, whose status is for another to take.  ``reaped`` is
-    called with what each has used.  ``looks``: as ``_QUIET``; one is enough for a PID namespace,
-    which the kernel ends with its first process.  Says how many were found.
+    ``leaders``, and this tree's own: children that are no orphans, whose status is for another to
+    take.  ``reaped`` is called with what each has used.  ``looks``: as ``_QUIET``; one is enough
+    for a PID namespace, which the kernel ends with its first process.  Says how many were found.
     """
-    others = set(others)
+    others = set() if leader is None else {leader}
     killed: set[int] = set()
     groups: set[int] = set()
     found = quiet = 0
@@ -84,7 +85,7 @@ def end_near(
             # Newest first: one that starts the next and ends is at the end of the list.
             for word in reversed(os.pread(children, _MOST_BYTES, 0).split()):
                 pid = int(word)
-                if pid in others:
+                if pid in others or pid in leaders:
                     continue
                 if pid not in killed:
                     if mark_of(pid) != mark:

@@ -6,12 +6,15 @@ tree could be found and ended any more.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 from collections.abc import Sequence
 
 #: A walk has three open at a time: a directory or a file, and a pidfd.
 RESERVE = 8
+#: Descriptors that the table has room for from the start, at 8 bytes each.
+_ROOM = 4096
 
 
 def copies(fds: Sequence[int]) -> list[int]:
@@ -24,6 +27,15 @@ def copies(fds: Sequence[int]) -> list[int]:
             os.close(fd)
         raise
     return made
+
+
+def make_room() -> None:
+    """Have the kernel make the table large now: with several threads it waits for all processors
+    before it replaces a table (some milliseconds, once for each doubling)."""
+    try:
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _ROOM - 1))
+    except OSError:
+        pass  # the limit is lower, so there is no more room to make
 
 
 def only_reserve_left(fd: int) -> bool:

@@ -2,7 +2,7 @@
 
 ``posix_spawn`` runs no Python between fork and exec and shares the memory of the keeper until
 the exec, so its cost does not grow with the keeper.  What it cannot set itself (directory,
-resource limits) is set on the keeper and put back: the keeper has one thread.
+resource limits) is set on the keeper and put back: its other threads do nothing meanwhile.
 
 A terminal is opened *by path in the child*, after ``setsid``: opening it there makes it the
 controlling terminal, with no code of ours in the child.
@@ -10,15 +10,22 @@ controlling terminal, with no code of ours in the child.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
 import signal
+import socket
 import struct
 import termios
 
-from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, seccomp_spawn
-from handrail.keeper.limits import of_process
+from handrail.keeper import RLIMIT_LOCKS, fork, hardening, messages, waiting_stub
+from handrail.keeper.limits.rlimits import of_process
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.keeper.spawn_thread import SpawnThread
 
 #: The names under which descriptors are held; also their order in SPAWNED.
 PIPE_NAMES = (b"stdout", b"stderr")
@@ -30,6 +37,8 @@ LISTENER_NAME = b"listener"
 _ALL_SIGNALS = sorted(int(s) for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 #: Descriptors that are opened on the way beside those the child gets.
 _SPARE = 8
+#: From this number of a descriptor on there are many (``spawn_thread.py``).
+MANY = 512
 _TIOCGPTN = 0x80045430
 _TIOCSPTLCK = 0x40045431
 
@@ -37,12 +46,19 @@ _TIOCSPTLCK = 0x40045431
 class Started:
     """A running child: its pid and the keeper's descriptors of it, by name."""
 
-    __slots__ = ("fds", "names", "pid")
+    __slots__ = ("fds", "line", "names", "pid")
 
-    def __init__(self, pid: int, names: tuple[bytes, ...], fds: list[int]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        names: tuple[bytes, ...],
+        fds: list[int],
+        line: socket.socket | None = None,
+    ) -> None:
         self.pid = pid
         self.names = names
         self.fds = fds
+        self.line = line  # to a child that waits for its command
 
 
 class Limits:
@@ -98,7 +114,7 @@ def start(
     """Start one child in directory ``cwd``; ``home`` is the directory of the keeper itself.
 
     ``passed``: number in the child (3 or more) -> descriptor of ours, which stays ours; -1 is
-    the program by which its calls are announced (``seccomp_spawn.py``).
+    the program by which its calls are announced (``seccomp/spawn.py``).
     ``doors`` are the files by which it enters its cgroups; ``fork.py`` starts those that have
     some, or limits of their own.
 
@@ -112,7 +128,14 @@ def start(
     actions: list[tuple[int, ...] | tuple[int, int, bytes, int, int]]
     ours: list[int] = []
     theirs: list[int] = []
+    line: socket.socket | None = None
     try:
+        if asked.line:
+            # It has no name, and the child inherits its end: no other process can come by it.
+            line, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            line.setblocking(False)
+            theirs.append(far.detach())
+            passed = {**passed, asked.line: theirs[-1]}
         if mode in (messages.MODE_PTY, messages.MODE_PTY_LOOSE):
             names = PTY_NAMES
             master, path = _terminal((asked.rows, asked.cols))
@@ -156,12 +179,14 @@ def start(
         os.fchdir(cwd)
         before = fork.Before(doors, limits.of_child(mark) | own_limits, code)
         # posix_spawn takes no descriptor beyond the limit that the child is to have.
-        beyond = 0 <= limits.files[0] <= max(theirs, default=0) + _SPARE
+        highest = max([*ours, *theirs])
+        thread = _thread() if highest >= MANY else None
+        beyond = thread is None and 0 <= limits.files[0] <= highest + _SPARE
         try:
             if doors or own_limits or beyond:
                 pid, listener = fork.start(program, argv, env, actions, _ALL_SIGNALS, before)
             else:
-                pid, listener = _spawn(program, argv, env, actions, before)
+                pid, listener = _spawn(program, argv, env, actions, before, thread)
             if listener >= 0:
                 names += (LISTENER_NAME,)
                 ours.append(listener)
@@ -171,11 +196,29 @@ def start(
     except BaseException:
         for fd in ours:
             os.close(fd)
+        if line is not None:
+            line.close()
         raise
     finally:
         for fd in theirs:
             os.close(fd)
-    return Started(pid, names, ours)
+    return Started(pid, names, ours, line)
+
+
+def use(asked: messages.Use, line: socket.socket, terminal: int | None) -> None:
+    """Let a child that waits become a command, once; raises OSError, and the child is no use then.
+
+    ``terminal``: the keeper's descriptor of the child's, if it has one.
+    """
+    limits = of_process(asked.limits) if asked.limits else {}
+    packet = waiting_stub.request(
+        asked.argv, asked.env, asked.cwd, limits, terminal=terminal is not None
+    )
+    if len(packet) > waiting_stub.LONGEST:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    if terminal is not None:
+        _set_size(terminal, (asked.rows, asked.cols))
+    line.send(packet)
 
 
 def _spawn(
@@ -184,6 +227,7 @@ def _spawn(
     env: dict[bytes, bytes],
     actions: seccomp_spawn.Actions,
     before: fork.Before,
+    thread: SpawnThread | None,
 ) -> tuple[int, int]:
     """Start without a fork, with the child's limits set on the keeper for a moment."""
     if before.code and (argv[0] != program or not seccomp_spawn.startable()):
@@ -191,7 +235,10 @@ def _spawn(
     for kind, value in before.limits.items():
         resource.setrlimit(kind, value)
     if before.code:
-        return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code)
+        starter = None if thread is None else thread.start
+        return seccomp_spawn.start(argv, env, actions, _ALL_SIGNALS, before.code, starter=starter)
+    if thread is not None:
+        return thread.start(program, argv, env, actions, _ALL_SIGNALS), -1
     pid = os.posix_spawn(
         program,
         argv,
@@ -204,13 +251,23 @@ def _spawn(
     return pid, -1
 
 
+def _thread() -> SpawnThread | None:
+    from handrail.keeper import spawn_thread  # most keepers never have so many
+
+    return spawn_thread.get()
+
+
 def _terminal(size: tuple[int, int]) -> tuple[int, bytes]:
     master = os.open(b"/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
         number = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))
+        _set_size(master, size)
     except BaseException:
         os.close(master)
         raise
     return master, b"/dev/pts/%d" % number
+
+
+def _set_size(master: int, size: tuple[int, int]) -> None:
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", size[0], size[1], 0, 0))

@@ -44,10 +44,28 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def orphans_by_mark(leaders: set[int]) -> dict[int, int]:
+def orphans_path() -> str:
+    """Where the kernel lists the orphans that came to this process."""
+    return f"/proc/self/task/{os.getpid()}/children"
+
+
+def own_orphans() -> list[int]:
+    """The orphans that came to this process, and the children of its main thread.
+
+    The kernel gives orphans to the main thread.  Where children are started by another, as in a
+    keeper, this list has none of them and stays short, however many there are.
+    """
+    try:
+        with open(orphans_path(), "rb", 0) as file:
+            return [int(pid) for pid in file.readall().split()]
+    except OSError:
+        return []
+
+
+def orphans_by_mark(leaders: Container[int]) -> dict[int, int]:
     """How many processes of each tree were orphaned to the keeper, with their descendants."""
     found: dict[int, int] = {}
-    for pid in children_of(os.getpid()):
+    for pid in own_orphans():
         if pid in leaders:
             continue
         mark = mark_of(pid)
@@ -67,12 +85,12 @@ def orphans_afar(leaders: dict[int, int | None]) -> dict[int, int]:
     return found
 
 
-def send(leader: int | None, mark: int, leaders: set[int], number: int) -> int:
+def send(leader: int | None, mark: int, leaders: Container[int], number: int) -> int:
     """Signal a whole tree once; returns how many processes were reached."""
     return _send(leader, _Near(mark, leaders), number)
 
 
-def members(leader: int | None, mark: int, leaders: set[int]) -> set[int]:
+def members(leader: int | None, mark: int, leaders: Container[int]) -> set[int]:
     """All processes of a tree that can be found now."""
     return _members(leader, _Near(mark, leaders))
 
@@ -113,7 +131,7 @@ def _inside(family: set[int]) -> set[int]:
 def kill(
     leader: int | None,
     mark: int,
-    leaders: set[int],
+    leaders: Container[int],
     reaped: Callable[[resource.struct_rusage], None] | None = None,
 ) -> int:
     """Kill a whole tree; returns how many processes were found.
@@ -139,19 +157,19 @@ class _Near:
     def __init__(
         self,
         mark: int,
-        leaders: set[int],
+        leaders: Container[int],
         reaped: Callable[[resource.struct_rusage], None] | None = None,
     ) -> None:
         self._mark = mark
         self._leaders = leaders
         self._reaped = reaped
-        self._others = set(leaders)
+        self._others: set[int] = set()
         self._us = os.getpid()
 
     def roots(self, known: set[int]) -> Iterator[int]:
         """New orphans, newest first: of a chain of forks the last one is alive."""
-        for pid in reversed(children_of(self._us)):
-            if pid not in known and pid not in self._others:
+        for pid in reversed(own_orphans()):
+            if pid not in known and pid not in self._leaders and pid not in self._others:
                 if mark_of(pid) == self._mark:
                     yield pid
                 else:
@@ -161,8 +179,7 @@ class _Near:
         """Kill the orphans of this tree; the keeper has not reaped them, so no pid is reused."""
         if not self._mark:
             return 0
-        others = self._leaders | ({leader} if leader else set())
-        return orphan_kill.end_near(self._mark, others, self._reaped)
+        return orphan_kill.end_near(self._mark, self._leaders, self._reaped, leader=leader)
 
     def owns(self, pid: int, family: set[int]) -> bool:
         """Whether a pid is still of this tree: below one of it, or orphaned to the keeper."""
@@ -245,7 +262,7 @@ def _kill(leader: int | None, kin: _Near | _Far) -> int:
         try:
             os.killpg(leader, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass
+            pass  # the group is empty, or all of it has become another user's
     if alone:
         return len(found)
     return max(len(found), kin.end_orphans(leader))
@@ -260,7 +277,7 @@ def _is_first_of_namespace(pid: int) -> bool:
                     numbers = line.split()[1:]
                     return len(numbers) > 1 and numbers[-1] == b"1"
     except OSError:
-        pass
+        pass  # it has ended meanwhile
     return False
 
 

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from handrail.keeper import messages
 from handrail.process.child_end import ChildEnd
@@ -22,7 +22,7 @@ from handrail.process.spec import ProcessSpec, SandboxHandle
 from handrail.process.stdin.child_stdin import ChildStdin
 
 #: How long a signal waits for a sandbox that is being set up, and how often it looks.
-_SETUP_SECONDS = 2.0
+_SETUP_SECONDS = 20.0
 _SETUP_PAUSE = 0.005
 
 _NO_TAGS: dict[str, bytes] = {}
@@ -40,6 +40,15 @@ class Sink(Protocol):
     def closed(self, child: Child, seq: int) -> None: ...
     def blocked(self, child: Child) -> None:
         """The child has output that was left in its pipe because ``ready`` was false."""
+
+    def question(self, child: Child, question: Any) -> None:
+        """A host that the child wants to reach is on no list; its network takes the answer."""
+
+    def withdrawn(self, child: Child, number: int) -> None:
+        """An answer to that question is not waited for any more."""
+
+    def decided(self, child: Child, record: Any) -> None:
+        """The proxy of the child has decided about a connection."""
 
 
 class Child:

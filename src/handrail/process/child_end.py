@@ -156,7 +156,7 @@ class ChildEnd:
     def evict(self) -> None:
         """End a child that has written more than it may."""
         if self.exit is None and self.cause is None:
-            self.cause = ExitKind.EVICTED
+            self.cause = ExitKind.LIMIT_EXCEEDED
             self._child.output.mark(EVICTED)
             self.end_soon(0.0)
 
@@ -202,6 +202,7 @@ class ChildEnd:
             usage=usage,
             cause=self.cause,
             sandboxed=self._child.spec.sandboxed,
+            limits=self._child.spec.limits,
         )
 
     def lost(self) -> None:
@@ -217,21 +218,28 @@ class ChildEnd:
         child, output = self._child, self._child.output
         self.exit, self.status = info, status
         if child.spec.judge is not None:
-            sandbox = child.spec.running_sandbox
-            seen = () if sandbox is None else sandbox.denials
+            sandbox, network = child.spec.running_sandbox, child.spec.network
+            seen = [
+                *(() if sandbox is None else sandbox.denials),
+                *(() if network is None else network.denials),
+            ]
             self.verdict = child.spec.judge(info.code, output.texts() if info.code else [], seen)
+        if child.spec.network is not None and child.spec.running_sandbox is not None:
+            child.spec.network.ended()  # nothing of it is left
         self._stop_timer()
-        self.close_pidfd()
         child.stdin.exited(terminated=self.terminated)
         seq = output.exited(status, int(child.age * 1000))
         if fault_points.armed:
             fault_points.point("exit.numbered")
-        if child.sink is not None and not output.is_behind:
-            child.sink.exited(child, seq)
-        child.wake()
-        child.told_exit()
-        self.maybe_closed()
-        self.drain_later()
+        try:
+            if child.sink is not None and not output.is_behind:
+                child.sink.exited(child, seq)
+            child.wake()
+            child.told_exit()
+            self.maybe_closed()
+            self.drain_later()
+        finally:
+            self.close_pidfd()  # after the news, which a client may be waiting for
 
     # --- closed ------------------------------------------------------------------------------
 
@@ -271,10 +279,12 @@ class ChildEnd:
         if fault_points.armed:
             fault_points.point("close.numbered")
         child.stdin.close()
-        if not self.held_open:
-            child.launcher.release(child.number)
         if child.sink is not None and not output.is_behind:
             child.sink.closed(child, seq)
+        if not self.held_open:
+            child.launcher.release(child.number)
+        if child.spec.network is not None:
+            child.spec.network.ended()
         child.wake()
         child.shrink()
         child.told_closed()
@@ -285,6 +295,8 @@ class ChildEnd:
         sandbox = self._child.spec.running_sandbox
         if self.exit is None and sandbox is not None:
             sandbox.settle(self._child.loop, _nothing)
+        if self._child.spec.network is not None:
+            self._child.spec.network.ended()
         self.park()
         self.close_pidfd()
 

@@ -7,7 +7,7 @@ case by patterns that know ``*`` and ``?`` only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -32,6 +32,10 @@ _NEVER_FOLDED = frozenset(
         "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
     ),
 )
+
+#: How many names are remembered for each set of patterns, and the longest.
+_MOST_NAMES = 256
+_LONGEST_NAME = 100
 
 
 class Inherit(Enum):
@@ -83,16 +87,16 @@ def build(
         env.update(policy.set)
         if policy.include_only:
             keep = _matcher(tuple(policy.include_only))
-            env = {k: v for k, v in env.items() if keep(k)}
+            env = {k: v for k, v in env.items() if keep[k]}
     env.update(overlay)
     kept = {k: v for k, v in env.items() if k not in _NEVER and k.upper() not in _NEVER_FOLDED}
     return without(kept)
 
 
 def bad_name(names: Iterable[str]) -> str | None:
-    """The first name no environment can hold: empty, or with ``=`` or NUL."""
+    """The first name no environment can hold: no text, empty, or with ``=`` or NUL."""
     for name in names:
-        if not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             return name
     return None
 
@@ -101,20 +105,31 @@ def _drop(env: dict[str, str], patterns: Iterable[str]) -> None:
     patterns = tuple(patterns)
     if patterns:
         hit = _matcher(patterns)
-        for name in [k for k in env if hit(k)]:
+        for name in [k for k in env if hit[k]]:
             del env[name]
 
 
-@lru_cache(maxsize=256)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(
-        "|".join(
-            "(?:" + "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in p) + ")"
-            for p in patterns
-        ),
-        re.IGNORECASE | re.DOTALL,
-    )
+class _Matches(dict[str, bool]):
+    """Whether a name matches one of some patterns; commands mostly inherit the same names."""
+
+    __slots__ = ("_fits",)
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._fits = re.compile(
+            "|".join(
+                "(?:" + "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in p) + ")"
+                for p in patterns
+            ),
+            re.IGNORECASE | re.DOTALL,
+        ).fullmatch
+
+    def __missing__(self, name: str) -> bool:
+        found = self._fits(name) is not None
+        if len(self) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
+            self[name] = found
+        return found
 
 
-def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    return _compiled(patterns).fullmatch
+@lru_cache(maxsize=64)
+def _matcher(patterns: tuple[str, ...]) -> _Matches:
+    return _Matches(patterns)

@@ -12,7 +12,7 @@ import functools
 import os
 import resource
 
-from handrail import unnamed_file
+from handrail import memory_file
 from handrail.errors import UsageError
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def check() -> None:
 def _check_file_size() -> None:
     """Check the limit on file sizes: output and input are in large, mostly sparse files."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if 0 <= most < unnamed_file.LARGEST:
+    if 0 <= most < memory_file.LARGEST:
         raise UsageError(
             f"files are limited to {most} bytes here (ulimit -f), and handrail keeps the output and"
             " input of its processes in such files in memory: start it with `ulimit -f unlimited`,"
@@ -86,7 +86,7 @@ def _pidfd_send_signal() -> None:
 
 
 def _memfd_create() -> None:
-    os.close(unnamed_file.create("handrail-probe"))
+    os.close(memory_file.create("handrail-probe"))
 
 
 def _eventfd() -> None:

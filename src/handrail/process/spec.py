@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from handrail.errors import UsageError
-from handrail.keeper import seccomp_spawn
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.name_hints import NamesChecked
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -27,18 +28,22 @@ class OnLag(enum.Enum):
     DROP = "drop"  # the child goes on, and the gap is announced
 
 
+#: Limits that count bytes.
+_BYTES = frozenset({"memory", "file_size", "output", "address_space"})
+
+
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamesChecked):
     """What a command may take; None: no limit.  Sizes are bytes, and all are whole numbers from 1.
 
     ``memory`` and ``processes`` (threads count too) are for the command and its descendants
     together.  Where there is a control group for them, the kernel kills a process beyond the
     first, and refuses a process beyond the second; elsewhere the keeper looks 20 times a second
-    and ends all of them.  The exit is ``OUT_OF_MEMORY`` or ``EVICTED``.  ``output`` counts all that
-    is written to the streams; beyond it the command is ended, and the exit is ``EVICTED``;
-    ``limit`` of the exit says for which.  The others are for each process: ``cpu_seconds``
-    of CPU time (then SIGXCPU), ``file_size`` of each file (SIGXFSZ), ``open_files`` and
-    ``address_space`` (refused to it as an error).
+    and ends all of them.  ``output`` counts all that is written to the streams; beyond it the
+    command is ended.  The others are for each process: ``cpu_seconds`` of CPU time (then SIGXCPU),
+    ``file_size`` of each file (SIGXFSZ), ``open_files`` and ``address_space`` (refused to it as an
+    error).  The exit of a command that a limit has ended is ``LIMIT_EXCEEDED``, and its ``limit``
+    says which.
     """
 
     cpu_seconds: int | None = None
@@ -52,15 +57,18 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in self.given().items():
             if type(value) is not int or not 1 <= value <= 2**62:
-                raise UsageError(f"the limit {name} is a whole number from 1, not {value!r}")
+                unit = ", in bytes such as 2 << 30" if name in _BYTES else ""
+                raise UsageError(f"the limit {name} is a whole number from 1{unit}, not {value!r}")
 
     def given(self) -> dict[str, int]:
-        """Those that are set, by name; never raises."""
+        """The limits that are set, by name; never raises."""
         named = ((name, getattr(self, name)) for name in self.__slots__)
         return {name: value for name, value in named if value is not None}
 
     def for_keeper(self) -> dict[str, int]:
-        """Those the keeper sets, by its names; never raises."""
+        """The limits that the keeper sets, by its names; never raises."""
+        if self is NO_LIMITS:  # as of nearly all commands
+            return {}
         return {_KEEPERS[name]: value for name, value in self.given().items() if name in _KEEPERS}
 
 
@@ -83,11 +91,16 @@ class SandboxHandle(Protocol):
         """Close the fds of which the keeper has copies now."""
 
     def attend(
-        self, listener: int, loop: AbstractEventLoop, keep: Callable[[int], None] | None
+        self,
+        listener: int,
+        loop: AbstractEventLoop,
+        keep: Callable[[int], None] | None,
+        way_out: Any = None,
     ) -> None:
         """Answer the reported syscalls of the command; owns the fd.
 
-        ``keep`` has the keeper hold what the next server must know of it.
+        ``keep`` has the keeper hold what the next server must know of it.  ``way_out``: of a
+        managed network.
         """
 
     @property
@@ -114,6 +127,64 @@ class SandboxHandle(Protocol):
         """Signal the command's group or all processes inside; how many were reached."""
 
 
+class NetworkHandle(Protocol):
+    """The managed network of a process, as the process table uses it."""
+
+    @property
+    def note(self) -> str:
+        """What the next server has to know of it."""
+
+    @property
+    def way_out(self) -> Any:
+        """What the supervisor of its sandbox opens when a process first connects."""
+
+    @property
+    def denials(self) -> Sequence[Any]:
+        """The hosts that were refused."""
+
+    @property
+    def holdings(self) -> dict[bytes, int]:
+        """The fds that the keeper holds of it, by their names there."""
+
+    def update(self, rules: Any, approved: Any, denied: Any) -> None:
+        """Decide by other rules and answers from now on."""
+
+    def begin(self, number: int) -> None:
+        """The process was started and has this number in the keeper."""
+
+    def began(self, child: Any) -> None:
+        """The process is known to its owner."""
+
+    def attached(self) -> None:
+        """A client is there to be asked."""
+
+    def detached(self) -> None:
+        """The client is gone."""
+
+    def ended(self) -> None:
+        """No process of it is left."""
+
+    def park(self) -> None:
+        """Stop using it: another server takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A command whose sandbox stands before it, with a program that waits to become the command.
+
+    ``line`` is the fd on which that program hears of it.  ``spawned`` is the child, if it was made
+    ahead; otherwise the spec starts it.
+    """
+
+    argv: tuple[bytes, ...]
+    cwd: bytes
+    env: Mapping[bytes, bytes] = field(repr=False)
+    line: int
+    spawned: Any = None
+    #: Ends a child that was made ahead and is not used.
+    discard: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a sandboxed command seems to have been refused something, and the evidence."""
@@ -124,6 +195,15 @@ class Verdict:
 
 #: From an exit code (None: not known), the retained output and what is known to a verdict.
 Judge = Callable[[int | None, list[bytes], Sequence[Any]], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group for several commands; what they may use together, 0: as much as they want."""
+
+    number: int
+    memory: int = 0
+    cpu_millis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +219,32 @@ class ProcessSpec:
     rows: int = DEFAULT_ROWS
     cols: int = DEFAULT_COLS
     name: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    #: Variables whose values are masked in what is stored of it.
+    secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     #: (number in the child, descriptor here); the descriptors stay the caller's.  Number -1 is the
-    #: program by which its calls are announced (``keeper/seccomp_spawn.py``).
+    #: program by which its calls are announced (``keeper/seccomp/spawn.py``).
     passed: tuple[tuple[int, int], ...] = ()
     #: None: wait for an attached reader, drop beyond the retention without one.
     on_lag: OnLag | None = None
     #: Seconds until the whole tree is ended.
     timeout: float | None = None
     limits: Limits = NO_LIMITS
+    #: The control group that it shares with others.
+    group: Group | None = None
     #: It is not ended with its session.
     detach: bool = False
     #: Closed by the end of its streams alone, however long a descendant holds them.
     waits_for_streams: bool = False
     #: Of a command in a sandbox: ``argv`` is then what holds it.
     running_sandbox: SandboxHandle | None = field(default=None, repr=False, compare=False)
+    #: Of a command whose sandbox was made ahead.
+    waiting: Waiting | None = field(default=None, repr=False, compare=False)
+    #: Its managed network.
+    network: NetworkHandle | None = field(default=None, repr=False, compare=False)
+    #: The network that it shares: under which name, with commands of which key, and the address of
+    #: its way out (``sandbox/loopback.py``).
+    loopback: tuple[str, str, str] | None = None
     #: What was asked for, words and directory, where ``argv`` is what holds it.
     asked: tuple[tuple[bytes, ...], bytes] | None = None
     #: In a sandbox, also when a server before us has made it.
@@ -175,28 +267,40 @@ class ProcessSpec:
     @property
     def announced(self) -> bool:
         """Whether there will be a listener for its syscalls."""
-        return any(number == seccomp_spawn.PROGRAM for number, _ in self.passed)
+        passed = self.passed
+        return bool(passed) and any(number == seccomp_spawn.PROGRAM for number, _ in passed)
 
     def without_env(self) -> ProcessSpec:
-        """A small copy for listings, without secrets."""
+        """A small copy for listings, without the environment."""
+        if self.secrets:
+            return self._small()  # they go with their process
         key = _compared(self)
         small = _RECENT.get(key)
         if small is None:
             if len(_RECENT) >= _RECENT_MOST:
                 _RECENT.clear()
-            small = _RECENT[key] = replace(
-                self,
-                env=_NO_ENV,
-                passed=(),
-                judge=None,
-                running_sandbox=None,
-                sent=None,
-                again=None,
-            )
+            small = _RECENT[key] = self._small()
         return small
 
+    def _small(self) -> ProcessSpec:
+        return replace(
+            self,
+            env=_NO_ENV,
+            passed=(),
+            judge=None,
+            running_sandbox=None,
+            waiting=None,
+            network=None,
+            loopback=None,
+            sent=None,
+            again=None,
+        )
 
-_DROPPED = {"env", "passed", "judge", "running_sandbox", "sent", "again"}
+
+_DROPPED = {
+    *("env", "passed", "judge", "running_sandbox", "waiting", "network", "loopback"),
+    *("sent", "again"),
+}
 _compared = attrgetter(*(one.name for one in fields(ProcessSpec) if one.name not in _DROPPED))
 _NO_ENV: dict[bytes, bytes] = {}
 #: Ended processes are often ended alike; one copy for all of them.

@@ -18,17 +18,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from handrail.errors import (
-    HandrailError,
-    KeeperLost,
-    ProcessExists,
-    SandboxUnavailable,
-)
+from handrail.errors import HandrailError, KeeperLost, ProcessExists, SandboxUnavailable
 from handrail.keeper import malloc_trim, messages
 from handrail.process.child import Child, Sink
 from handrail.process.keeper_client.launcher import Launcher, Spawned
 from handrail.process.keeper_client.link import gone
+from handrail.process.output.output_log import RetainedBytes
 from handrail.process.recovery import release, start_note
+from handrail.process.spawning import abandon, settle, spawn
 from handrail.process.spec import ProcessSpec
 
 #: How long a closed process can still be read.
@@ -81,6 +78,10 @@ class ProcessTable:
         self._forgetting: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Child]] = set()
         self._running = 0
+        #: How many closed processes, and how many bytes of their output, are kept without a limit
+        #: of time; None: the retention time counts.
+        self._kept: tuple[int, int] | None = None
+        self._retained = RetainedBytes()
         #: Forgotten here, with descendants that live on; by the keeper's number.
         self._haunted: dict[int, Child] = {}
 
@@ -99,6 +100,19 @@ class ProcessTable:
         """How many are starting, or have not exited."""
         return self._running
 
+    @property
+    def retained(self) -> int:
+        """Bytes of output that are retained of all of them."""
+        return self._retained.count
+
+    def _put(self, child: Child) -> None:
+        self._entries[child.key] = child
+        child.output.log.count_in(self._retained)
+
+    def _remove(self, child: Child) -> None:
+        self._entries.pop(child.key, None)
+        child.output.log.count_in(None)
+
     def get(self, key: str) -> Child | Starting | None:
         return self._entries.get(key)
 
@@ -112,7 +126,7 @@ class ProcessTable:
         owner may have gone meanwhile.  A caller that may be cancelled shields the task.
         """
         if key in self._entries:
-            _abandon(spec)
+            abandon(spec)
             raise ProcessExists(f"process {key} already exists")
         place = Starting()
         spawning = spawn(self._launcher, spec, self._note(key, spec, place))
@@ -153,7 +167,7 @@ class ProcessTable:
         try:
             spec = await preparing
             if place.cancelled:
-                _abandon(spec)
+                abandon(spec)
                 raise StartCancelled(f"process {key} start was cancelled")
             spawning = spawn(self._launcher, spec, self._note(key, spec, place))
         except BaseException:
@@ -185,13 +199,17 @@ class ProcessTable:
             try:
                 spawned = await spawning
             except BaseException:
-                _settle(spec, self._loop)
+                settle(spec, self._loop)
                 raise
+            if spec.network is not None:
+                spec.network.begin(spawned.child)
             if spec.running_sandbox is not None:
                 spec, spawned = await self._set_up(key, place, spec, spawned)
             if spec.sent is not None:
-                spec = replace(spec, sent=None, again=None)  # they keep the plan in memory
+                spec = replace(spec, sent=None, again=None, waiting=None)  # they keep the plan
             child = Child(key, spec, spawned, self._launcher, self._loop, sink())
+            if spec.network is not None:
+                spec.network.began(child)
             if not self._launcher.link.alive and not self._launcher.link.bereft:
                 _end(child)  # no keeper would tell us of its exit
                 raise gone()
@@ -205,20 +223,20 @@ class ProcessTable:
             self._running -= 1
             await _kill(child)
             raise StartCancelled(f"process {key} start was cancelled")
-        self._entries[key] = child
+        self._put(child)
         child.on_closed = self._retire
         child.on_exit = self._exited
         if self._observer is not None:
             self._observer.started(child)
         # The caller of this task is told two turns of the loop later; what the child does is
         # told after that, so that news of a process never overtake the news of its start.
-        later = self._loop.call_soon
-        later(later, later, child.begin)
+        soon = self._loop.call_soon
+        soon(soon, soon, child.begin)  # in the third turn from now
         return child
 
     def revive(self, child: Child, closed_ago: float | None) -> None:
         """Add a process of a previous server; ``closed_ago``: how long it has been closed."""
-        self._entries[child.key] = child
+        self._put(child)
         child.on_closed = self._retire
         if child.running:
             self._running += 1
@@ -241,7 +259,7 @@ class ProcessTable:
         while child.key in self._entries:
             number += 1
             child.key = f"{key} ({number})"
-        self._entries[child.key] = child
+        self._put(child)
         child.on_closed = self._retire
         if child.running:
             self._running += 1
@@ -251,7 +269,7 @@ class ProcessTable:
 
     def give_up(self, child: Child) -> None:
         """Give a child to another table."""
-        del self._entries[child.key]
+        self._remove(child)
         child.on_closed = None
         if child.running:
             self._running -= 1
@@ -276,31 +294,77 @@ class ProcessTable:
             try:
                 if spawned.listener >= 0:
                     keep = partial(self._launcher.keep, spawned.child, release.CALLS)
-                    inside.attend(spawned.listener, self._loop, keep)
-                if await inside.set_up(self._loop):
+                    way_out = None if spec.network is None else spec.network.way_out
+                    inside.attend(spawned.listener, self._loop, keep, way_out)
+                note = self._note(key, spec, place)
+                if await inside.set_up(self._loop) and await self._launcher.use(
+                    spec, spawned.child, note
+                ):
                     return spec, spawned
                 said = _last_words(spawned)
             except BaseException:
                 _end(Child(key, spec, spawned, self._launcher, self._loop, None))
                 raise
-            await _kill(Child(key, spec, spawned, self._launcher, self._loop, None))
+            network, failed = spec.network, replace(spec, network=None)
+            await _kill(Child(key, failed, spawned, self._launcher, self._loop, None))
             problem = SandboxUnavailable(said or "it was killed")
-            if spec.again is None or place.cancelled:
-                raise problem
-            spec = spec.again(problem)
+            try:
+                if spec.again is None or place.cancelled:
+                    raise problem
+                spec = replace(spec.again(problem), network=network)
+            except BaseException:
+                if network is not None:
+                    network.ended()
+                raise
             try:
                 spawned = await spawn(self._launcher, spec, self._note(key, spec, place))
             except BaseException:
-                _settle(spec, self._loop)
+                settle(spec, self._loop)
                 raise
+            if spec.network is not None:
+                spec.network.begin(spawned.child)
 
     def cancel_start(self, place: Starting) -> None:
         """Terminate a process that has not started yet."""
         place.cancelled = True
 
+    def keep_closed(self, count: int, size: int) -> None:
+        """Keep processes that have closed, the last of them within these bounds, until the end."""
+        self._kept = count, size
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def keep_no_longer(self) -> None:
+        """Go back to the retention time, for processes that close from now on."""
+        self._kept = None
+
+    def _drop_oldest(self) -> None:
+        """Forget the processes that closed first, beyond what is kept."""
+        if self._kept is None:
+            return
+        count, size = self._kept
+        held = sum(child.output.log.retained for child in self._closed)
+        over = []
+        for child in list(self._closed)[:-1]:
+            if len(self._closed) <= count and held <= size:
+                break
+            if child.output.unread:
+                continue  # it asked to lose nothing, so it stays as long as its session
+            self._closed.remove(child)
+            held -= child.output.log.retained
+            if self._entries.get(child.key) is child:
+                del self._entries[child.key]
+                over.append(child)
+        if over:
+            self._forget_soon(over)
+
     def _retire(self, child: Child, closed_ago: float = 0.0) -> None:
         child.ending.closed_at = self._loop.time() - closed_ago
         self._closed.append(child)
+        if self._kept is not None:
+            self._drop_oldest()
+            return
         left = max(0.0, self._retention - closed_ago)
         if self._timer is None:
             self._timer = self._loop.call_later(left, self._expire)
@@ -316,20 +380,24 @@ class ProcessTable:
             self._closed.popleft()
             if self._entries.get(child.key) is not child:
                 continue
-            if child.output.unread:  # it asked to lose nothing, so it stays as long as its session
+            # It asked to lose nothing, so it stays as long as its session; or it is being stored.
+            if child.output.unread or child.output.stored is not None:
                 child.ending.closed_at = born + self._retention
                 self._closed.append(child)
             else:
-                del self._entries[child.key]
+                self._remove(child)
                 over.append(child)
         self._timer = None
         if self._closed:
             pause = max(self._closed[0].ending.closed_at - born, min(1.0, self._retention / 10))
             self._timer = self._loop.call_later(pause, self._expire)
         if over:
-            task = self._loop.create_task(self._forget(over))
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            self._forget_soon(over)
+
+    def _forget_soon(self, over: list[Child]) -> None:
+        task = self._loop.create_task(self._forget(over))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, over: list[Child]) -> None:
         """Forget children, but keep the trees of those whose descendants live on."""
@@ -346,6 +414,12 @@ class ProcessTable:
         if len(over) >= malloc_trim.MANY:
             self._loop.call_later(_TIDY_SECONDS, _tidy)
 
+    async def is_idle(self) -> bool:
+        """Whether nothing is left: no process, and no descendant of a forgotten one."""
+        if self._haunted and not self._entries:
+            await self._forget([])
+        return not self._entries and not self._haunted and not self._forgetting
+
     def left_behind(self, key: str | None = None) -> list[Child]:
         """Processes that were forgotten and whose descendants live on."""
         return [child for child in self._haunted.values() if key in (None, child.key)]
@@ -358,7 +432,7 @@ class ProcessTable:
             if isinstance(entry, Starting):
                 entry.cancelled = True
         for child in children:
-            self._entries.pop(child.key, None)
+            self._remove(child)
             child.sink = None
             child.output.resume()
         try:
@@ -370,7 +444,7 @@ class ProcessTable:
                 await self._launcher.signal(number, signal.SIGKILL, messages.SCOPE_TREE)
                 self._launcher.forget(number)
         except KeeperLost:
-            pass
+            pass  # what is done then is up to the owner of the keeper
         finally:
             # A keeper that has come meanwhile was not told of those that we are about to forget.
             if self._launcher.link.bereft or self._launcher.mark != keeper:
@@ -384,29 +458,6 @@ class ProcessTable:
                 self._timer = None
             if len(children) >= malloc_trim.MANY:
                 self._loop.call_later(_TIDY_SECONDS, _tidy)
-
-
-def spawn(launcher: Launcher, spec: ProcessSpec, note: bytes = b"") -> Coroutine[Any, Any, Spawned]:
-    """Ask the keeper for a child, and close the descriptors of its sandbox.
-
-    Raises SpawnFailed or KeeperLost, and the sandbox is given up then.
-    """
-    try:
-        spawning = launcher.spawn(spec, note)
-    except BaseException:
-        _abandon(spec)
-        raise
-    if spec.sent is not None:
-        spec.sent()
-    return spawning
-
-
-def _abandon(spec: ProcessSpec) -> None:
-    """Release the sandbox of a child that is not started."""
-    if spec.sent is not None:
-        spec.sent()
-    if spec.running_sandbox is not None:
-        spec.running_sandbox.abandon()
 
 
 def _tidy() -> None:
@@ -444,13 +495,3 @@ def _end(child: Child) -> None:
     else:
         release.kill(child)
     child.discard()
-
-
-def _settle(spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
-    """Release a sandbox that was not set up."""
-    if spec.running_sandbox is not None:
-        spec.running_sandbox.settle(loop, _nothing)
-
-
-def _nothing() -> None:
-    """Do nothing: the process never began."""

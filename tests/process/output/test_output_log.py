@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from handrail.process.output import output_log
-from handrail.process.output.output_log import OutputLog
+from handrail.process.output.output_log import OutputLog, RetainedBytes
 
 
 def _four() -> OutputLog:
@@ -110,6 +110,7 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self, limit: int, chunks: int, history: bool) -> None:
         self.limit, self.chunks = limit, chunks
         self.log = OutputLog(limit, chunks)
+        self.owner: RetainedBytes | None = None
         self.all: list[tuple[int, int, int]] = []  # seq, stream, size; -1 for exit and close
         self.ends = [0, 0]
 
@@ -136,6 +137,12 @@ class LogMachine(RuleBasedStateMachine):
     def closed(self) -> None:
         assert self.log.closed() == self._next()
         self.all.append((self._next(), -1, 0))
+
+    @rule(owned=st.booleans())
+    def counted(self, owned: bool) -> None:
+        before, self.owner = self.owner, RetainedBytes() if owned else None
+        self.log.count_in(self.owner)
+        assert before is None or before.count == 0
 
     def _retained(self) -> list[tuple[int, int, int]]:
         kept: list[tuple[int, int, int]] = []
@@ -178,6 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         if hasattr(self, "log"):
             kept = self._retained()
             assert self.log.retained == sum(e[2] for e in kept)
+            assert self.owner is None or self.owner.count == self.log.retained
             assert self.log.retained <= self.limit or len(kept) == 1
             assert self.log.bytes_total == sum(e[2] for e in self.all)
             assert self.log.bytes_dropped == self.log.bytes_total - self.log.retained

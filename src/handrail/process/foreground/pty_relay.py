@@ -23,6 +23,7 @@ else:
     import _signal
 
 _PIECE = 1 << 16
+_TAIL = 1 << 14
 _SIZE_BYTES = 8  # struct winsize: rows, columns and two unused ones
 #: How long the last output may take once no process is left that could write any.
 _LAST_SECONDS = 2.0
@@ -40,6 +41,8 @@ class PtyRelay:
         termios.tcsetattr(self.theirs, termios.TCSANOW, self._before)
         self.resize()
         self._shown = _thread.allocate_lock()
+        #: The end of what was shown.
+        self.tail = b""
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -114,6 +117,7 @@ class PtyRelay:
         looks = True
         try:
             while data := os.read(self._ours, _PIECE):
+                self.tail = (self.tail + data)[-_TAIL:]
                 try:
                     if looks:
                         _write(1, data)

@@ -13,18 +13,16 @@ import os
 import time
 
 from handrail.keeper import RLIMIT_LOCKS
-from handrail.process import TIMEOUT_GRACE
+from handrail.process import PASSED_SIGNALS, TIMEOUT_GRACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Mapping
-    from typing import Protocol, TypedDict, TypeVar
+    from collections.abc import Mapping
+    from typing import Protocol, TypedDict
 
     from handrail.process.foreground.pty_relay import PtyRelay
     from handrail.process.foreground.stream_copies import StreamCopies
-
-    T = TypeVar("T")
 
     class _Beginning(TypedDict):
         setsid: bool
@@ -57,12 +55,8 @@ else:
 _PR_SET_CHILD_SUBREAPER = 36
 #: As timeout(1) says it.
 TIMED_OUT = 124
-_PASSED_ON = (
-    *(_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT),
-    *(_signal.SIGUSR1, _signal.SIGUSR2),
-)
 _STOP, _GO = _signal.SIGTSTP, _signal.SIGCONT
-_WATCHED = (*_PASSED_ON, _signal.SIGCHLD, _signal.SIGWINCH)
+_WATCHED = (*PASSED_SIGNALS, _signal.SIGCHLD, _signal.SIGWINCH)
 #: Signals that the interpreter ignores or catches, and that a command is to find as usual.
 _GIVEN_BACK = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD)
 #: null, zero, full, random, urandom.
@@ -118,9 +112,8 @@ class Foreground:
             actions += [(os.POSIX_SPAWN_DUP2, 0, fd) for fd in self.terminal.streams[1:]]
         elif self._no_input:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-        self._pid = self._tagged(
-            lambda: os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
-        )
+        with _tagged(self.tag):
+            self._pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, **_AS_USUAL)
 
     def start_sandboxed(self, command: Sandboxed, copies: StreamCopies | None = None) -> None:
         """Start a sandboxed command from the root directory; raises OSError."""
@@ -137,10 +130,8 @@ class Foreground:
             passed += () if copies is None else tuple(copies.passed)
             os.chdir("/")
             no_input = self.terminal is None and self._no_input
-            self._pid, self._listener = self._tagged(
-                lambda: start_passing(
-                    command.argv, command.env, passed, no_input=no_input, terminal=terminal
-                )
+            self._pid, self._listener = start_passing(
+                command.argv, command.env, passed, self.tag, no_input=no_input, terminal=terminal
             )
         except BaseException:
             command.abandon()
@@ -148,20 +139,6 @@ class Foreground:
         command.sent()
         if copies is not None:
             copies.sent()
-
-    def _tagged(self, start: Callable[[], T]) -> T:
-        """Start a command with our tag, which all its descendants inherit."""
-        import resource
-
-        before = resource.getrlimit(RLIMIT_LOCKS)
-        try:
-            resource.setrlimit(RLIMIT_LOCKS, (self.tag, before[1]))
-        except ValueError:
-            pass  # the hard limit is lower: then what it starts is found by parentage alone
-        try:
-            return start()
-        finally:
-            resource.setrlimit(RLIMIT_LOCKS, before)
 
     @property
     def own_streams(self) -> tuple[int, ...]:
@@ -187,6 +164,13 @@ class Foreground:
                 self.terminal.finish()
             if self._copies is not None:
                 self._copies.finish()
+
+    @property
+    def tail(self) -> bytes:
+        """The end of what the command has written to stderr or its terminal, where it is known."""
+        if self.terminal is not None and 2 in self.terminal.streams:
+            return self.terminal.tail
+        return b"" if self._copies is None else self._copies.tail
 
     def give_up(self) -> None:
         """Wait for the end of a wrapper that could not start the command."""
@@ -220,7 +204,7 @@ class Foreground:
         return os.isatty(0) and not self._typing
 
     def _answer(self, number: int) -> None:
-        if number in _PASSED_ON:
+        if number in PASSED_SIGNALS:
             self._pass_on(number)
         elif number == _signal.SIGWINCH and self.terminal is not None:
             self.terminal.resize()
@@ -245,7 +229,7 @@ class Foreground:
     def _go(self) -> None:
         """Continue the command; one with the terminal only in the foreground, where it may read."""
         while self._typing and _in_background():
-            if _signal.sigpending().intersection(_PASSED_ON):
+            if _signal.sigpending().intersection(PASSED_SIGNALS):
                 break  # there is something to tell it
             if not self._stand(_signal.SIGTTIN):
                 break  # no shell is there that could continue us, so we were not stopped
@@ -333,23 +317,33 @@ def is_plain(number: int) -> bool:
     return kind in (0o010000, 0o140000)
 
 
+def is_line(number: int) -> bool:
+    """Whether a stream of this process is a pipe or a socket that can be written."""
+    try:
+        return os.fstat(number).st_mode & 0o170000 in (0o010000, 0o140000)
+    except OSError:
+        return False
+
+
 def start_passing(
     argv: tuple[bytes, ...],
     env: Mapping[bytes, bytes],
     passed: tuple[tuple[int, int], ...],
+    tag: int,
     *,
     no_input: bool = False,
     terminal: PtyRelay | None = None,
 ) -> tuple[int, int]:
     """Start a program in a session of its own; returns its pid, and its listener or -1.
 
-    ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``.
+    ``passed`` are (number in the child, descriptor here), as in ``keeper/spawn.py``; all its
+    descendants inherit the ``tag``.
     ``no_input``: it has nothing to read.  ``terminal``: the one that controls it.
     Raises OSError.
     """
     import fcntl
 
-    from handrail.keeper import seccomp_spawn
+    from handrail.keeper.seccomp import spawn as seccomp_spawn
 
     code = b""
     spare: list[int] = []
@@ -370,15 +364,36 @@ def start_passing(
             spare.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first))
             actions.append((os.POSIX_SPAWN_DUP2, spare[-1], number))
         if code and seccomp_spawn.startable():
-            return seccomp_spawn.start(argv, env, actions, _GIVEN_BACK, code)
-        if code:
-            from handrail.keeper import fork
+            return seccomp_spawn.start(argv, env, actions, _GIVEN_BACK, code, tag)
+        with _tagged(tag):
+            if code:
+                from handrail.keeper import fork
 
-            return fork.start(argv[0], argv, env, actions, _GIVEN_BACK, fork.Before(code=code))
-        return os.posix_spawn(argv[0], argv, env, file_actions=actions, **_AS_USUAL), -1
+                return fork.start(argv[0], argv, env, actions, _GIVEN_BACK, fork.Before(code=code))
+            return os.posix_spawn(argv[0], argv, env, file_actions=actions, **_AS_USUAL), -1
     finally:
         for fd in spare:
             os.close(fd)
+
+
+class _tagged:  # noqa: N801 (contextlib takes a while to import)
+    """Has this process the tag that a child is to inherit, for as long as it is started."""
+
+    def __init__(self, tag: int) -> None:
+        import resource  # half a millisecond: most sandboxed commands get theirs elsewhere
+
+        self._limits = resource
+        self._before = resource.getrlimit(RLIMIT_LOCKS)
+        try:
+            resource.setrlimit(RLIMIT_LOCKS, (tag, self._before[1]))
+        except ValueError:
+            pass  # the hard limit is lower: then what it starts is found by parentage alone
+
+    def __enter__(self) -> None:
+        """Nothing to do: the constructor has set the tag."""
+
+    def __exit__(self, *_: object) -> None:
+        self._limits.setrlimit(RLIMIT_LOCKS, self._before)
 
 
 def _code(status: int) -> int:

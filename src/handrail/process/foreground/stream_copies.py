@@ -4,9 +4,11 @@ A descriptor of a file is more than a stream: ``/proc/self/fd/0`` opens the same
 log that is appended to can be cut or read back, its mode can be changed, and a directory leads to
 everything above it.  The mounts of a sandbox stop none of that, since the descriptor belongs to a
 mount of the host.  So a file is copied through a pipe, unless the command may write it anyway.
-Terminals, pipes, sockets and devices like ``/dev/null`` are handed over as they are.
+Terminals, pipes, sockets and devices like ``/dev/null`` are handed over as they are, but for the
+pipe or socket of stderr: its end is kept, to explain a refusal (``tail``).  What goes to stdout
+through the same pipe is copied with it, in its order.
 
-It is imported only where there is a file (``is_plain`` in ``run.py`` says so).
+It is imported only where there is a file or such a pipe (``is_plain``, ``is_line`` in ``run.py``).
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import errno
 import os
 import stat
 
-from handrail.process.foreground.run import is_plain
+from handrail.process.foreground.run import is_line, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
 _PIECE = 1 << 20
+#: How much of the end of stderr is kept.
+_TAIL = 1 << 14
 _F_DUPFD_QUERY = 1027
 _NAMES = ("stdin", "stdout", "stderr")
 
@@ -34,12 +38,18 @@ class NoStream(OSError):
 class StreamCopies:
     """The streams of one command that are copied; usually none."""
 
-    def __init__(self, numbers: Iterable[int], may_write: Callable[[bytes], bool]) -> None:
+    def __init__(self, numbers: Sequence[int], may_write: Callable[[bytes], bool]) -> None:
         """``numbers``: which of 0, 1 and 2 the command is to have from us.
 
         ``may_write`` says whether the command may write a real path.  Raises NoStream.
         """
-        copied = [number for number in numbers if _is_copied(number, may_write)]
+        shown = 2 in numbers and is_line(2)
+        copied = [
+            number
+            for number in numbers
+            if _is_copied(number, may_write)
+            or (shown and (number == 2 or (number == 1 and _same_line())))
+        ]
         #: (number in the child, descriptor here).
         self.passed: list[tuple[int, int]] = []
         self._input: _Input | None = None
@@ -48,7 +58,8 @@ class StreamCopies:
             if number == 0:
                 self._input = _Input()
                 self.passed.append((0, self._input.theirs))
-            elif number == 2 and self._outputs and _same_description():
+            elif number == 2 and self._outputs and (_same_line() or _same_description()):
+                self._outputs[0].keeps = True
                 self.passed.append((2, self._outputs[0].theirs))  # one pipe keeps the order
             else:
                 self._outputs.append(_Output(number))
@@ -93,6 +104,11 @@ class StreamCopies:
             if output.error is not None:
                 return output.number, output.error
         return None
+
+    @property
+    def tail(self) -> bytes:
+        """The end of stderr, as far as it was copied."""
+        return b"".join(bytes(output.tail) for output in self._outputs if output.keeps)
 
     def spill(self) -> None:
         """Pass on what was written although there was no command, and close everything."""
@@ -166,6 +182,9 @@ class _Output:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        #: Whether its end is kept.
+        self.keeps = number == 2
+        self.tail = b""
         self.ours, self.theirs = _pipe(stat.S_IWUSR)
         self.error: OSError | None = None
         self._done = _thread.allocate_lock()
@@ -182,7 +201,7 @@ class _Output:
             self._done.release()
 
     def copy(self) -> None:
-        spliced = True
+        spliced = not self.keeps
         try:
             while True:
                 if spliced:
@@ -194,11 +213,15 @@ class _Output:
                         spliced = False
                         continue
                 else:
-                    moved = _write(self.number, os.read(self.ours, _PIECE))
+                    data = os.read(self.ours, _PIECE)
+                    moved = _write(self.number, data)
+                    if self.keeps:
+                        self.tail = (self.tail + data[-_TAIL:])[-_TAIL:]
                 if moved == 0:
                     return
         except OSError as error:
-            self.error = error
+            # A reader that is gone is for the command to hear of, by its own pipe.
+            self.error = None if error.errno == errno.EPIPE else error
 
     def finish(self) -> None:
         self._done.acquire()
@@ -227,6 +250,11 @@ def _leads_to(path: bytes, status: os.stat_result) -> bool:
     except OSError:
         return False
     return os.path.samestat(found, status)
+
+
+def _same_line() -> bool:
+    """Whether stdout and stderr are one pipe or socket."""
+    return is_line(1) and is_line(2) and os.path.samestat(os.fstat(1), os.fstat(2))
 
 
 def _same_description() -> bool:
@@ -276,7 +304,12 @@ def _pipe(mode: int) -> tuple[int, int]:
 def _write(fd: int, data: bytes) -> int:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # another process that shares the pipe has made it so
+            import select
+
+            select.select([], [fd], [])
     return len(data)
 
 

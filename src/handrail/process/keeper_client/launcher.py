@@ -11,20 +11,22 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from handrail import fault_points, process
+from handrail import fault_points
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
 from handrail.keeper.deadlines import CAUSE_ASKED
+from handrail.keeper.limits import cgroups
 from handrail.process import fd_reserve, find_program
 from handrail.process.exit_status import Usage
+from handrail.process.keeper_client import start_fields
 from handrail.process.keeper_client.link import KeeperLink
 from handrail.process.keeper_client.start import PROGRAM, KeeperHandle
 from handrail.process.keeper_client.start_queue import StartQueue
+from handrail.process.output.read_turns import ReadTurns
 from handrail.process.spec import ProcessSpec
 
 #: Descriptors that come with a child: three streams, a listener and itself.
@@ -70,23 +72,32 @@ class Abilities:
     trees: str = "walk"
     limits: frozenset[str] = frozenset()
 
+    @property
+    def groups(self) -> bool:
+        """Whether several children can have limits together (``Group``)."""
+        return cgroups.GROUP.decode() in self.limits
+
 
 class Launcher:
     """Sends requests to the keeper at the other end of ``link``."""
 
     def __init__(self, handle: KeeperHandle, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.link = KeeperLink(handle, loop, self._heard, self._closed)
+        self._watchers: dict[int, ExitCallback] = {}
+        self.link = KeeperLink(handle, loop, self._heard, self._closed, self._watchers)
         self._starts = StartQueue(self.link)
         # Not from 1: a keeper that was found may hold children of a server before us.
         self._children = int.from_bytes(os.urandom(5), "big") << 20
-        self._watchers: dict[int, ExitCallback] = {}
         #: Children that are not watched yet, and their exits as far as they are known.
         self._early: dict[int, tuple[int, ...] | None] = {}
         #: Ends by the clock that have begun, up to when, of children that are not forgotten.
         self._begun: dict[int, int] = {}
+        #: Children that were told their command, and the answers to that.
+        self._using: dict[int, asyncio.Future[messages.Message]] = {}
         self._listing: tuple[dict[bytes, bytes], list[Found]] = ({}, [])
         self._renoted: set[int] = set()
+        self._looking = asyncio.Lock()
+        self._next_look: asyncio.Task[dict[int, int]] | None = None
         self.keeper_pid = handle.pid
         self._secret = handle.secret
         self.mark = 0  # everything the keeper starts has one from here on
@@ -95,6 +106,7 @@ class Launcher:
         #: When the keeper lost the server before us, on the monotonic clock.
         self.lost_at: float | None = None
         self.abilities = Abilities()
+        self.turns = ReadTurns(loop)
         #: Whether the keeper holds copies of what it is given, for a server after this one.
         self.hands_over = True
 
@@ -178,36 +190,15 @@ class Launcher:
         ``note``: what the next server has to know of it; holds no NUL.  The keeper is asked
         before this returns, or in its turn; the coroutine waits for the answer.
         """
+        waiting = spec.waiting
+        if waiting is not None and waiting.spawned is not None:
+            return self._made_ahead(spec, waiting.spawned, note)
         cwd = find_program.open_cwd(spec.cwd)
         try:
             program = find_program.find_program(spec.argv[0], spec.env, cwd)
             self._children += 1
             child = self._children
-            mode = (
-                (messages.MODE_PTY if spec.running_sandbox is None else messages.MODE_PTY_LOOSE)
-                if spec.tty
-                else messages.MODE_STDIN
-                if spec.pipe_stdin
-                else messages.MODE_PIPES
-            )
-            end_at = None
-            if spec.timeout is not None:
-                end_at = int((time.monotonic() + spec.timeout) * 1000)
-            asked = messages.Spawn(
-                b"%d" % child,
-                mode,
-                spec.rows,
-                spec.cols,
-                program,
-                note,
-                spec.running_sandbox is not None,
-                [spec.argv[0] if spec.arg0 is None else spec.arg0, *spec.argv[1:]],
-                spec.env,
-                [number for number, _ in spec.passed],
-                {name.encode(): most for name, most in spec.limits.for_keeper().items()},
-                end_at,
-                int(process.TIMEOUT_GRACE * 1000),
-            )
+            asked = start_fields.spawn(spec, child, program, note)
             _check_room(cwd, 1 + len(self._starts))
             question = self._starts.ask(asked.pack(), [cwd, *(fd for _, fd in spec.passed)])
         except (OSError, ValueError) as error:
@@ -246,6 +237,34 @@ class Launcher:
         pid = messages.Spawned.unpack(answer.fields).pid
         return Spawned(child, pid, pidfd, tuple(fds), listener)
 
+    def _made_ahead(
+        self, spec: ProcessSpec, spawned: Spawned, note: bytes
+    ) -> Coroutine[Any, Any, Spawned]:
+        """Send a waiting child its command; ``use`` says whether it has become that command."""
+        with contextlib.suppress(OSError, ValueError):  # and ``use`` fails in the same way
+            question = self._using[spawned.child] = self._ask_use(spec, spawned.child, note)
+            question.add_done_callback(_seen)
+        return _there(spawned)
+
+    async def use(self, spec: ProcessSpec, child: int, note: bytes) -> bool:
+        """Let a child that waits become the command of a spec; False when it cannot any more.
+
+        One that does not wait is its command already.  Raises KeeperLost.
+        """
+        if spec.waiting is None:
+            return True
+        question = self._using.pop(child, None)
+        try:
+            answer = await (question or self._ask_use(spec, child, note))
+        except (OSError, ValueError):
+            return False  # no descriptor free to send it with, or a NUL where none can be
+        return answer.op == messages.DONE
+
+    def _ask_use(
+        self, spec: ProcessSpec, child: int, note: bytes
+    ) -> asyncio.Future[messages.Message]:
+        return self.link.ask(messages.USE, start_fields.use(spec, child, note).pack())
+
     def watch(self, child: int, callback: ExitCallback) -> None:
         """Be told (status, user ms, system ms, max RSS) when the child exits."""
         early = self._early.pop(child, None)
@@ -253,6 +272,16 @@ class Launcher:
             self._loop.call_soon(callback, *early)
         else:
             self._watchers[child] = callback
+
+    def unwatch(self, child: int) -> None:
+        """Have the exit of a child kept for the next that watches it."""
+        if self._watchers.pop(child, None) is not None:
+            self._early[child] = None
+
+    @property
+    def starting(self) -> bool:
+        """Whether the keeper is asked for a child at the moment."""
+        return bool(len(self._starts))
 
     def signal(self, child: int, number: int, scope: bytes) -> asyncio.Future[messages.Message]:
         """Signal the leader, its group or its whole tree; answered by a Count."""
@@ -262,7 +291,7 @@ class Launcher:
     def end_by(self, due: messages.Due, *, again: bool = False) -> None:
         """Have the keeper end a whole tree with grace, even if this server is gone by then.
 
-        ``again``: it is another keeper that is told, and goes on where the one before was.
+        ``again``: another keeper is told, and continues where the previous one was.
         """
         if again or not self.link.bereft:  # else the next one is told of it with all the others
             done = self._begun.get(int(due.child), -1) if again else -1
@@ -270,7 +299,7 @@ class Launcher:
             self.link.tell(messages.DUE, 0, due.pack())
 
     async def has_begun(self, child: int) -> bool:
-        """Whether a planned end has begun, as far as a keeper can have said so."""
+        """Whether a planned end has begun, as far as the keeper has reported it."""
         with contextlib.suppress(KeeperLost):  # then it has said everything
             await self.link.ask(messages.WHO, [])
         return child in self._begun
@@ -280,14 +309,25 @@ class Launcher:
         self.signal(child, 9, messages.SCOPE_TREE).add_done_callback(_seen)
 
     async def orphans(self) -> dict[int, int]:
-        """How many descendants have outlived their parents, by child."""
-        while True:
-            try:
-                answer = await self.link.ask_of_children(messages.ORPHANS, [])
-                break
-            except KeeperLost:
-                if not self.link.bereft:
-                    raise  # else the next one is asked
+        """How many descendants have outlived their parents, by child.
+
+        One question is open at a time; callers that come meanwhile share the next.
+        """
+        if self._next_look is None:
+            self._next_look = self._loop.create_task(self._look_for_orphans())
+            self._next_look.add_done_callback(_seen)
+        return await asyncio.shield(self._next_look)
+
+    async def _look_for_orphans(self) -> dict[int, int]:
+        async with self._looking:
+            self._next_look = None  # later callers must not get an answer from before they asked
+            while True:
+                try:
+                    answer = await self.link.ask_of_children(messages.ORPHANS, [])
+                    break
+                except KeeperLost:
+                    if not self.link.bereft:
+                        raise  # else the next one is asked
         counts = messages.Orphans.unpack(answer.fields).counts
         return {int(child): count for child, count in counts.items()}
 
@@ -422,7 +462,11 @@ class Launcher:
         self._starts.close()
 
 
-def _seen(future: asyncio.Future[messages.Message]) -> None:
+async def _there(spawned: Spawned) -> Spawned:
+    return spawned
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
     """Ignore the answer."""
     if not future.cancelled():
         future.exception()

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from handrail.errors import KeeperLost
 from handrail.keeper import messages
@@ -31,7 +31,7 @@ class KeeperLink:
     """The link to the current keeper, on one event loop.
 
     ``heard`` is called with every message, ``closed`` when there is no keeper any more for what
-    waits to be asked.
+    waits to be asked; ``watched`` are the children whose exit is waited for.
     """
 
     def __init__(
@@ -40,8 +40,10 @@ class KeeperLink:
         loop: asyncio.AbstractEventLoop,
         heard: Callable[[messages.Message], None],
         closed: Callable[[], None],
+        watched: Sized,
     ) -> None:
         self._heard = heard
+        self._watched = watched
         self._closed = closed
         self._sock = handle.sock
         self._sock.setblocking(False)
@@ -230,6 +232,8 @@ class KeeperLink:
                 self._lost()
                 return
             self._heard(message)
+            if not self._questions and not self._watched:
+                return  # hardly more than this one: another look would cost a failing call
 
     def _lost(self) -> None:
         if not self.alive:

@@ -91,19 +91,20 @@ def _interruptible() -> Iterator[None]:
     """Let a stop signal, which a starting server blocks, end this wait by KeyboardInterrupt."""
     import signal
 
+    from handrail.config import STOP_SIGNALS
+
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if signal.SIGTERM not in mask:  # then it is handled by an event loop
         yield
         return
-    stops = (signal.SIGINT, signal.SIGTERM)
     # Also SIGINT: a server that was started with it ignored hears it later, too.
-    before = [signal.signal(number, signal.default_int_handler) for number in stops]
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+    before = [signal.signal(number, signal.default_int_handler) for number in STOP_SIGNALS]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in zip(stops, before, strict=True):
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
 
 

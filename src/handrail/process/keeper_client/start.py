@@ -13,9 +13,10 @@ import socket
 import sys
 from typing import NamedTuple
 
-from handrail import own_code, unnamed_file
+from handrail import memory_file, own_code
 from handrail.errors import UsageError
-from handrail.keeper import hardening, messages, reexec_save
+from handrail.keeper import hardening, messages
+from handrail.keeper.restart import save as reexec_save
 from handrail.process import required_syscalls
 
 
@@ -50,16 +51,28 @@ def find_keeper(
     the log, if ``wait`` says so; else KeeperSilent is raised.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    connected = True
     try:
         sock.connect(path)
+    except BlockingIOError:
+        connected = False  # it listens, and has not accepted those that came before
     except OSError:
         sock.close()
         return None
+    sock.setblocking(True)
     from handrail.process.keeper_client import proof, silent_keeper  # only where something listens
 
     try:
         with silent_keeper.reported_by_thread(sock) if wait else contextlib.nullcontext():
+            if not connected:
+                if not wait:
+                    raise TimeoutError
+                sock.connect(path)
             reason = proof.doubt(sock, secret, None if wait else proof.SECONDS)
+    except ConnectionRefusedError:
+        sock.close()
+        return None  # it has ended meanwhile
     except TimeoutError:
         said = silent_keeper.describe(sock)
         sock.close()
@@ -191,7 +204,7 @@ def start_keeper(
 
 def _in_memory(text: bytes) -> int:
     """An fd of the program text in memory, above the keeper's fds."""
-    made = unnamed_file.create("handrail-secret")
+    made = memory_file.create("handrail-secret")
     try:
         os.write(made, text)
         os.lseek(made, 0, os.SEEK_SET)

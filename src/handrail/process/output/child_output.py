@@ -20,10 +20,11 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from handrail import fault_points, unnamed_file
+from handrail import fault_points, memory_file
 from handrail.process.output.backpressure import Backlog, Window
 from handrail.process.output.event_index import HELD_OPEN, LOST, EventIndex
 from handrail.process.output.output_log import Chunk, OutputLog
+from handrail.process.output.read_turns import ReadTurns
 from handrail.process.output.spool import INDEX_AT, STEP, Spool, Staging
 from handrail.process.output.stream import PTY, STDERR, STDOUT, STREAM_NAMES, Stream
 from handrail.process.spec import OnLag, ProcessSpec
@@ -40,13 +41,15 @@ _NO_STREAMS: list[Stream] = []
 class ChildOutput:
     """The streams of one child and the log of their chunks."""
 
-    __slots__ = ("_backlog", "_child", "_window", "blocked", "index", "log", "streams")
+    __slots__ = ("_backlog", "_child", "_window", "blocked", "index", "log", "stored", "streams")
 
     def __init__(self, child: Child, spec: ProcessSpec, fds: tuple[int, ...]) -> None:
         self._child = child
         self.log = OutputLog()
         self.index: EventIndex | None = None  # made when there is something to remember
         self.blocked = False
+        #: What is stored of a process that was left; it waits for the disk, too.
+        self.stored: Window | None = None
         self._window = Window(self.log) if spec.on_lag is OnLag.BLOCK else None
         self._backlog = Backlog(self.log) if spec.on_lag is OnLag.DROP else None
         kinds = (PTY,) if spec.tty else (STDOUT, STDERR)
@@ -59,13 +62,17 @@ class ChildOutput:
         return self._child.loop
 
     @property
+    def turns(self) -> ReadTurns:
+        return self._child.launcher.turns
+
+    @property
     def key(self) -> str:
         return self._child.key
 
     @property
     def ended(self) -> bool:
         """Whether no more output comes."""
-        return all(stream.ended for stream in self.streams)
+        return all([stream.ended for stream in self.streams])  # noqa: C419 (few, and asked often)
 
     @property
     def closed(self) -> bool:
@@ -125,6 +132,11 @@ class ChildOutput:
         if window is not None and window.acknowledge(first, last) and self.blocked:
             self.resume()
 
+    def store(self, last: int) -> None:
+        """Note that everything up to this number is stored, or will never be."""
+        if self.stored is not None and self.stored.acknowledge(1, last) and self.blocked:
+            self.resume()
+
     def resume(self) -> None:
         """Continue to read: the sink wants output again, or there is no sink any more."""
         if self._backlog is not None and self._backlog.catch_up(self._child) and self.closed:
@@ -141,13 +153,20 @@ class ChildOutput:
                 self.blocked = True
                 self._sink.blocked(self._child)
             return
-        if self._window is not None and not self._window.open:
+        if self._is_full:
             stream.stop_reading()
-            self.blocked = True  # until the reader has acknowledged something
+            self.blocked = True  # until the reader, or the disk, has more of it
             return
         stream.take()
         if stream.ended:
             self._child.ending.maybe_closed()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether a reader that must not miss anything, or the disk, has to take some first."""
+        if self._window is not None and not self._window.open:
+            return True
+        return self.stored is not None and self._backlog is None and not self.stored.open
 
     @property
     def _sink(self) -> Sink:
@@ -223,7 +242,7 @@ class ChildOutput:
         if self.index is None and not self.closed:
             fd = -1
             try:
-                fd = unnamed_file.create("handrail-events")
+                fd = memory_file.create("handrail-events")
                 index = EventIndex(fd, 0)
                 self._child.keep(b"events", fd)
             except OSError:
@@ -246,7 +265,7 @@ class ChildOutput:
         if not self.held_back:
             for stream in self.streams:
                 for _ in range(_LAST_STEPS):
-                    if self._window is not None and not self._window.open:
+                    if self._is_full:
                         break
                     if stream.ended or not stream.take():
                         break
@@ -257,6 +276,7 @@ class ChildOutput:
         waits = self.held_back
         for stream in self.streams:
             for _ in range(_LAST_STEPS):
+                waits = waits or self._is_full
                 # What is in the pipe now was written in time.
                 if waits or stream.ended or not stream.take():
                     break

@@ -50,6 +50,15 @@ class Page:
     next_seq: int
 
 
+class RetainedBytes:
+    """How much output all logs of one owner retain; the logs keep it up to date."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class OutputLog:
     """Numbers for events; positions for retained chunks."""
 
@@ -60,6 +69,7 @@ class OutputLog:
         "_head",
         "_limit_bytes",
         "_limit_chunks",
+        "_owner",
         "bytes_dropped",
         "bytes_total",
         "chunks_dropped",
@@ -75,6 +85,7 @@ class OutputLog:
     ) -> None:
         self._limit_bytes = limit_bytes
         self._limit_chunks = limit_chunks
+        self._owner: RetainedBytes | None = None
         self._chunks: list[Chunk] = []
         self._head = 0
         self._ends: array[int] | None = None  # bytes up to and including a number
@@ -93,9 +104,19 @@ class OutputLog:
         chunk = Chunk(self._number(size), stream, start, size)
         self._chunks.append(chunk)
         self.retained += size
+        if self._owner is not None:
+            self._owner.count += size
         if self.retained > self._limit_bytes or len(self._chunks) - self._head > self._limit_chunks:
             self._evict()
         return chunk
+
+    def count_in(self, owner: RetainedBytes | None) -> None:
+        """Add what is retained to the count of an owner, now and from now on; None: to no one's."""
+        if self._owner is not None:
+            self._owner.count -= self.retained
+        if owner is not None:
+            owner.count += self.retained
+        self._owner = owner
 
     def exited(self) -> int:
         """Number the exit."""
@@ -188,6 +209,7 @@ class OutputLog:
 
     def _evict(self) -> None:
         chunks, head = self._chunks, self._head
+        before = self.retained
         while head < len(chunks) - 1 and (
             self.retained > self._limit_bytes or len(chunks) - head > self._limit_chunks
         ):
@@ -197,6 +219,8 @@ class OutputLog:
             self.bytes_dropped += gone.size
             self.chunks_dropped += 1
             self.dropped_seq = gone.seq
+        if self._owner is not None:
+            self._owner.count += self.retained - before
         if head > 512 and head * 2 > len(chunks):
             del chunks[:head]
             head = 0

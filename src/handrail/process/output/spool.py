@@ -24,7 +24,7 @@ import os
 import struct
 import termios
 
-from handrail import fault_points, unnamed_file
+from handrail import fault_points, memory_file
 from handrail.process import fd_reserve
 from handrail.process.output.output_log import RETENTION_BYTES
 
@@ -53,7 +53,7 @@ class Spool:
     __slots__ = ("_laps", "_offset", "_plain", "_rest", "fd")
 
     def __init__(self) -> None:
-        self.fd = fd_reserve.outside(unnamed_file.create("handrail-spool"))
+        self.fd = fd_reserve.outside(memory_file.create("handrail-spool"))
         self._offset = 0
         self._laps = 0
         self._plain = False
@@ -152,7 +152,7 @@ def can_splice() -> bool:
     Found out once, at the start: later there may be no descriptor free for it.
     """
     source, drain = os.pipe2(os.O_CLOEXEC)
-    spool = unnamed_file.create("handrail-probe")
+    spool = memory_file.create("handrail-probe")
     try:
         os.write(drain, b"x")
         return os.splice(source, spool, 1) == 1

@@ -32,10 +32,12 @@ class Stream:
     __slots__ = (
         "_output",
         "_tries_for_room",
+        "_turns",
         "ended",
         "fd",
         "index",
         "numbered",
+        "queued",
         "reading",
         "spool",
         "staging",
@@ -43,11 +45,13 @@ class Stream:
 
     def __init__(self, output: ChildOutput, index: int, fd: int) -> None:
         self._output = output
+        self._turns = output.turns
         self.index = index
         self.fd = fd
         self.spool: Spool | None = None
         self.staging: Staging | None = None
         self.reading = False
+        self.queued = False  # it waits for its turn (``read_turns.py``)
         self.ended = False
         self.numbered = 0  # up to this position of the spool the bytes have a number
         self._tries_for_room = 0  # in a row and in vain
@@ -61,7 +65,16 @@ class Stream:
         """Have ``ChildOutput.readable`` called whenever there is something to read."""
         if not self.reading and not self.ended:
             self.reading = True
-            self._output.loop.add_reader(self.fd, self._output.readable, self)
+            self._output.loop.add_reader(self.fd, self._readable)
+
+    def _readable(self) -> None:
+        if self._turns.grant(self):
+            self._output.readable(self)
+
+    def take_turn(self) -> None:
+        """Read after a wait, if that is still wanted."""
+        if self.reading:
+            self._output.readable(self)
 
     def stop_reading(self) -> None:
         if self.reading:

@@ -35,6 +35,8 @@ def park(child: Child) -> None:
     child.stdin.park()
     if child.spec.running_sandbox is not None:
         child.spec.running_sandbox.park()
+    if child.spec.network is not None:
+        child.spec.network.park()
 
 
 def holdings(child: Child) -> dict[bytes, int]:
@@ -44,6 +46,8 @@ def holdings(child: Child) -> dict[bytes, int]:
     if child.spec.running_sandbox is not None:
         listener, calls = child.spec.running_sandbox.holdings
         held |= {name: fd for name, fd in ((LISTENER, listener), (CALLS, calls)) if fd >= 0}
+    if child.spec.network is not None:
+        held |= child.spec.network.holdings
     return held
 
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind, Usage
@@ -18,11 +19,16 @@ from handrail.process.keeper_client.launcher import Found, Launcher, Spawned
 from handrail.process.output.event_index import EVICTED, HELD_OPEN, LOST, TERMINATED
 from handrail.process.recovery import release
 from handrail.process.recovery.start_note import Note
-from handrail.process.spec import ProcessSpec
+from handrail.process.spec import NetworkHandle, ProcessSpec
+
+#: What the keeper holds of a managed network: listener, resolver and namespace.
+NETWORK_NAMES = (b"network", b"resolver", b"netns")
 
 #: Makes a spec know the sandbox its process is in: pid, listener and calls (-1: none) are given,
 #: the descriptors are taken.
 Resandbox = Callable[[ProcessSpec, Found, int, int], ProcessSpec]
+#: Makes its managed network anew from the note of it and what the keeper holds, which is taken.
+Renetwork = Callable[[str, int, dict[bytes, int]], NetworkHandle]
 
 
 def revive(
@@ -31,10 +37,14 @@ def revive(
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
     resandbox: Resandbox | None = None,
+    renetwork: Renetwork | None = None,
 ) -> tuple[Child, float | None]:
     """The child, and how long it has been closed or None.  Owns the descriptors."""
     held = dict(found.fds)
     spec = note.spec()
+    if note.network is not None and found.exit is None and renetwork is not None:
+        network = {name: held.pop(name) for name in NETWORK_NAMES if name in held}
+        spec = replace(spec, network=renetwork(note.network, found.child, network))
     if spec.sandboxed and found.exit is None and resandbox is not None:
         listener, calls = (held.pop(name, -1) for name in (release.LISTENER, release.CALLS))
         spec = resandbox(spec, found, listener, calls)
@@ -44,6 +54,8 @@ def revive(
     pidfd = held.pop(b"lone" if lone else b"pidfd", -1)
     spawned = Spawned(found.child, found.pid, pidfd, fds)
     child = Child(note.key, spec, spawned, launcher, loop, None)
+    if spec.network is not None:
+        spec.network.began(child)
     child.started = (note.started_at, note.started)
     ending = child.ending
     ending.ended_at, ending.asked, ending.killed = found.ended, found.asked, found.killed
@@ -70,7 +82,7 @@ def _recall_end(child: Child, found: Found) -> None:
     ending.terminated |= bool(ends.flags & TERMINATED)
     ending.held_open = bool(ends.flags & HELD_OPEN)
     if ends.flags & EVICTED:
-        ending.cause = ExitKind.EVICTED
+        ending.cause = ExitKind.LIMIT_EXCEEDED
     if ends.exit_seq:
         ending.status = ends.status
         if ends.status == LOST:

@@ -1,7 +1,9 @@
 """What the next server has to know of a process, stored in the keeper.  Pure.
 
 Written with the request that starts the process, so there is no moment at which one is without
-the other.  The environment is left out: it is not needed again, and it may hold secrets.
+the other.  The environment is left out: it is not needed again, and it may hold secrets.  Those
+that were named as such are in it, for the next server has to mask what it stores; the note is in
+memory alone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,14 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     output_bytes: int | None = None
     detach: bool = False
     sandboxed: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, bytes], ...] = ()
+    #: Its managed network, as the one that carries it wrote it.
+    network: str | None = None
+    cpu_seconds: int | None = None
+    file_size: int | None = None
+    #: The network that it shares: name, key and address.
+    loopback: tuple[str, str, str] | None = None
 
     def spec(self) -> ProcessSpec:
         """What was started, without its environment."""
@@ -43,11 +53,19 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
             name=self.name,
             on_lag=self.on_lag,
             timeout=self.timeout,
-            limits=Limits(output=self.output_bytes),
+            limits=Limits(
+                output=self.output_bytes, cpu_seconds=self.cpu_seconds, file_size=self.file_size
+            ),
             detach=self.detach,
             sandboxed=self.sandboxed,
+            labels=self.labels,
+            secrets=self.secrets,
+            loopback=self.loopback,
         )
 
+
+#: Instead of a note, on the process that carries the connections of managed networks.
+PORTER_NOTE = b"handrail porter"
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Note)
@@ -73,6 +91,12 @@ def encode(owner: str, key: str, spec: ProcessSpec, at: tuple[float, float]) -> 
         spec.limits.output,
         spec.detach,
         spec.sandboxed,
+        spec.labels,
+        spec.secrets,
+        None if spec.network is None else spec.network.note,
+        spec.limits.cpu_seconds,
+        spec.limits.file_size,
+        spec.loopback,
     )
     return _encoder.encode(note)
 

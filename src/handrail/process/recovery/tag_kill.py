@@ -27,6 +27,11 @@ def end_all_of(keepers: Iterable[int], but: Collection[int] = ()) -> int:
     return tree.kill_afar(None, _Started(keepers, but))
 
 
+def any_of(keepers: Iterable[int]) -> bool:
+    """Whether a process lives that keepers with these first tags have started, or one of them."""
+    return tree.send_afar(None, _Started(keepers, ()), 0) > 0
+
+
 def started_any(keeper: int, marks: Collection[int]) -> bool:
     """Whether the keeper with this first tag has started one of these trees."""
     return any(mark in range(keeper, keeper + SPAN) for mark in marks)

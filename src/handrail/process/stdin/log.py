@@ -20,7 +20,7 @@ import os
 import struct
 from mmap import MADV_REMOVE, mmap
 
-from handrail import fault_points, unnamed_file
+from handrail import fault_points, memory_file
 from handrail.process import fd_reserve
 
 _RECORDS_AT = 1 << 44  # far beyond all input: the memfd is sparse
@@ -46,7 +46,7 @@ class StdinLog:
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
-            fd = fd_reserve.outside(unnamed_file.create("handrail-stdin"))
+            fd = fd_reserve.outside(memory_file.create("handrail-stdin"))
         self.fd = fd
         self.end = 0  # of what was accepted
         self.sent = 0  # of what the pipe or terminal has taken
@@ -153,7 +153,7 @@ class StdinLog:
 @functools.cache
 def can_send() -> bool:
     """Whether the kernel moves input and position in one step: a killed server repeats none."""
-    source = unnamed_file.create("handrail-probe")
+    source = memory_file.create("handrail-probe")
     drain, pipe = os.pipe2(os.O_CLOEXEC)
     try:
         os.pwrite(source, b"x", 0)

@@ -58,7 +58,7 @@ class Holder:
         except ProcessLookupError:
             return True
         except OSError:
-            pass
+            pass  # it runs as another user
         return False
 
     @property

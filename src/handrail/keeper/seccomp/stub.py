@@ -7,6 +7,9 @@ a forked interpreter takes two milliseconds for it, this a quarter of one.
 In C it would be::
 
     setrlimit(RLIMIT_CORE, &(struct rlimit){1, 1});
+    getrlimit(RLIMIT_LOCKS, &locks);  // with a tag only, and a lower hard limit keeps the old one
+    locks.rlim_cur = tag;
+    setrlimit(RLIMIT_LOCKS, &locks);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     int listener = seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE_RECV, &program);
     if (listener < 0) listener = seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER, &program);
@@ -22,6 +25,7 @@ fork (``fork.py``).
 
 from __future__ import annotations
 
+from handrail.keeper import RLIMIT_LOCKS
 from handrail.keeper.elf_x86_64 import (
     EDI,
     EDX,
@@ -37,7 +41,8 @@ from handrail.keeper.elf_x86_64 import (
 
 MACHINES = ("x86_64",)
 
-_PRCTL, _SECCOMP, _SENDMSG, _CLOSE, _EXECVE, _SETRLIMIT = 157, 317, 46, 3, 59, 160
+_PRCTL, _SECCOMP, _SENDMSG, _CLOSE, _EXECVE = 157, 317, 46, 3, 59
+_GETRLIMIT, _SETRLIMIT = 97, 160
 _NO_NEW_PRIVS, _SET_FILTER = 38, 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _SOL_SOCKET, _SCM_RIGHTS = 1, 1
@@ -53,14 +58,17 @@ def _close() -> bytes:
     return call(_CLOSE)
 
 
-def elf(code: bytes, line: int) -> bytes:
-    """The program, for a filter and the fd of its socket."""
-    # Data: the filter's descriptor, the message, its word, its control part, a limit, the filter.
-    program, message, word, vector, control, core, filter_at = 0, 16, 72, 80, 96, 120, 136
+def elf(code: bytes, line: int, tag: int = 0) -> bytes:
+    """The program, for a filter, the fd of its socket, and the tag of its family or 0."""
+    # Data: the filter's descriptor, the message, its word, its control part, two limits, the
+    # filter.
+    program, message, word, vector, control = 0, 16, 72, 80, 96
+    core, locks, filter_at = 120, 136, 152
     text = b""
     for _ in range(2):  # the second time with its length
         at = data_at(text)
-        text = _text(at + program, at + message, at + control + 16, at + core, line)
+        tagging = _tagging(at + locks, tag) if tag else b""
+        text = _text(at + program, at + message, at + control + 16, at + core, line, tagging)
     data = bytearray(filter_at)
     data[program : program + 2] = number(len(code) // 8, 2)
     data[program + 8 : program + 16] = number(at + filter_at, 8)
@@ -79,13 +87,23 @@ def elf(code: bytes, line: int) -> bytes:
     return executable(text, bytes(data))
 
 
-def _text(program: int, message: int, descriptor: int, core: int, line: int) -> bytes:
+def _tagging(limit: int, tag: int) -> bytes:
+    """Set the soft limit by which descendants are found (``handrail.keeper.RLIMIT_LOCKS``)."""
+    kind = put(EDI, RLIMIT_LOCKS) + put(ESI, limit)
+    soft = b"\x48\xb8" + number(tag, 8)  # mov rax, tag
+    soft += b"\x48\x89\x04\x25" + number(limit, 4)  # mov [limit], rax
+    return kind + call(_GETRLIMIT) + soft + kind + call(_SETRLIMIT)
+
+
+def _text(
+    program: int, message: int, descriptor: int, core: int, line: int, tagging: bytes
+) -> bytes:
     filtering = put(EDI, _SET_FILTER) + put(EDX, program)
     both, one = (
         filtering + put(ESI, flags) + call(_SECCOMP)
         for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)
     )
-    start = put(EDI, CORE_KIND) + put(ESI, core) + call(_SETRLIMIT)
+    start = put(EDI, CORE_KIND) + put(ESI, core) + call(_SETRLIMIT) + tagging
     start += put(EDI, _NO_NEW_PRIVS) + put(ESI, 1)
     start += b"\x31\xd2" + b"\x4d\x31\xd2" + b"\x4d\x31\xc0"  # xor edx, edx; r10; r8
     start += call(_PRCTL)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import resource
 
-from handrail.keeper import seccomp_stub
+from handrail.keeper.seccomp import stub as seccomp_stub
 
 #: The number of the system call.
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -29,7 +29,7 @@ _libc.syscall.restype = ctypes.c_long
 def install(code: bytes) -> int:
     """Install the filter, which stays for good, and return its listener; raises OSError.
 
-    Core files are given up as well, as ``seccomp_stub.py`` does.
+    Core files are given up as well, as ``stub.py`` does.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (seccomp_stub.CORE_BYTES, seccomp_stub.CORE_BYTES))
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0:

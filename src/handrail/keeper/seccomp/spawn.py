@@ -4,8 +4,8 @@ seccomp's user notification: the kernel stops a call that the filter names, and 
 listener reads what was to be done and says how it went.  A filter is inherited by everything the
 child starts and cannot be taken off, so it has to be there before the child becomes its program;
 the listener is the only way to answer, so it goes to the parent.  ``start`` lets a tiny program do
-that (``seccomp_stub.py``); a child that is forked for other reasons does it itself
-(``seccomp_install.py``).
+that (``stub.py``); a child that is forked for other reasons does it itself
+(``install.py``).
 
 Nothing but C modules is imported: ``handrail run`` needs this before its command starts.
 """
@@ -16,11 +16,11 @@ import _socket
 import fcntl
 import os
 
-from handrail.keeper import seccomp_stub
+from handrail.keeper.seccomp import stub as seccomp_stub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     #: As ``posix_spawn`` takes them.
     Actions = Sequence[tuple[int, ...] | tuple[int, int, bytes, int, int]]
@@ -66,27 +66,36 @@ def start(
     actions: Actions,
     signals: Iterable[int],
     code: bytes,
+    tag: int = 0,
+    starter: Callable[..., int] | None = None,
 ) -> tuple[int, int]:
     """Start a child in a session of its own under the filter; returns its pid and its listener.
 
-    ``argv[0]`` is the program's path.  Raises OSError as ``posix_spawn`` does, but for a program
+    With a ``tag`` its family can be found by it; a caller that starts many sets its own limit.
+    ``argv[0]`` is the program's path.  ``starter`` is used instead of ``posix_spawn``
+    (``spawn_thread.py``).  Raises OSError as ``posix_spawn`` does, but for a program
     that cannot be executed: its exit code is the errno then.
     """
     told, tell = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    above = -1
+    above = prelude = -1
     try:
         # Above every number that the child is given, and known to its prelude.
         number = 1 + max((one[2] if len(one) == 3 else one[1] for one in actions), default=2)
         above = fcntl.fcntl(tell.fileno(), fcntl.F_DUPFD_CLOEXEC, number + 1)
-        pid = os.posix_spawn(
-            b"/proc/self/fd/%d" % _prelude(code, number),
-            argv,
-            env,
-            file_actions=(*actions, (os.POSIX_SPAWN_DUP2, above, number)),
-            setsid=True,
-            setsigmask=(),
-            setsigdef=signals,
-        )
+        prelude = _made(code, number, tag) if tag else _prelude(code, number)
+        actions = (*actions, (os.POSIX_SPAWN_DUP2, above, number))
+        if starter is not None:
+            pid = starter(prelude, argv, env, actions, signals)
+        else:
+            pid = os.posix_spawn(
+                b"/proc/self/fd/%d" % prelude,
+                argv,
+                env,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=signals,
+            )
         os.close(above)
         above = -1
         tell.close()
@@ -94,6 +103,8 @@ def start(
     finally:
         if above >= 0:
             os.close(above)
+        if tag and prelude >= 0:
+            os.close(prelude)  # no other child has this tag
         tell.close()
         told.close()
     if listener < 0:
@@ -112,19 +123,29 @@ def receive(line: _socket.socket) -> tuple[bytes, int]:
 
 
 def _prelude(code: bytes, number: int) -> int:
-    """An fd of the program, above all fds that a child is given."""
+    """An fd of the program without a tag, kept for the next child."""
     fd = _preludes.get((code, number), -1)
     if fd >= 0:
         return fd
     while len(_preludes) >= _MOST_PRELUDES:
         os.close(_preludes.pop(next(iter(_preludes))))
+    fd = _preludes[code, number] = _made(code, number, 0)
+    return fd
+
+
+def _made(code: bytes, number: int, tag: int) -> int:
+    """A new fd of the program, above all fds that a child is given."""
+    made = executable("handrail-prelude")
     try:
-        made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC | _MFD_EXEC)
-    except OSError:  # a kernel that does not know the flag
-        made = os.memfd_create("handrail-prelude", os.MFD_CLOEXEC)
-    try:
-        os.write(made, seccomp_stub.elf(code, number))
-        fd = _preludes[code, number] = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1)
+        os.write(made, seccomp_stub.elf(code, number, tag))
+        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, number + 1)
     finally:
         os.close(made)
-    return fd
+
+
+def executable(name: str, flags: int = 0) -> int:
+    """An empty file in memory that can be executed; raises OSError."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_EXEC | flags)
+    except OSError:  # a kernel that does not know the flag
+        return os.memfd_create(name, os.MFD_CLOEXEC | flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import struct
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import seccomp_stub
+from handrail.keeper import RLIMIT_LOCKS
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.keeper.seccomp import stub as seccomp_stub
 from handrail.sandbox.syscalls import seccomp_filter
 
 CODE = seccomp_filter.announcing("x86_64", watch=False)
@@ -42,3 +45,20 @@ def test_without_a_line_it_says_so_and_runs_nothing(tmp_path: Path) -> None:
     )
     assert os.strerror(done.returncode) == "Bad file descriptor"
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.skipif(platform.machine() not in seccomp_stub.MACHINES, reason="there is none for it")
+def test_tag_is_the_soft_limit_of_the_program_and_the_hard_one_stays() -> None:
+    tag = 0x1234_5678 << 24
+    hard = resource.getrlimit(RLIMIT_LOCKS)[1]
+    argv = [b"/bin/sh", b"-c", b"grep locks /proc/self/limits"]
+    ours, theirs = os.pipe()
+    pid, listener = seccomp_spawn.start(argv, {}, [(os.POSIX_SPAWN_DUP2, theirs, 1)], (), CODE, tag)
+    os.close(theirs)
+    with open(ours, "rb") as file:
+        words = file.read().split()
+    os.waitpid(pid, 0)
+    os.close(listener)
+    shown = b"unlimited" if hard == resource.RLIM_INFINITY else b"%d" % hard
+    assert words[3:5] == [b"%d" % tag, shown]
+    assert resource.getrlimit(RLIMIT_LOCKS)[0] != tag

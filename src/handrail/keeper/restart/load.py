@@ -1,14 +1,15 @@
-"""Make a keeper from the state that its previous version left (``reexec_save.py``)."""
+"""Make a keeper from the state that its previous version left (``save.py``)."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-from handrail.keeper import fence, reexec_save
-from handrail.keeper.children import Entry
+from handrail.keeper.child_entry import Entry
 from handrail.keeper.deadlines import Deadline
 from handrail.keeper.main import Keeper
+from handrail.keeper.restart import save as reexec_save
+from handrail.keeper.servers import fence
 
 
 def revive(state: int) -> Keeper:

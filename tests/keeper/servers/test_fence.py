@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from handrail.keeper import messages, reexec_save
+from handrail.keeper import messages
+from handrail.keeper.restart import save as reexec_save
 from handrail.process.keeper_client.start import PROGRAM, check_keeper
 from tests.keeper.peer import Lodge, Peer, lodge, read_all
 from tests.support.eventually import eventually
@@ -125,7 +126,9 @@ def test_the_check_before_a_handover() -> None:
 def test_a_keeper_becomes_another_and_loses_nothing(tmp_path: Path) -> None:
     with lodge(tmp_path) as keeper:
         peer = keeper.first.hello()
-        asks = peer.sh("cat", mode=messages.MODE_STDIN, name=b"asks")
+        # The thread that has started it lives on in the new program, so it is not told of a death.
+        follows = "exec setpriv --pdeathsig KILL cat"
+        asks = peer.sh(follows, mode=messages.MODE_STDIN, name=b"asks")
         terminal = peer.sh("cat", mode=messages.MODE_PTY, name=b"terminal")
         ended = peer.sh("exit 7", name=b"ended")
         peer.exit(ended)

@@ -15,7 +15,7 @@ from handrail.keeper import tree
 PAUSE = 50
 #: Marks a wait status, as ``cgroups.OUT_OF_MEMORY``: the tree had too many processes.
 TOO_MANY = 0x40000
-#: What can be looked for, by the names in ``limits.py``.
+#: What can be looked for, by the names in ``rlimits.py``.
 NAMES = frozenset((b"memory", b"pids"))
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

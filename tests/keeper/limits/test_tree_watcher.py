@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import cgroups, messages, watcher
-from handrail.keeper.watcher import Watcher
+from handrail.keeper import messages
+from handrail.keeper.limits import cgroups, tree_watcher
+from handrail.keeper.limits.tree_watcher import Watcher
 from handrail.process.keeper_client.start import PROGRAM
 from tests.keeper.peer import embedded, lodge, read_line
 
@@ -26,12 +27,12 @@ def test_memory_and_processes_of_a_tree() -> None:
     with embedded() as keeper:
         server = keeper.hello()
         able = messages.Abilities.unpack(server.ask(messages.ABILITIES).fields)
-        assert set(able.limits) >= watcher.NAMES
+        assert set(able.limits) >= tree_watcher.NAMES
         greedy = server.python(GREEDY, limits={b"memory": 64 << 20})
         status = server.exit(greedy).status
         assert status == signal.SIGKILL | cgroups.OUT_OF_MEMORY
         crowd = server.sh(MANY, limits={b"pids": 4, b"memory": 1 << 30})
-        assert server.exit(crowd).status == signal.SIGKILL | watcher.TOO_MANY
+        assert server.exit(crowd).status == signal.SIGKILL | tree_watcher.TOO_MANY
         small = server.sh("sleep 0.2; exit 3", limits={b"pids": 4, b"memory": 1 << 30})
         assert os.waitstatus_to_exitcode(server.exit(small).status) == 3
 
@@ -46,7 +47,7 @@ def test_the_next_version_looks_on(tmp_path: Path) -> None:
         answer = server.ask(messages.REEXEC, *(word.encode() for word in PROGRAM))
         assert answer.op == messages.DONE
         os.write(crowd.inp, b"\n")
-        assert server.exit(crowd).status == signal.SIGKILL | watcher.TOO_MANY
+        assert server.exit(crowd).status == signal.SIGKILL | tree_watcher.TOO_MANY
 
 
 def test_it_looks_only_while_there_is_something_to_see() -> None:
@@ -59,7 +60,7 @@ def test_it_looks_only_while_there_is_something_to_see() -> None:
     watch.add(b"b", {b"pids": 1})
     watch.run(1000)
     assert ended == [(b"a", b"memory")]
-    assert watch.next == 1000 + watcher.PAUSE
+    assert watch.next == 1000 + tree_watcher.PAUSE
     found[b"b"] = None
     watch.run(1001)  # not due yet
     assert watch.limits

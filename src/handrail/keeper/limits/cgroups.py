@@ -8,6 +8,9 @@ What the machine offers is found by doing it once (``__init__``).  Version 2 is 
 killing; limits are also taken from the older ``memory`` and ``pids`` hierarchies, where the
 system has them there.  Where a step into a group is slow, only children whose limits need a
 group get one (docs/decisions/0007).
+
+Children of one workspace of the server have a group around theirs (``of-NAME``), whose limits hold
+for all of them together.  It is made with the first of them and goes with the last.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from handrail.keeper import fork
 #: A step into a group takes 10 us, or about 10 ms on a kernel that waits for all processes first; a
 #: fork is in it.
 SLOW_SECONDS = 0.003
+#: Among the limits of a child: the number of the workspace that it is in, and what all children of
+#: that may use together, in bytes and in thousandths of a processor.
+GROUP, GROUP_MEMORY, GROUP_CPUS = b"of", b"of-memory", b"of-cpus"
+_AROUND = "of-"
 #: Marks a wait status: the kernel ended a process of this child for want of memory.
 OUT_OF_MEMORY = 0x10000
 
@@ -36,21 +43,26 @@ class Hierarchy:
         self.unified = unified
         self.base = f"{own}/handrail-{os.getpid()}"
 
-    def path(self, mark: int) -> str:
-        return f"{self.base}/{mark:x}"
+    def path(self, mark: int, around: str = "") -> str:
+        """The group of a child, in the one ``around`` it, if there is one."""
+        return f"{self.base}/{around}{mark:x}"
 
-    def make(self, mark: int) -> str:
+    def make(self, mark: int, around: str = "") -> str:
         """Make a group; returns the file by which a process enters it."""
+        path = self.path(mark, around)
         try:
-            os.mkdir(self.path(mark))
+            os.mkdir(path)
         except FileNotFoundError:
-            os.mkdir(self.base)
-            os.mkdir(self.path(mark))
-        return f"{self.path(mark)}/cgroup.procs"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.mkdir(path)
+        return f"{path}/cgroup.procs"
 
-    def remove(self, mark: int) -> bool:
+    def remove(self, mark: int, around: str = "") -> bool:
         """Remove the group; False while a process is in it."""
-        return _remove(self.path(mark))
+        gone = _remove(self.path(mark, around))
+        if around and gone:
+            _remove_empty(f"{self.base}/{around}")
+        return gone
 
 
 class Cgroups:
@@ -59,7 +71,11 @@ class Cgroups:
     def __init__(self) -> None:
         self.kills: Hierarchy | None = None
         self.limits: dict[bytes, Hierarchy] = {}  # b"memory", b"pids"
+        #: Of the limits that all children of a workspace share; all or none.
+        self.shared: dict[bytes, Hierarchy] = {}  # b"memory", b"cpus"
         self._made: dict[int, list[Hierarchy]] = {}
+        #: The groups around those of children, by mark.
+        self._around: dict[int, str] = {}
         self._leaving: set[int] = set()
         self.everyone = False  # gets a group
         choice = os.environ.get(CHOICE)
@@ -79,18 +95,43 @@ class Cgroups:
                 older, _ = _usable(places.get(name, ""), unified=False)
                 if older is not None:
                     self.limits[name.encode()] = older
+        self._share(places, unified, forced=choice == "cgroup")
         for place in self._places():
             _sweep(os.path.dirname(place.base))
             self._find(place)
 
-    def _find(self, place: Hierarchy) -> None:
+    def _share(self, places: dict[str, str], unified: Hierarchy | None, *, forced: bool) -> None:
+        """Find whether workspaces can have limits.
+
+        In version 2 that is the step into a group which children take anyway.  The older
+        hierarchies are another one each, 1 ms, so they are used only if groups are asked for.
+        """
+        memory = self.limits.get(b"memory")
+        if memory is None or not self.everyone:
+            return
+        controllers = _read(f"{unified.base}/cgroup.controllers").split() if unified else ()
+        cpus: Hierarchy | None = None
+        if b"cpu" in controllers and memory is unified:
+            cpus = unified
+        elif forced:
+            cpus, _ = _usable(places.get("cpu", ""), unified=False)
+        if cpus is not None:
+            self.shared = {b"memory": memory, b"cpus": cpus}
+
+    def _find(self, place: Hierarchy, around: str = "") -> None:
         """Find the groups that exist already, made by this keeper before an upgrade."""
         try:
-            names = [entry.name for entry in os.scandir(place.base) if entry.is_dir()]
+            names = [e.name for e in os.scandir(f"{place.base}/{around}") if e.is_dir()]
         except OSError:
             return
         for name in names:
-            self._made.setdefault(int(name, 16), []).append(place)
+            if name.startswith(_AROUND) and not around:
+                self._find(place, f"{name}/")
+                continue
+            mark = int(name, 16)
+            self._made.setdefault(mark, []).append(place)
+            if around:
+                self._around[mark] = around
 
     @property
     def rung(self) -> bytes:
@@ -99,48 +140,45 @@ class Cgroups:
 
     def prepare(self, mark: int, limits: dict[bytes, int]) -> list[str]:
         """Make the groups of a new child; returns the files by which it enters them."""
-        needed = limits.keys() & self.limits.keys()
+        needed = limits.keys() & self.limits.keys() if limits else ()
         if not needed and not self.everyone:
             return []
         places = [self.kills] if self.kills is not None else []
-        for name in needed:
-            place = self.limits[name]
-            if place not in places:
+        shared = _shared(limits) if limits and self.shared else {}
+        for place in (*map(self.limits.__getitem__, needed), *map(self.shared.get, shared)):
+            if place is not None and place not in places:
                 places.append(place)
+        around = ""
+        if shared:
+            around = self._around[mark] = f"{_AROUND}{limits[GROUP]:x}/"
         doors = []
         for place in places:
             self._made.setdefault(mark, []).append(place)
             try:
-                doors.append(place.make(mark))
+                doors.append(place.make(mark, around))
             except OSError:
-                if needed:
+                if needed or shared:
                     raise
                 return []  # out of groups: this child is ended by the walk
+        for name, value in shared.items():
+            place = self.shared[name]
+            _set_limit(f"{place.base}/{around}", name, place.unified, value)
         for name in needed:
-            self._limit(mark, name, limits[name])
+            place = self.limits[name]
+            _set_limit(place.path(mark, around), name, place.unified, limits[name])
         return doors
 
     def not_held(self, limits: dict[bytes, int]) -> dict[bytes, int]:
-        """Those of a whole tree for which there is no group here."""
-        return {name: limits[name] for name in _FILES.keys() & limits.keys() - self.limits.keys()}
-
-    def _limit(self, mark: int, name: bytes, value: int) -> None:
-        place = self.limits[name]
-        for file, optional in _FILES[name][place.unified]:
-            try:
-                _write(
-                    f"{place.path(mark)}/{file}",
-                    b"%d" % (0 if file == "memory.swap.max" else value),
-                )
-            except OSError:
-                if not optional:
-                    raise
+        """The limits of a whole tree for which this machine has no control group."""
+        if not limits:
+            return {}
+        return {name: limits[name] for name in _TREE if name in limits.keys() - self.limits.keys()}
 
     def kill(self, mark: int) -> int:
         """Kill all processes of a group; returns how many there were."""
         if self.kills is None or self.kills not in self._made.get(mark, ()):
             return 0
-        path = self.kills.path(mark)
+        path = self.kills.path(mark, self._around.get(mark, ""))
         count = len(_read(f"{path}/cgroup.procs").split())
         try:
             _write(f"{path}/cgroup.kill", b"1")
@@ -154,7 +192,8 @@ class Cgroups:
         if place is None or place not in self._made.get(mark, ()):
             return False
         file = "memory.events" if place.unified else "memory.oom_control"
-        for line in _read(f"{place.path(mark)}/{file}").splitlines():
+        path = place.path(mark, self._around.get(mark, ""))
+        for line in _read(f"{path}/{file}").splitlines():
             name, _, count = line.partition(b" ")
             if name == b"oom_kill":
                 return int(count) > 0
@@ -169,9 +208,12 @@ class Cgroups:
     def tidy(self) -> None:
         """Remove the groups that have become empty."""
         for mark in list(self._leaving):
-            self._made[mark] = [place for place in self._made[mark] if not place.remove(mark)]
-            if not self._made[mark]:
+            around = self._around.get(mark, "")
+            left = [place for place in self._made[mark] if not place.remove(mark, around)]
+            self._made[mark] = left
+            if not left:
                 del self._made[mark]
+                self._around.pop(mark, None)
                 self._leaving.discard(mark)
 
     def close(self) -> None:
@@ -179,7 +221,7 @@ class Cgroups:
             _remove(place.base)
 
     def _places(self) -> set[Hierarchy]:
-        places = set(self.limits.values())
+        places = {*self.limits.values(), *self.shared.values()}
         return places | {self.kills} if self.kills is not None else places
 
 
@@ -190,7 +232,39 @@ _FILES: dict[bytes, dict[bool, tuple[tuple[str, bool], ...]]] = {
         False: (("memory.limit_in_bytes", False), ("memory.memsw.limit_in_bytes", True)),
     },
     b"pids": {True: (("pids.max", False),), False: (("pids.max", False),)},
+    b"cpus": {True: (("cpu.max", False),), False: (("cpu.cfs_quota_us", False),)},
 }
+#: Of a whole tree, by these names.
+_TREE = (b"memory", b"pids")
+
+
+def _shared(limits: dict[bytes, int]) -> dict[bytes, int]:
+    """The limits of the workspace that a child is in."""
+    if GROUP not in limits:
+        return {}
+    names = {GROUP_MEMORY: b"memory", GROUP_CPUS: b"cpus"}
+    return {name: limits[given] for given, name in names.items() if limits.get(given)}
+
+
+def _set_limit(path: str, name: bytes, unified: bool, value: int) -> None:
+    """Write one limit of a group; raises OSError."""
+    for file, optional in _FILES[name][unified]:
+        data = b"%d" % value
+        if file == "memory.swap.max":
+            data = b"0"
+        elif name == b"cpus":  # thousandths of a processor, of which the period is 0.1 s
+            data = b"%d" % max(1000, value * 100)
+            data = data + b" 100000" if unified else data
+        try:
+            _write(f"{path}/{file}", data)
+        except OSError:
+            if not optional:
+                raise
+    if unified and name == b"memory":
+        try:  # else it is not told which of the children the kernel killed
+            _write(f"{path}/cgroup.subtree_control", b"+memory")
+        except OSError:
+            pass  # a child's own group, or the controller is not there
 
 
 def _places() -> dict[str, str]:
@@ -228,7 +302,7 @@ def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
         spent = time.monotonic() - began
         good = good and (not unified or os.path.exists(f"{place.path(0)}/cgroup.kill"))
     except OSError:
-        pass
+        pass  # not writable here: no groups
     # Made again with the first group; what one leaves that is killed is for _sweep().
     good = place.remove(0) and good
     _remove_empty(place.base)
@@ -238,15 +312,15 @@ def _usable(own: str, *, unified: bool) -> tuple[Hierarchy | None, float]:
 def _delegate(place: Hierarchy) -> None:
     """Enable limits below the keeper's group; only the root group, or one without members, may."""
     own = os.path.dirname(place.base)
-    if not {b"memory", b"pids"} & set(_read(f"{own}/cgroup.controllers").split()):
+    if not {b"memory", b"pids", b"cpu"} & set(_read(f"{own}/cgroup.controllers").split()):
         return
     os.makedirs(place.base, exist_ok=True)
     for path in (own, place.base):
-        for name in (b"+memory", b"+pids"):
+        for name in (b"+memory", b"+pids", b"+cpu"):
             try:
                 _write(f"{path}/cgroup.subtree_control", name)
             except OSError:
-                pass
+                pass  # without that controller: its limits are then not offered
 
 
 def _sweep(own: str) -> None:
@@ -269,7 +343,7 @@ def _remove(path: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        pass
+        pass  # groups below it, or a process
     try:
         below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
         for one in below:
@@ -278,7 +352,7 @@ def _remove(path: str) -> bool:
             os.rmdir(path)
             return True
     except OSError:
-        pass
+        pass  # a process is in one of them
     return False
 
 

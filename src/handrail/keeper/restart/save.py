@@ -13,19 +13,21 @@ from __future__ import annotations
 import os
 import signal
 
-from handrail import unnamed_file
+from handrail import memory_file
 from handrail.keeper import messages
+from handrail.keeper.fields import Fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.keeper.children import Children, Entry
+    from handrail.keeper.child_entry import Entry
+    from handrail.keeper.children import Children
     from handrail.keeper.main import Keeper
 
 #: Of the records below; a keeper that does not know the number refuses to take over.
 FORM = b"1"
 
 
-class KeeperRecord(messages.Fields):
+class KeeperRecord(Fields):
     """The keeper itself; -1 stands for a missing descriptor."""
 
     form: bytes
@@ -42,14 +44,14 @@ class KeeperRecord(messages.Fields):
     serial: int
 
 
-class LinkRecord(messages.Fields):
+class LinkRecord(Fields):
     """A connected server."""
 
     fd: int
     proven: tuple[bytes, ...]  # 0 or 1; a keeper that asked for no proof wrote nothing
 
 
-class UnsentRecord(messages.Fields):
+class UnsentRecord(Fields):
     """A message that a server has not taken yet."""
 
     fd: int
@@ -59,7 +61,7 @@ class UnsentRecord(messages.Fields):
     fields: tuple[bytes, ...]
 
 
-class ChildRecord(messages.Fields):
+class ChildRecord(Fields):
     """A child; its usage is -1 where it was not counted."""
 
     child: bytes
@@ -75,14 +77,14 @@ class ChildRecord(messages.Fields):
     held: tuple[bytes, ...]  # name=number of each descriptor
 
 
-class EndedRecord(messages.Fields):
+class EndedRecord(Fields):
     """When a child has ended."""
 
     child: bytes
     ended: int
 
 
-class DeadlineRecord(messages.Fields):
+class DeadlineRecord(Fields):
     """A planned end; each step is a time and a signal."""
 
     child: bytes
@@ -93,7 +95,7 @@ class DeadlineRecord(messages.Fields):
     steps: tuple[bytes, ...]
 
 
-class StrayRecord(messages.Fields):
+class StrayRecord(Fields):
     """A child that was forgotten while it ran."""
 
     child: bytes
@@ -104,8 +106,13 @@ class StrayRecord(messages.Fields):
 def execute(keeper: Keeper, become: messages.Reexec, answer: tuple[int, int]) -> str:
     """Execute that program; returns the reason only when it failed."""
     python, program = become.python, become.program
+    keeper.children.end_waiting()
+    try:
+        keeper.links.make_all()
+    except OSError as error:
+        return f"the new keeper cannot be given what the servers wait for: {error.strerror}"
     lines, fds = _table(keeper, answer)
-    state = unnamed_file.create("handrail-keeper", inheritable=True)
+    state = memory_file.create("handrail-keeper", inheritable=True)
     try:
         view = memoryview(b"\n".join(lines))
         while view:
@@ -137,7 +144,7 @@ def _table(keeper: Keeper, answer: tuple[int, int]) -> tuple[list[bytes], list[i
     head = KeeperRecord(
         FORM,
         listener,
-        keeper.orphan_ttl,
+        keeper.lease.orphan_ttl,
         keeper.children.mark,
         *keeper.children.limits.files,
         -1 if keeper.lease.holder is None else keeper.lease.holder,

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from handrail.keeper import messages, seccomp_spawn
+from handrail.keeper import messages
+from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.syscalls import notify, seccomp_filter
 from tests.keeper.peer import Failed, Peer, embedded
 from tests.support.eventually import LIMIT

@@ -9,10 +9,11 @@ import os
 import time
 from collections.abc import Callable
 
-from handrail.keeper import fence, messages
+from handrail.keeper import messages
 from handrail.keeper.children import Children
-from handrail.keeper.lease import Lease
-from handrail.keeper.server_links import ServerLinks
+from handrail.keeper.servers import fence
+from handrail.keeper.servers.lease import Lease
+from handrail.keeper.servers.links import ServerLinks
 
 
 class ServerHandoff:
@@ -28,7 +29,6 @@ class ServerHandoff:
         self.holder: fence.Holder | None = None  # of the lease, or the last that did not let go
         self.claims: list[fence.Claim] = []
         self.lost_at: float | None = None
-        self.deadline: float | None = None  # for the next server to come
 
     def gone(self, fd: int) -> None:
         """Note that a link has ended."""
@@ -60,7 +60,8 @@ class ServerHandoff:
         if reason is not None:
             self.links.say(fd, messages.REFUSED, serial, [reason.encode()])
             return
-        self.deadline = None
+        self.lease.stop_orphan_wait()
+        self.children.end_waiting()
         base = self.children.mark >> 24 << 24
         welcome = messages.Welcome(messages.VERSION, os.getpid(), self.lost_at, base)
         self.links.say(fd, messages.WELCOME, serial, welcome.pack())

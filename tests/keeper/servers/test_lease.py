@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handrail.keeper.lease import Lease
+from handrail.keeper.servers.lease import Lease
 
 
 def test_first_come_holds_it_and_may_ask_again() -> None:
@@ -29,3 +29,14 @@ def test_only_the_holder_can_give_it_back() -> None:
     assert lease.release(7)
     assert not lease.release(7)
     assert lease.ask(8, 200) is None
+
+
+def test_without_a_server_it_expires_once() -> None:
+    lease = Lease(orphan_ttl=5.0)
+    assert not lease.expired(1e9)
+    lease.start_orphan_wait(100.0)
+    lease.start_orphan_wait(104.0)
+    assert not lease.expired(104.9)
+    assert lease.expired(105.0)
+    lease.stop_orphan_wait()
+    assert not lease.expired(1e9)

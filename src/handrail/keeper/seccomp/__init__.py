@@ -1,0 +1,1 @@
+"""Start a child under a seccomp filter that reports its syscalls."""

@@ -1,0 +1,81 @@
+"""Many children: what the keeper does for one of them does not depend on the others."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+from handrail.keeper import messages, spawn
+from tests.keeper.peer import Peer, lodge, read_all, read_line
+from tests.support.eventually import eventually
+from tests.support.processes import descriptors, exists
+
+#: Two descriptors each, and the pidfd.
+MANY = spawn.MANY // 3 + 8
+
+
+def test_main_thread_has_orphans_and_no_children(server: Peer) -> None:
+    """So its list, which is read for each end of a tree, is short however many children run."""
+    child = server.sh("setsid sleep 600 >/dev/null 2>&1 & echo $!; sleep 600")
+    orphan = server.sh("setsid sleep 600 >/dev/null 2>&1 & echo $!")
+    below, pid = int(read_line(child.out)), int(read_line(orphan.out))
+    server.exit(orphan)
+    assert _of_main_thread(server.keeper) == [pid]
+    assert server.orphans() == {orphan.name: 1}
+    assert server.signal(orphan, signal.SIGKILL, messages.SCOPE_TREE) == 1
+    assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) >= 2
+    server.exit(child)
+    for ended in (below, pid):
+        eventually(lambda ended=ended: not exists(ended))
+    assert _of_main_thread(server.keeper) == []
+
+
+def test_one_of_many_children_is_like_one_of_few(server: Peer) -> None:
+    """With many it is started by a thread of few descriptors, with the same ones."""
+    look = (
+        "import os\n"
+        "print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1], os.getcwd())\n"
+        "print(os.getsid(0) == os.getpid(), os.readlink('/proc/self/fd/5'))\n"
+    )
+    passed = os.open("/etc/hostname", os.O_RDONLY)
+    few = server.python(look, passed={5: passed}, cwd="/usr")
+    said = read_all(few.out)
+    server.exit(few)
+    others = [server.spawn(["/bin/sleep", "600"]) for _ in range(MANY)]
+    many = server.python(look, passed={5: passed}, cwd="/usr")
+    assert read_all(many.out) == said
+    assert server.exit(many).status == 0
+    terminal = server.sh("test -t 0 && test -t 2 && exit 7", mode=messages.MODE_PTY)
+    assert os.waitstatus_to_exitcode(server.exit(terminal).status) == 7
+    os.close(passed)
+    for child in others:
+        assert server.signal(child, signal.SIGKILL, messages.SCOPE_TREE) == 1
+    assert all(server.exit(child).status == signal.SIGKILL for child in others)
+
+
+def test_list_needs_no_descriptors_of_the_keeper(tmp_path: Path) -> None:
+    """Copies for a server that does not read yet would be more than a keeper may have."""
+    with lodge(tmp_path) as keeper:
+        server = keeper.first.hello()
+        names = [server.spawn(["/bin/true"]).name for _ in range(300)]
+        server.let_go()
+        server.settle()
+        most = len(descriptors(keeper.keeper)) + 24
+        resource.prlimit(keeper.keeper, resource.RLIMIT_NOFILE, (most, most))
+        server.say(messages.LIST)
+        visitor = keeper.connect()
+        visitor.ask(messages.WHO)  # so the answer to the other has been begun
+        visitor.close()
+        found = []
+        while (message := server.take()) and message.op == messages.CHILD:
+            found.append(messages.ChildState.unpack(message.fields).child)
+            server.let_go()
+        assert found == names
+        assert message is not None
+        assert message.op == messages.DONE
+
+
+def _of_main_thread(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

@@ -1,0 +1,77 @@
+"""Streams that always have output share the event loop with everything else, and fairly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, cast
+
+from handrail.process.output import read_turns
+from handrail.process.output.read_turns import ReadTurns
+
+
+class Endless:
+    """A stream that has output whenever the loop looks."""
+
+    def __init__(self, turns: ReadTurns, took: Counter[int], number: int) -> None:
+        self.turns, self.took, self.number = turns, took, number
+        self.queued = False
+
+    def readable(self) -> None:
+        if self.turns.grant(cast("Any", self)):
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        self.took[self.number] += 1
+
+
+async def test_each_stream_has_its_turn_and_the_loop_goes_on(monkeypatch: Any) -> None:
+    clock = iter(range(1_000_000))  # each look at it is later than the end of a turn
+    monkeypatch.setattr(read_turns, "perf_counter", lambda: next(clock))
+    took: Counter[int] = Counter()
+    turns = ReadTurns(asyncio.get_running_loop())
+    streams = [Endless(turns, took, number) for number in range(20)]
+    most = 0
+    for _ in range(100):
+        before = took.total()
+        for stream in streams:
+            stream.readable()
+        await asyncio.sleep(0)  # one turn of the loop
+        most = max(most, took.total() - before)
+    assert most <= 2 * read_turns._STEPS
+    assert len(took) == 20
+    assert max(took.values()) <= min(took.values()) + 2
+
+
+async def test_few_steps_are_never_put_off() -> None:
+    took: Counter[int] = Counter()
+    stream = Endless(ReadTurns(asyncio.get_running_loop()), took, 0)
+    for _ in range(50):
+        stream.readable()
+        await asyncio.sleep(0)
+    assert took[0] == 50
+
+
+class Failing(Endless):
+    """A stream that cannot be read."""
+
+    def take_turn(self) -> None:
+        raise MemoryError
+
+
+async def test_a_stream_that_fails_stops_no_other(monkeypatch: Any) -> None:
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(read_turns, "perf_counter", lambda: next(clock))
+    loop = asyncio.get_running_loop()
+    failures: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    took: Counter[int] = Counter()
+    turns = ReadTurns(loop)
+    granted = [Endless(turns, took, number) for number in range(read_turns._STEPS)]
+    waiting = [Failing(turns, took, 100), Endless(turns, took, 101)]
+    for stream in (*granted, *waiting):
+        stream.readable()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(failures) == 1
+    assert took[101] == 1
