@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +36,7 @@ ORDINARY_UID = 1000
 SOURCE = Path(__file__).parents[2] / "src"
 
 Case = dict[str, Any]
+_processes = itertools.count(1)
 
 
 def load() -> list[Case]:
@@ -126,12 +128,19 @@ class Room:
     def command_env(self) -> dict[str, str]:
         return {**self.env, **fill(self.case.get("env", {}), self.names)}
 
-    def holds(self, output: bytes, code: int | None) -> bool:
-        """Whether what happened is what had to."""
+    def holds(self, output: bytes, code: int | None, **seen: str) -> bool:
+        """Whether what happened is what had to; ``seen``: names of files with more to look at."""
         path = Path(self.here, "cmdout")
         path.write_bytes(output)
-        found = self.outside(self.case["check"], self.here, CMD_OUT=str(path), CMD_RC=str(code))
+        seen |= {"CMD_OUT": str(path), "CMD_RC": str(code)}
+        found = self.outside(self.case["check"], self.here, **seen)
         return (found.returncode == 0) == (self.case["must"] == "succeed")
+
+
+def users() -> list[int]:
+    """Ourselves, and an ordinary user if we can become one."""
+    own = os.getuid()
+    return [own, ORDINARY_UID] if own == 0 and python_for(ORDINARY_UID) else [own]
 
 
 def as_uid(uid: int) -> list[str]:
@@ -141,11 +150,13 @@ def as_uid(uid: int) -> list[str]:
 class Wire:
     """A client that runs cases through ``process/start``."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, session: str | None = None, *, home: str = "") -> None:
+        self.port = url.rpartition(":")[2]
+        self.home = home
         self._socket = connect(url, max_size=None, legacy=True, ping_interval=None)
         self._last = 0
-        self._processes = 0
-        self.call("initialize", {"clientName": "arena"})
+        answer = self.call("initialize", {"clientName": "arena", "resumeSessionId": session})
+        self.session: str = answer["result"]["sessionId"]
         self._socket.send(json.dumps({"method": "initialized", "params": {}}))
 
     def close(self) -> None:
@@ -158,6 +169,11 @@ class Wire:
             message: dict[str, Any] = json.loads(self._socket.recv(timeout=40))
             if message.get("id") == self._last and "method" not in message:
                 return message
+            if "method" in message:
+                self.heard(message)
+
+    def heard(self, message: dict[str, Any]) -> None:
+        """A request or notification of the server."""
 
     def write(self, process: str, data: bytes, write_id: str) -> None:
         chunk = base64.b64encode(data).decode()
@@ -166,8 +182,7 @@ class Wire:
     def run(self, room: Room) -> tuple[bytes, int | None, str]:
         """Output, exit code, and the last that was said."""
         case = room.case
-        self._processes += 1
-        process = f"a{self._processes}"
+        process = f"a{next(_processes)}"
         stdin = case.get("stdin")
         cwd = fill(case.get("cwd", "$WS"), room.names)
         params = {
@@ -185,12 +200,21 @@ class Wire:
                 "windowsSandboxLevel": "disabled",
             },
         }
+        if "domains" in case:
+            params |= managed_network(fill(case["domains"], room.names))
+        self.prepare(case, params)
         answer = self.call("process/start", params)
         if "error" in answer:
             return b"", -999, f"refused: {answer['error']}"
         if stdin:
             self.write(process, stdin.encode(), "w")
         return self._follow(process, case, stdin)
+
+    def read(self, page: dict[str, Any]) -> None:
+        """Look at what was read of a process, and at the time."""
+
+    def prepare(self, case: Case, params: dict[str, Any]) -> None:
+        """Change what is asked for, before it is."""
 
     def _follow(self, process: str, case: Case, stdin: str | None) -> tuple[bytes, int | None, str]:
         output, said, after = b"", b"", 0
@@ -201,6 +225,7 @@ class Wire:
                 self.write(process, sends.pop(0)[1].encode(), f"s{len(sends)}")
             wanted = {"processId": process, "afterSeq": after, "maxBytes": 1 << 20, "waitMs": 200}
             page = self.call("process/read", wanted).get("result") or {}
+            self.read(page)
             for chunk in page.get("chunks", []):
                 after, data = chunk["seq"], base64.b64decode(chunk["chunk"])
                 said += data
@@ -213,6 +238,23 @@ class Wire:
                 return output, page.get("exitCode"), said.decode(errors="replace")[-300:]
         self.call("process/terminate", {"processId": process})
         return output, None, "it took too long"
+
+
+def managed_network(domains: Mapping[str, str], **members: Any) -> dict[str, Any]:
+    """The members of a start with a managed network."""
+    proxy = {
+        "enabled": True,
+        "enableSocks5": True,
+        "enableSocks5Udp": False,
+        "allowUpstreamProxy": False,
+        "dangerouslyAllowAllUnixSockets": False,
+        "mode": "full",
+        "domains": domains,
+        "unixSockets": None,
+        "allowLocalBinding": False,
+        **members,
+    }
+    return {"enforceManagedNetwork": True, "networkProxy": {"proxy": proxy}}
 
 
 def run_by_command_line(room: Room) -> tuple[bytes, int, str]:
@@ -259,8 +301,11 @@ def python_for(uid: int) -> dict[str, Any] | None:
 
 
 @contextmanager
-def serving(base: str, uid: int, *options: str) -> Iterator[str]:
-    """A server of this user, with a home of its own; gives its URL."""
+def serving(base: str, uid: int, *options: str, warm: str = "") -> Iterator[tuple[str, str]]:
+    """A server of this user, with a home of its own; gives its URL and that home.
+
+    ``warm``: whether commands start from sandboxes that wait, ``on`` or ``off``.
+    """
     home = tempfile.mkdtemp(prefix="home", dir=base)
     os.chown(home, uid, -1)
     argv = [sys.executable, "-m", "handrail", "serve", "--listen", "ws://127.0.0.1:0", *options]
@@ -271,10 +316,12 @@ def serving(base: str, uid: int, *options: str) -> Iterator[str]:
         assert found is not None
         argv = [*as_uid(uid), found["python"], *argv[1:]]
         env = {**found["env"], "HOME": home}
+    if warm:
+        env["HANDRAIL_WARM"] = warm
     server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd="/")
     assert server.stdout is not None
     try:
-        yield server.stdout.readline().strip()
+        yield server.stdout.readline().strip(), home
     finally:
         server.terminate()
         server.wait(20)

@@ -15,8 +15,8 @@ from handrail.sandbox.bwrap.instance import others_at_work
 from handrail.sandbox.bwrap.premount import possible
 from handrail.sandbox.plan.placeholders import Stale
 from handrail.sandbox.plan.safe_open import Refused
+from handrail.sandbox.plan_retries import Tries
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
-from handrail.sandbox.tries import Tries
 from tests.support.sandboxes import Held, spawn
 
 EXCHANGE = """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.sandbox.plan.directory_cache import DirectoryCache
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.profile import Access, Profile, Rule
 from tests.support.sandboxes import holding
@@ -35,7 +36,7 @@ def test_all_names_beside_a_nested_one(ws: Path) -> None:
 )
 def test_in_directories_of_tools(ws: Path, place: str) -> None:
     (ws / place / ".git").mkdir(parents=True)
-    index = RepositoryIndex(os.fsencode(ws))
+    index = RepositoryIndex(DirectoryCache(os.fsencode(ws)))
     assert index.refresh() == (os.fsencode(ws / place / ".git"),)
     with holding() as held:
         held.run(writable(ws), ["/bin/touch", f"{ws}/{place}/.git/config"])

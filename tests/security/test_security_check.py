@@ -11,13 +11,28 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CHECK = HERE / "check" / "security_check.py"
-DOCS = HERE.parents[1] / "docs"
+#: Shows the clone ``$1`` at ``/mnt/clone``, with a Python that takes the package from there, and
+#: runs the rest in the mount namespace in which that is so.  The check has a ``/tmp`` of its own: a
+#: clone below ``/tmp`` would be out of its sight.
+SHOWN = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir /mnt/clone
+mount --bind "$1" /mnt/clone
+printf '#!/bin/sh\nPYTHONPATH=/mnt/clone/src exec "%s" "$@"\n' "$2" > /mnt/python
+chmod 755 /mnt/python
+shift 2
+exec "$@"
+"""
 #: Cases run one after the other within a group; groups run beside each other.
 GROUPS = ("C1", "C2 H1", "H2 H3 H4 M1 M2", "M3 M4 M5 M6", "M7", "M8 M9 M10 M11", "L")
 
@@ -34,6 +49,20 @@ def _group_of(case: str) -> str | None:
     )
 
 
+def _command() -> list[str]:
+    """The check with its options, in a place that it sees when it has its own ``/tmp``."""
+    python = Path(sys.executable)
+    if not ROOT.resolve().is_relative_to(tempfile.gettempdir()):
+        words = ["--handrail", str(python.with_name("handrail")), "--docs", str(ROOT / "docs")]
+        return [sys.executable, str(CHECK), *words]
+    clone = Path("/mnt/clone")
+    inside = clone / python.relative_to(ROOT) if python.is_relative_to(ROOT) else python
+    shown = ["unshare", "--mount", "sh", "-c", SHOWN, "sh", str(ROOT), str(inside)]
+    words = ["--handrail", str(inside.with_name("handrail")), "--python", "/mnt/python"]
+    check = [str(inside), str(clone / CHECK.relative_to(ROOT)), *words]
+    return [*shown, *check, "--docs", str(clone / "docs")]
+
+
 def test_every_case_is_in_a_group() -> None:
     assert [case for case in _cases() if _group_of(case) is None] == []
 
@@ -44,9 +73,8 @@ def test_every_case_is_in_a_group() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_attack_works(group: str, user: int) -> None:
     wanted = [case for case in _cases() if _group_of(case) == group]
-    words = ["--handrail", str(Path(sys.executable).with_name("handrail")), "--docs", str(DOCS)]
     done = subprocess.run(
-        [sys.executable, str(CHECK), *words, "--as-user", str(user), "--only", ",".join(wanted)],
+        [*_command(), "--as-user", str(user), "--only", ",".join(wanted)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -12,9 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from handrail.process.spec import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from handrail.network.managed.denials import NetworkDenial
+    from handrail.process.spec import NetworkHandle, ProcessSpec
 
 #: What the wire calls the sandbox of this machine, whichever mechanism it is.
 LINUX_SECCOMP = "linuxSeccomp"
@@ -47,14 +52,60 @@ _MOST_RECORDS = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """The host of a network denial; ``count``: how often it was refused."""
+
+    name: str
+    port: int | None
+    protocol: str | None = None
+    method: str | None = None
+    reason: str | None = None
+    pid: int | None = None
+    comm: str | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Denial:
     """One thing that was refused, or seems to have been."""
 
     kind: str  # file, network or process
     op: str | None  # the system call or what a proxy was asked; None: not known
     path: str | None  # a path, or host:port
-    source: str  # text, notify or proxy
+    source: str  # text, notify, proxy or resolver
     certain: bool
+    #: Of a network denial: where it was to go, and which process asked.
+    host: Host | None = None
+    #: Instead of all else: how many further denials of this kind are not listed.
+    omitted: int = 0
+
+    @property
+    def reason(self) -> str | None:
+        """Why a managed network refused the host."""
+        return None if self.host is None else self.host.reason
+
+    def members(self) -> dict[str, object]:
+        """As it is told to callers and clients: one level, and of a host what is known of it."""
+        found: dict[str, object] = {
+            "kind": self.kind,
+            "op": self.op,
+            "path": self.path,
+            "source": self.source,
+            "certain": self.certain,
+        }
+        if self.host is not None:
+            named = {"host": self.host.name, **asdict(self.host)}
+            del named["name"]
+            found |= {name: value for name, value in named.items() if value is not None}
+        if self.omitted:
+            found["omitted"] = self.omitted
+        return found
+
+
+def again(known: Denial) -> Denial:
+    """The record of something that was refused once more."""
+    host = known.host
+    return known if host is None else replace(known, host=replace(host, count=host.count + 1))
 
 
 def likely_denied(sandbox: str, exit_code: int | None, *texts: bytes | str) -> bool:
@@ -137,15 +188,55 @@ def merge(*sources: Iterable[Denial]) -> list[Denial]:
     return [record for records in best.values() for record in records]
 
 
-def judge(code: int | None, texts: list[bytes], seen: Sequence[Denial]) -> Verdict:
+def from_network(found: NetworkDenial) -> Denial:
+    """The record of a host that a managed network has refused."""
+    if found.omitted:
+        return Denial("network", None, None, found.source, certain=True, omitted=found.omitted)
+    host = Host(
+        found.host,
+        found.port,
+        found.protocol,
+        found.method,
+        found.reason,
+        found.pid,
+        found.comm,
+        found.count,
+    )
+    return Denial("network", found.op, found.place, found.source, certain=True, host=host)
+
+
+def _records(seen: Sequence[Denial | NetworkDenial]) -> list[Denial]:
+    return [one if isinstance(one, Denial) else from_network(one) for one in seen]
+
+
+def records_of(network: NetworkHandle) -> list[Denial]:
+    """What a managed network has refused so far."""
+    return _records(network.denials)
+
+
+def judge_unsandboxed(
+    code: int | None, texts: list[bytes], seen: Sequence[Denial | NetworkDenial]
+) -> Verdict:
+    """List what the proxy of a command in no sandbox has refused; there is nothing to guess."""
+    return Verdict(False, tuple(_records(seen)))
+
+
+def with_network(spec: ProcessSpec, network: NetworkHandle) -> ProcessSpec:
+    """The spec, sandboxed or not, of a process with this network, whose denials are judged."""
+    return replace(spec, network=network, judge=spec.judge or judge_unsandboxed)
+
+
+def judge(code: int | None, texts: list[bytes], seen: Sequence[Denial | NetworkDenial]) -> Verdict:
     """Decide by the exit code (None: not known), the retained output and the records."""
     said = likely_denied(LINUX_SECCOMP, code, *texts)
     # What a tool says beside a failure it has survived is no evidence of anything.
     blamed = from_text(*texts) if said else []
-    return Verdict(said, tuple(merge(seen, blamed)))
+    return Verdict(said, tuple(merge(_records(seen), blamed)))
 
 
-def judge_watched(code: int | None, texts: list[bytes], seen: Sequence[Denial]) -> Verdict:
+def judge_watched(
+    code: int | None, texts: list[bytes], seen: Sequence[Denial | NetworkDenial]
+) -> Verdict:
     """Decide for a client that has asked to be told for certain."""
     verdict = judge(code, texts, seen)
     return Verdict(verdict.denied or (bool(seen) and bool(code)), verdict.denials)

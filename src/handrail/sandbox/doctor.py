@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 from handrail import own_code
 from handrail.errors import SandboxUnavailable
-from handrail.keeper import watcher
-from handrail.keeper.cgroups import Cgroups
+from handrail.keeper.limits import tree_watcher
+from handrail.keeper.limits.cgroups import Cgroups
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
 from handrail.sandbox.syscalls.seccomp_filter import ARCHES
@@ -119,6 +119,13 @@ def _bubblewrap() -> list[Finding]:
             " with kernel.yama.ptrace_scope below 3",
         ),
         _either(
+            "managed network",
+            found.connects,
+            "enforced: sandboxed commands reach listed hosts through the porter, and nothing else",
+            "refused here: connections of a command cannot be announced",
+            "as for unix sockets; network off and open work without it",
+        ),
+        _either(
             "later mounts",
             found.apart or not probe.receives_mounts(),
             "stay outside",
@@ -216,8 +223,8 @@ def _limits() -> Finding:
         "limits",
         not looked,
         "memory and processes by control groups, output by handrail, the others by the kernel",
-        f"{' and '.join(looked)} by looking at /proc {1000 // watcher.PAUSE} times a second, output"
-        " by handrail, the others by the kernel",
+        f"{' and '.join(looked)} by looking at /proc {1000 // tree_watcher.PAUSE} times a second,"
+        " output by handrail, the others by the kernel",
         "for control groups start under `systemd-run --user --scope -p Delegate=yes`",
     )
 

@@ -18,7 +18,7 @@ import errno
 import os
 import stat
 
-from handrail import private_places
+from handrail import private_files
 from handrail.sandbox.plan.safe_open import Opened, Refused, shown
 from handrail.sandbox.profile import SYSTEM_TMP, Access, normal, parents, within
 
@@ -33,6 +33,8 @@ PLACES = {place: place[1:].replace(b"/", b"-") for place in SYSTEM_TMP}
 #: Variables that name a directory for temporary files.
 VARIABLES = (b"TMPDIR", b"TMP", b"TEMP")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: Room for the paths in the name of a part; a name has 255 bytes at most.
+_LONGEST_NAME = 200
 
 
 class Part:
@@ -68,12 +70,15 @@ def shares(place: bytes, named: Iterable[bytes]) -> tuple[bytes, ...]:
 
 
 def part_name(name: bytes, shared: tuple[bytes, ...]) -> bytes:
-    """The name of the part that shows these host paths."""
+    """The name of the part that shows these host paths, which it spells out if it can."""
     if not shared:
         return name
-    import hashlib  # most sandboxes share nothing
+    text = b"\0".join(shared).replace(b"%", b"%25").replace(b"/", b"%2F").replace(b"\0", b"%00")
+    if len(text) <= _LONGEST_NAME:
+        return b"%b-%b" % (name, text)
+    from _blake2 import blake2b  # hashlib would load OpenSSL: 3 ms
 
-    return name + b"-" + hashlib.sha256(b"\0".join(shared)).hexdigest()[:16].encode()
+    return b"%b-%b" % (name, blake2b(text, digest_size=16).hexdigest().encode())
 
 
 def named_paths(profile: Profile) -> list[bytes]:
@@ -145,7 +150,7 @@ def _step(part: Part, path: bytes) -> None:
 def _directory(above: int, name: bytes, mode: int) -> int:
     """Open a directory in another, made if missing; no link is followed."""
     try:
-        os.close(private_places.make_directory(name, above, mode))
+        os.close(private_files.make_directory(name, above, mode))
     except FileExistsError:
         pass
     return os.open(name, _DIRECTORY, dir_fd=above)
@@ -160,22 +165,23 @@ class Shown:
     """Which paths of a sandbox are not the host's."""
 
     def __init__(self) -> None:
-        self._parts: dict[bytes, tuple[bytes, tuple[bytes, ...]]] = {}
+        #: By place: the directory that is shown there, and the paths of the host in it.
+        self.parts: dict[bytes, tuple[bytes, tuple[bytes, ...]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._parts)
+        return bool(self.parts)
 
     def add(self, part: Part) -> None:
-        self._parts[part.place] = (part.path, part.shares)
+        self.parts[part.place] = (part.path, part.shares)
 
     @property
     def mounts(self) -> set[bytes]:
         """The places, and the paths of the host below them: each is a separate mount."""
-        return {path for place, (_, shared) in self._parts.items() for path in (place, *shared)}
+        return {path for place, (_, shared) in self.parts.items() for path in (place, *shared)}
 
     def host_path(self, path: bytes) -> bytes:
         """The host path of what a sandbox shows at a real path."""
-        for place, (inner, shared) in self._parts.items():
+        for place, (inner, shared) in self.parts.items():
             if within(path, place):
                 if any(within(path, share) for share in shared):
                     return path

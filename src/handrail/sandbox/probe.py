@@ -10,13 +10,15 @@ import os
 import stat
 import sys
 
-from handrail import own_code, private_places, unnamed_file
+from handrail import memory_file, own_code, private_files, private_places
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.profile import MINIMAL_ROOTS, Machine
 
 #: Absolute paths: PATH is never searched.
 BWRAP_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+#: The user that stands for those without a uid in a user namespace.
+_OVERFLOW = "/proc/sys/kernel/overflowuid"
 #: Settings that switch user namespaces off and on at run time; the first for each namespace.
 _SWITCHES = (
     "/proc/sys/user/max_user_namespaces",
@@ -74,7 +76,7 @@ def find_bubblewrap() -> str:
                 f"{place} is setuid, which can be turned against it; run `chmod u-s {place}`"
                 " as root and enable unprivileged user namespaces"
             )
-        if status.st_uid != 0 or status.st_mode & 0o022:
+        if not _is_root(status.st_uid) or status.st_mode & 0o022:
             raise SandboxUnavailable(
                 f"{place} can be changed by others than root; run `chown root {place}` and"
                 f" `chmod 755 {place}` as root"
@@ -84,6 +86,21 @@ def find_bubblewrap() -> str:
         "bubblewrap is not installed, so no command can be sandboxed; run `apt install bubblewrap`"
         " (or the like of your system) as root"
     )
+
+
+def _is_root(uid: int) -> bool:
+    """Whether the owner of a system's file is root, as far as this user namespace shows it.
+
+    Where root has no uid of its own, its files are shown as the overflow user's.
+    """
+    if uid == 0:
+        return True
+    try:
+        with open("/proc/self/uid_map", "rb") as table, open(_OVERFLOW, "rb") as overflow:
+            mapped = any(int(line.split()[0]) == 0 for line in table)
+            return uid == int(overflow.read()) != os.geteuid() and not mapped
+    except (OSError, ValueError):
+        return False
 
 
 def bubblewrap() -> Bubblewrap:
@@ -101,6 +118,8 @@ def bubblewrap() -> Bubblewrap:
 
 def _try(path: str) -> tuple[Bubblewrap, bool]:
     """Test a bwrap; return the result, and whether it may be cached."""
+    from handrail.sandbox.bwrap.arguments import namespace_arguments
+
     version = _run([path, "--version"])[1].strip().removeprefix("bubblewrap ")
     options = _run([path, "--help"])[1]
     if "--ro-bind-fd" not in options:
@@ -108,9 +127,8 @@ def _try(path: str) -> tuple[Bubblewrap, bool]:
             f"bubblewrap {version} cannot mount by descriptor (--bind-fd), so a path could be"
             " exchanged under it; install 0.10 or newer, or your system's security update"
         )
-    base = [path, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    base += ["--unshare-cgroup-try", "--unshare-net", "--die-with-parent", "--new-session"]
-    base += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
+    base = [path, *(word.decode() for word in namespace_arguments(network=False))]
+    base += ["--ro-bind", "/", "/", "--dev", "/dev"]
     code, said = _run([*base, "--proc", "/proc", "/bin/true"])
     fresh = code == 0
     if not fresh:
@@ -127,7 +145,7 @@ def _try(path: str) -> tuple[Bubblewrap, bool]:
 
 
 def _try_apart(base: list[str]) -> bool:
-    from handrail.keeper import seccomp_spawn
+    from handrail.keeper.seccomp import spawn as seccomp_spawn
     from handrail.sandbox.bwrap import private_mounts_stub
 
     if not seccomp_spawn.startable():
@@ -154,7 +172,7 @@ def receives_mounts() -> bool:
 
 def _run(argv: list[str], *passed: tuple[int, int]) -> tuple[int, str]:
     """Run a program without our environment; return its exit code and all output."""
-    fd = unnamed_file.create("probe")
+    fd = memory_file.create("probe")
     try:
         null = os.devnull
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
@@ -234,7 +252,7 @@ def _remember(key: str, found: Bubblewrap) -> None:
     directory = _directory()
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        file = private_places.open_file(directory, temporary, flags)
+        file = private_files.open_file(directory, temporary, flags)
         try:
             os.write(file, text.encode())
         finally:
@@ -249,7 +267,7 @@ def _remember(key: str, found: Bubblewrap) -> None:
 def _open(name: str, flags: int) -> int:
     directory = _directory()
     try:
-        return private_places.open_file(directory, name, flags)
+        return private_files.open_file(directory, name, flags)
     finally:
         os.close(directory)
 
@@ -257,5 +275,5 @@ def _open(name: str, flags: int) -> int:
 def _directory() -> int:
     try:
         return private_places.open_state_home()[1]
-    except private_places.NotOurs as error:
+    except private_files.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 
 from handrail.errors import SandboxError
-from handrail.sandbox.frozen import Choice, Frozen
+from handrail.sandbox.light_dataclass import Choice, Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ MINIMAL_ROOTS = (
 )
 #: The host's directories for temporary files, which a sandbox can have others for.
 SYSTEM_TMP = (b"/tmp", b"/var/tmp")
+#: Where every sandbox has devices, terminals and shared memory of its own.
+DEVICES = b"/dev"
 #: Directories of ``/tmp`` for the sockets of all users.
 OPEN_NAMES = (b".X11-unix", b".ICE-unix")
 #: Symbolic roots of the host's directories for temporary files.
@@ -115,10 +117,15 @@ class Intent(Frozen):
     private_tmp: bytes | None = None
     #: Where relative patterns start; None: in the directory of the command.
     cwd: bytes | None = None
+    #: A network of its own with a proxy as the only way out, whatever ``network`` and ``disabled``
+    #: say (``handrail.network``).
+    managed: bool = False
 
     @property
     def is_off(self) -> bool:
         """Whether it asks for no sandbox, in whatever words."""
+        if self.managed:
+            return False
         return self.disabled or (self.files is not Files.RESTRICTED and self.network)
 
     @property
@@ -174,6 +181,8 @@ class Profile(Frozen):
     private_tmp: bytes | None = None
     #: Whether missing names are covered on the host; else the process is told to refuse them.
     placeholders: bool = True
+    #: The network is its own, and a proxy the only way out.
+    managed: bool = False
 
     def access(self, path: bytes) -> Access:
         """What the rules alone say of a path: the most specific one wins, none denies."""
@@ -195,9 +204,12 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
     cwd = intent.cwd or cwd
     if intent.is_off:
         return Profile(network=True, sandboxed=False)
-    if intent.files is not Files.RESTRICTED:
+    if intent.disabled or intent.files is not Files.RESTRICTED:
         everything = (Rule(b"/", Access.WRITE),)
-        return Profile(everything, network=False, protected=(), private=_normal(machine.private))
+        private = _normal(machine.private)
+        return Profile(
+            everything, network=False, protected=(), private=private, managed=intent.managed
+        )
     rules: dict[bytes, Access] = {}
     globs: list[Glob] = []
     shared: set[bytes] = set()
@@ -212,26 +224,28 @@ def resolve(intent: Intent, cwd: bytes, machine: Machine) -> Profile:
             rules[path] = max(rules.get(path, entry.access), entry.access)
         if entry.special in TEMPORARY:
             shared.update(_paths(entry, roots, machine))
-    if intent.private_tmp:
-        _show_roots(roots, rules)
+    _show_roots(roots, rules, (*SYSTEM_TMP, DEVICES) if intent.private_tmp else (DEVICES,))
     ordered = sorted(rules.items(), key=lambda item: (depth(item[0]), item[0]))
     return Profile(
         rules=tuple(Rule(path, access) for path, access in ordered),
         globs=tuple(globs),
-        network=intent.network,
+        network=intent.network and not intent.managed,
         glob_depth=intent.glob_depth,
         protected=intent.protected,
         shared=tuple(sorted(shared | {b"/tmp", b"/var/tmp", b"/dev/shm"})),
         private=_normal(machine.private),
         own_code=machine.own_code,
         private_tmp=intent.private_tmp and _absolute(intent.private_tmp, "private /tmp"),
+        managed=intent.managed,
     )
 
 
-def _show_roots(roots: Sequence[bytes], rules: dict[bytes, Access]) -> None:
+def _show_roots(
+    roots: Sequence[bytes], rules: dict[bytes, Access], places: Sequence[bytes]
+) -> None:
     """Name the workspaces that lie where the sandbox has a directory of its own."""
     for root in roots:
-        if root not in rules and any(within(root, place) for place in SYSTEM_TMP):
+        if root not in rules and any(within(root, place) for place in places):
             around = next((path for path in parents(root) if path in rules), None)
             if around is not None and rules[around] is not Access.DENY:
                 rules[root] = rules[around]

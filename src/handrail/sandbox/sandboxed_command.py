@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.light_dataclass import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from handrail.errors import SandboxError
-    from handrail.process.spec import ProcessSpec
+    from handrail.process.spec import ProcessSpec, Waiting
     from handrail.sandbox.bwrap.instance import RunningSandbox
+    from handrail.sandbox.loopback import Joining
 
     class AnyCommand(Protocol):
         """What a sandbox has to know of a command: a ``Command`` or a ``ProcessSpec``."""
@@ -59,6 +60,8 @@ class SandboxedCommand(Frozen):
     mechanism: str = NO_SANDBOX
     #: Of bubblewrap: the processes around the command.
     running: RunningSandbox | None = None
+    #: Of a sandbox that was made ahead: the command, and the child that waits for it.
+    waiting: Waiting | None = None
     #: Descriptors that ``sent`` closes.
     closing: list[int] = []  # noqa: RUF012 (always given where there are any)
     #: Why it is not bubblewrap.
@@ -67,6 +70,8 @@ class SandboxedCommand(Frozen):
     watched: bool = False
     #: Whether the command may write a real path of the host.
     may_write: Callable[[bytes], bool] | None = None
+    #: The network that it shares with others.
+    joining: Joining | None = None
     #: Makes another of the same when bubblewrap met a file system that moved; raises the problem
     #: it is given once this was tried too often.
     again: Callable[[SandboxError], SandboxedCommand] | None = None
@@ -81,6 +86,8 @@ class SandboxedCommand(Frozen):
     def abandon(self) -> None:
         """Let go of everything: the command is not started."""
         self.sent()
+        if self.waiting is not None and self.waiting.discard is not None:
+            self.waiting.discard()
         if self.running is not None:
             self.running.abandon()
 
@@ -92,7 +99,7 @@ class SandboxedCommand(Frozen):
 
         if self.mechanism == NO_SANDBOX:
             return asked
-        again = self.again
+        again, joining = self.again, self.joining
         return replace(
             asked,
             argv=self.argv,
@@ -102,7 +109,9 @@ class SandboxedCommand(Frozen):
             passed=self.passed,
             asked=asked.command,
             running_sandbox=self.running,
+            waiting=self.waiting,
             sandboxed=self.running is not None,
+            loopback=None if joining is None else (joining.name, joining.key, joining.address),
             judge=judge_watched if self.watched else judge,
             sent=self.sent,
             again=None if again is None else lambda problem: again(problem).spec(asked),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from handrail import private_places
+from handrail import private_files
 from handrail.sandbox.profile import SYSTEM_TMP
 
 #: How they are named, with eight hex digits after it.
@@ -36,7 +36,7 @@ class TempDir:
             name = PREFIX + (tag or os.urandom(4).hex())
             self.path = os.path.join(base, os.fsencode(name))
             try:
-                os.close(private_places.make_directory(self.path))
+                os.close(private_files.make_directory(self.path))
                 self._fd = os.open(self.path, _DIRECTORY)
             except FileExistsError:
                 if tag:
@@ -121,7 +121,7 @@ def clear(path: bytes) -> None:
         _remove_empty(path, None)  # nearly always it holds only mount points
         return
     except OSError:
-        pass
+        pass  # there is more in it
     from handrail.errors import FilesError
     from handrail.filesystem.removal import remove
 

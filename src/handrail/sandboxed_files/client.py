@@ -49,6 +49,8 @@ class FileHelperClient:
         #: Calls whose callers have stopped waiting and that were not answered yet.
         self._given_up: set[int] = set()
         self._reader = frames.FrameReader()
+        #: Used again and again: the C library maps and unmaps memory for one of this size.
+        self._buffer = memoryview(bytearray(_STEP))
         self._unsent: deque[memoryview] = deque()
         self.alive = True
         loop.add_reader(sock.fileno(), self._readable)
@@ -130,10 +132,10 @@ class FileHelperClient:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(_STEP)
-            if not data:
+            size = self._sock.recv_into(self._buffer)
+            if not size:
                 raise ConnectionResetError
-            for head, body in self._reader.feed(data):
+            for head, body in self._reader.feed(self._buffer[:size]):
                 self._answered(head, body)
         except BlockingIOError:
             return

@@ -56,7 +56,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[bytes, bytes]]:
         """Head and body of every frame that ``data`` completes."""
         buffer = self._buffer
         buffer += data

@@ -22,9 +22,9 @@ from handrail.process.spec import ProcessSpec
 
 if TYPE_CHECKING:
     from handrail.filesystem.pool import FilePool
+    from handrail.sandbox.mechanism import Sandbox
     from handrail.sandbox.plan.plan import Plan
     from handrail.sandbox.profile import Profile
-    from handrail.sandbox.sandbox import Sandbox
 
 #: A plan for calls that change nothing is made again after this many times the cost of making it:
 #: patterns in large trees take a while.  Calls that change something always make it again.
@@ -57,6 +57,8 @@ class FileSandboxes:
         self._sandbox = sandbox
         #: By profile: when it is made again, the plan of the profile itself, and its sandbox.
         self._known: dict[Profile, tuple[float, Plan | None, FileSandbox | None]] = {}
+        #: The profiles of calls, by that of the client and whether they change anything.
+        self._of_calls: dict[tuple[Profile, bool], Profile] = {}
         #: What the look took that was taken beforehand, in seconds.
         self._cost = 0.0
 
@@ -65,7 +67,12 @@ class FileSandboxes:
 
         Raises SandboxError, and FilesError when no thread is to be had.
         """
-        profile = _of_calls(profile, writes)
+        given, profile = profile, self._of_calls.get((profile, writes), profile)
+        if profile is given:
+            profile = _of_calls(given, writes)
+            if len(self._of_calls) >= _MOST_KNOWN:
+                self._of_calls.clear()
+            self._of_calls[given, writes] = profile
         await self._prepare(pool, profile)
         try:
             return self._planned(profile, patience=0 if writes else PATIENCE)
@@ -113,9 +120,9 @@ def restricts_files(profile: Profile) -> bool:
     """Whether files are restricted, by us: not only the network, and not by the caller."""
     from handrail.sandbox.profile import Access, Rule
 
-    everything = profile.rules == (Rule(b"/", Access.WRITE),)
-    free = everything and not profile.protected and not profile.globs
-    return profile.sandboxed and not free
+    if profile.protected or profile.globs:
+        return profile.sandboxed
+    return profile.sandboxed and profile.rules != (Rule(b"/", Access.WRITE),)
 
 
 def _of_calls(profile: Profile, writes: bool) -> Profile:

@@ -20,9 +20,10 @@ from typing import Any
 
 import handrail.sandboxed_files
 from handrail.errors import FilesError, SandboxUnavailable
+from handrail.filesystem.pool import DEADLINE
 from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.spawning import spawn
 from handrail.process.spec import ProcessSpec, SandboxHandle
-from handrail.process.table import spawn
 from handrail.sandboxed_files.client import FileHelperClient, Reply
 from handrail.sandboxed_files.frames import path_text
 from handrail.sandboxed_files.plan import FileSandbox, interpreter
@@ -30,8 +31,6 @@ from handrail.sandboxed_files.program import THREADS
 
 #: Helpers that an owner keeps warm; the least recently used one is closed.
 MOST_HELPERS = 8
-#: Seconds for one call, the first one included.
-DEADLINE = 60.0
 #: The fd under which a helper finds its socket, above those that a plan needs.
 SOCKET_FD = 300
 _PROGRAM = os.path.realpath(
@@ -175,7 +174,7 @@ class FileHelper:
             self.lost()
 
     def lost(self) -> None:
-        """It has ended, or will without us: its keeper is gone."""
+        """Give the helper up: its keeper is gone, and with it the helper, now or soon."""
         self._spawned = None
         if self._timer is not None:
             self._timer.cancel()
@@ -319,7 +318,7 @@ def _with_socket(spec: ProcessSpec, fd: int) -> ProcessSpec:
 
 
 def _last_words(fd: int) -> str:
-    """What it printed on stderr: why the sandbox could not be entered."""
+    """What a helper printed on stderr: why the sandbox could not be entered."""
     try:
         said = os.read(fd, 4096)
     except OSError:

@@ -1,14 +1,16 @@
 """The program of a sandboxed file helper: ``python -I -S program.py FD``.
 
-It runs in a sandbox and answers frames on an inherited socket.  Its threads take turns at reading:
-the thread with the turn reads one frame, passes the turn on and answers, so an answer needs no
-hand-over and a hung call delays no other until all threads hang.  When the server closes its end,
+It runs in a sandbox and answers frames on an inherited socket.  All threads wait for the socket and
+the kernel wakes one of those that wait: it reads one frame and answers it, so an answer needs no
+hand-over, and a hung call delays no other until all threads hang.  When the server closes its end,
 or is gone, the helper ends.
 """
 
 from __future__ import annotations
 
+import _socket  # the C part: the other imports what takes longer than a call
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -29,9 +31,12 @@ class Helper:
         from handrail.sandboxed_files.frames import FrameReader
 
         self._fd = fd
+        self._socket = _socket.socket(fileno=fd)
         self._service = service
         self._reader = FrameReader()
+        self._buffer = memoryview(bytearray(_STEP))  # one for all, as in client.py
         self._ready: deque[tuple[bytes, bytes]] = deque()
+        self._more = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self._turn = threading.Lock()
         self._sending = threading.Lock()
 
@@ -39,25 +44,44 @@ class Helper:
         """Serve until the socket ends; then end the whole process."""
         from handrail.sandboxed_files.frames import BrokenFrame
 
+        poll = select.epoll()
+        for fd in (self._fd, self._more):
+            poll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         try:
             while True:
                 with self._turn:
                     frame = self._next()
-                if frame is None:
-                    break
-                self._answer(*frame)
+                if frame is not None:
+                    self._answer(*frame)
+                    continue
+                for fd, _ in poll.poll():
+                    if fd == self._more:
+                        self._awoken()
         except (OSError, BrokenFrame):
             pass  # the server is gone
         self._service.close()
         os._exit(0)  # other threads may hang in a call
 
     def _next(self) -> tuple[bytes, bytes] | None:
+        """The next frame; None: none has come.  Raises OSError at the end."""
         while not self._ready:
-            data = os.read(self._fd, _STEP)
-            if not data:
+            try:
+                size = self._socket.recv_into(self._buffer, 0, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
                 return None
-            self._ready.extend(self._reader.feed(data))
-        return self._ready.popleft()
+            if not size:
+                raise BrokenPipeError
+            self._ready.extend(self._reader.feed(self._buffer[:size]))
+        frame = self._ready.popleft()
+        if self._ready:
+            os.eventfd_write(self._more, 1)  # for another thread: the socket may have no more
+        return frame
+
+    def _awoken(self) -> None:
+        try:
+            os.eventfd_read(self._more)
+        except BlockingIOError:
+            pass  # another thread was faster
 
     def _answer(self, head: bytes, body: bytes) -> None:
         from handrail.errors import FilesError

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError
 from handrail.filesystem import copying, directories, local, names, regular_file, removal, walk
 from handrail.filesystem.handles import HandleTable, Mode
 from handrail.sandboxed_files.frames import path_bytes, path_text
 
+if TYPE_CHECKING:
+    from handrail.filesystem.trees.thread_watch import ThreadWatch
+
 #: Content of a file is sent in pieces of at most this; a multiple of 3, so that the base64 of the
 #: pieces can be concatenated.
 PIECE = 768 * 1024
+#: Each has a thread of the helper while its caller waits; others are for calls.
+MOST_WATCHES = 4
 #: The server counts handles, for all its helpers together.
 _MANY = 1 << 16
 
 Answer = tuple[Any, bytes]
 Handle = list[str]  # owner, and its name
 _NOTHING: Answer = (None, b"")
+
+
+# What only copies of trees and watches need is imported by them: a helper starts for one call.
 
 
 class FileService:
@@ -34,6 +42,7 @@ class FileService:
         #: Handles of the client, and of the server's own large writes.
         self._tables = {"client": HandleTable(_MANY), "ours": HandleTable(_MANY)}
         self._plans: dict[int, regular_file.ReadPlan] = {}
+        self._watches: dict[int, ThreadWatch] = {}
         self._last_plan = 0
         self._lock = threading.Lock()
 
@@ -97,6 +106,64 @@ class FileService:
         ]
         problems = [[path_text(p.path), p.message] for p in found.errors]
         return [[path_text(p) for p in parents], entries, problems, found.truncated], b""
+
+    # --- trees ---------------------------------------------------------------------------
+
+    def _move(self, _: bytes, source: str, destination: str) -> Answer:
+        from handrail.filesystem.trees import moving
+
+        moving.move(path_bytes(source), path_bytes(destination))
+        return _NOTHING
+
+    def _list_tree(self, _: bytes, root: str, after: str, exclude: list[str]) -> Answer:
+        from handrail.filesystem.trees import listing
+        from handrail.sandboxed_files import tree_frames
+
+        page = listing.list_tree(path_bytes(root), after=path_bytes(after), exclude=exclude)
+        return tree_frames.page_head(page), b""
+
+    def _read_files(self, _: bytes, root: str, wanted: list[Any]) -> Answer:
+        from handrail.filesystem.trees import reading
+        from handrail.sandboxed_files import tree_frames
+
+        found = reading.read_files(path_bytes(root), tree_frames.wanted_of(wanted))
+        return tree_frames.content_head(found)
+
+    def _write_files(self, body: bytes, root: str, rows: list[Any]) -> Answer:
+        from handrail.filesystem.trees import writing
+        from handrail.sandboxed_files import tree_frames
+
+        done = writing.write_files(path_bytes(root), tree_frames.changes_of(rows), body)
+        return tree_frames.problems_head(done), b""
+
+    def _watch(self, _: bytes, path: str, recursive: bool) -> Answer:
+        from handrail.filesystem.trees import changes
+        from handrail.filesystem.trees.thread_watch import ThreadWatch
+
+        watch = changes.TreeWatch(path_bytes(path), recursive=recursive)
+        with self._lock:
+            if len(self._watches) >= MOST_WATCHES:
+                watch.close()
+                text = f"at most {MOST_WATCHES} watches in one sandbox; close one, or watch a"
+                raise FilesError(f"{text} directory above", kind="too_large", path=path)
+            self._last_plan += 1
+            self._watches[self._last_plan] = ThreadWatch(watch)
+            return self._last_plan, b""
+
+    def _watch_read(self, _: bytes, number: int, wait_ms: int) -> Answer:
+        from handrail.sandboxed_files import tree_frames
+
+        watch = self._watches.get(number)
+        if watch is None:
+            raise FilesError("there is no such watch", kind="not_found")
+        return tree_frames.happened_head(watch.wait(wait_ms / 1000)), b""
+
+    def _watch_end(self, _: bytes, number: int) -> Answer:
+        with self._lock:
+            watch = self._watches.pop(number, None)
+        if watch is not None:
+            watch.end()
+        return _NOTHING
 
     # --- content, in pieces ------------------------------------------------------------
 
@@ -176,6 +243,13 @@ _OPERATIONS: dict[str, Callable[..., Answer]] = {
     "createDirectory": FileService._create_directory,
     "remove": FileService._remove,
     "copy": FileService._copy,
+    "move": FileService._move,
+    "listTree": FileService._list_tree,
+    "readFiles": FileService._read_files,
+    "writeFiles": FileService._write_files,
+    "watch": FileService._watch,
+    "watchRead": FileService._watch_read,
+    "watchEnd": FileService._watch_end,
     "readDirectory": FileService._read_directory,
     "walk": FileService._walk,
     "read": FileService._read,

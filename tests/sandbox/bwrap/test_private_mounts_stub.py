@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.keeper import seccomp_spawn
+from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox.bwrap import command, private_mounts_stub
 from handrail.sandbox.profile import Access, Entry, Intent, Machine, Profile, resolve
 from tests.support.sandboxes import Held, holding

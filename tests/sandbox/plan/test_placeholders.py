@@ -144,7 +144,9 @@ def test_what_a_sandbox_can_write_is_never_read(registry: PlaceholderRegistry, p
     forged = [b"%d %d %b\0" % (*one, os.fsencode(place / "empty")) for one in identities]
     Path(f"/proc/self/fd/{lease.fd}").write_bytes(b"".join(forged))
     os.close(lease.fd)  # as if everybody had been killed
-    registry.sweep()
+    next_one = PlaceholderRegistry(registry.directory)
+    next_one.sweep()
+    next_one.close()
     assert [path.name for path in place.iterdir()] == ["empty"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail import private_places
+from handrail import private_files, private_places
 from handrail.sandbox.landlock import backend
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan.safe_open import Refused
@@ -76,6 +76,31 @@ def test_rules_can_be_read_and_not_written(
     assert (ws / "config" / "mine").exists()
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_the_administrators_rules_cannot_be_written(
+    held: Held, ws: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """With ``/etc`` writable, as for a command of root's that may write everywhere."""
+    etc = ws / "etc"
+    etc.mkdir()
+    monkeypatch.setattr(private_places, "SYSTEM_CONFIG", str(etc / "handrail"))
+    rules = etc / "handrail" / "rules"
+    if there:
+        rules.mkdir(parents=True)
+        (rules / "a.rules").write_text("# root's")
+    said = sh(
+        held,
+        profile(ws, *(Path(os.fsdecode(path)) for path in private_places.listed())),
+        f"cat {rules}/a.rules; mkdir -p {rules}; echo x > {rules}/a.rules; rm -rf {rules};"
+        f" mv {etc}/handrail {ws}/b; mkdir -p {rules}; echo x > {rules}/b.rules;"
+        f" mv {etc} {ws}/c && mkdir -p {rules}; echo x > {rules}/b.rules; touch {etc}/hosts",
+    )
+    assert "# root's" in said or not there
+    assert {path.name for path in ws.rglob("*.rules")} == ({"a.rules"} if there else set())
+    assert not there or (rules / "a.rules").read_text() == "# root's"
+    assert (etc / "hosts").exists()
+
+
 def test_a_place_that_is_missing_cannot_be_made(held: Held, ws: Path) -> None:
     (ws / "rt").mkdir()
     place = ws / "rt" / "handrail"
@@ -100,7 +125,7 @@ def test_a_missing_place_may_be_made_outside_meanwhile(held: Held, ws: Path) -> 
         pid = spawn(wrapped, output.fileno())
         wrapped.running.sent()
         (ws / "begun").read_bytes()
-        os.close(private_places.open_directory(str(place)))
+        os.close(private_files.open_directory(str(place)))
         (place / "secret").write_text("hunter2")
         (ws / "go").write_bytes(b"")
         os.waitpid(pid, 0)

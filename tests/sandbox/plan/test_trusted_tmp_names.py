@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from handrail.sandbox.plan import mount_aliases, trusted_tmp_names
 from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
 from handrail.sandbox.profile import Access, Profile, Rule, known_names
 from tests.support.sandboxes import holding
@@ -32,6 +34,39 @@ def test_what_is_found(tmp_path: Path) -> None:
         found = {os.fsdecode(path) for path in index.refresh()}
     names = ("ssh-abc", "holds", "top", "deep/er", "stale")
     assert found == {str(tmp_path / name) for name in names}
+
+
+@pytest.mark.parametrize("most", [512, 2])
+def test_one_that_watches_finds_what_a_listing_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(trusted_tmp_names, "MOST_DIRECTORIES", most)
+    table = mount_aliases.read()
+    for name in ("ssh-abc", "plain", "holds", "third"):
+        (tmp_path / name).mkdir()
+    index = SocketIndex(os.fsencode(tmp_path))
+    index.refresh(table)
+    index.refresh(table)
+    steps: list[Callable[[], object]] = [
+        (tmp_path / "tmux-0").mkdir,
+        lambda: (tmp_path / "ssh-abc").rename(tmp_path / "other"),
+        lambda: bound(tmp_path / "holds" / "s").close(),  # its inode stays
+        lambda: bound(tmp_path / "top").close(),
+        lambda: (tmp_path / "holds").rename(tmp_path / "plain" / "inner"),
+        lambda: (tmp_path / "plain" / "inner").rename(tmp_path / "back"),
+        (tmp_path / "back" / "s").unlink,
+        (tmp_path / "third").rmdir,
+        (tmp_path / "tmux-0").rmdir,
+    ]
+    assert index._watch is not None
+    for step in steps:
+        step()
+        expected = SocketIndex(os.fsencode(tmp_path))
+        if most > len(steps):
+            assert index.refresh(table) == expected.refresh()
+        else:  # which ones are read is the order of the directory
+            assert set(index.refresh(table)) >= {*expected._trusted, *expected._sockets}
+    index.close()
 
 
 def test_they_can_neither_be_changed_nor_moved(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ print(json.dumps({"base":getattr(sys,"_base_executable",sys.executable),"prefix"
         site = f"{where}/lib/python{self.info['v']}/site-packages"
         for p in self.info[what]:
             to = os.path.join(site, os.path.basename(p))
-            if os.path.isdir(p): shutil.copytree(p, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+            if os.path.isdir(p): shutil.copytree(p, to, dirs_exist_ok=True)
             elif os.path.exists(p): shutil.copy(p, to)
-        shutil.copytree(self.info["pkg"], f"{site}/handrail", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(self.info["pkg"], f"{site}/handrail")
         shutil.copytree(self.info["info"], f"{site}/{os.path.basename(self.info['info'])}")
         with open(f"{where}/bin/handrail", "w") as f: f.write(f"#!{where}/bin/python\nimport sys\nfrom handrail.__main__ import main\nsys.exit(main())\n")
         os.chmod(f"{where}/bin/handrail", 0o755)
@@ -109,7 +109,7 @@ class T:
         kw.setdefault("stdin", subprocess.DEVNULL)
         if "input" in kw: kw.pop("stdin")
         p = self.start(*argv, cwd=cwd, uid=uid, env=env, umask=umask, stdout=kw.pop("stdout", subprocess.PIPE), stderr=kw.pop("stderr", subprocess.STDOUT), stdin=subprocess.PIPE if "input" in kw else kw.pop("stdin"))
-        try: out, _ = p.communicate(kw.get("input", None), timeout=seconds)
+        try: out, _ = p.communicate(kw.get("input", None), timeout=3 * seconds)  # a busy machine
         except subprocess.TimeoutExpired:
             p.kill(); out, _ = p.communicate(); p.timed = True
         p.text = (out or b"").decode(errors="replace"); return p
@@ -140,7 +140,7 @@ class T:
     def serve(self, *words, uid=None, env=None, umask=0o022, cwd="/"):
         out = f"{self.dir}/url-{len(self.procs)}"; f = open(out, "w"); e = open(out + ".err", "w")
         p = self.start(self.p.handrail, "serve", *words, uid=uid, env=env, umask=umask, cwd=cwd, stdout=f, stderr=e)
-        url = self.wait_for(lambda: (open(out).read().split() or [None])[0] or (p.poll() is not None and "x"))
+        url = self.wait_for(lambda: (open(out).read().split() or [None])[0] or (p.poll() is not None and "x"), 60)
         if not url or url == "x": raise RuntimeError("serve did not start: " + open(out + ".err").read()[-200:])
         p.url = url; return p
     def mcp_http(self, *words, uid=None, env=None, port=None):
@@ -149,7 +149,7 @@ class T:
         def up():
             if p.poll() is not None: return True
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1): return True
-        self.wait_for(up, 15); p.port, p.log = port, out; p.url = f"http://127.0.0.1:{port}/mcp"; return p
+        self.wait_for(up, 60); p.port, p.log = port, out; p.url = f"http://127.0.0.1:{port}/mcp"; return p
     def end(self):
         for p in self.procs:
             if p.poll() is None: p.terminate()

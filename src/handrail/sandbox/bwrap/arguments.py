@@ -1,21 +1,26 @@
 """The argument list of bubblewrap.  Pure.
 
-A mount plan is a list of steps; fds are named by their number in the child.  All arguments, the
-command's environment included, go through ``--args``, so that nothing of a request is in bwrap's
-own environment or in the process list.
+``sandbox_arguments`` makes the whole list.  A mount plan is a list of steps; fds are named by their
+number in the child.  All arguments, the command's environment included, go through ``--args``, so
+that nothing of a request is in bwrap's own environment or in the process list.
 """
 
 from __future__ import annotations
 
-from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.light_dataclass import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 #: Fd numbers in the child.
-ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD, FIRST_FD = 3, 4, 5, 6, 7, 8, 9
+ARGS_FD, SECCOMP_FD, INFO_FD, SYNC_FD, READY_FD, BEFORE_FD = 3, 4, 5, 6, 7, 8
+#: The namespace of a shared network, and the program that joins it; or, in a sandbox that waits,
+#: which joins none, its line and its stub.
+NETWORK_FD, JOIN_FD = 9, 10
+LINE_FD, STUB_FD = 9, 10
+FIRST_FD = 11
 #: The program that is started before bwrap: one of two.
 APART_FD = BEFORE_FD
 #: Copying this file is the last thing bwrap does before it starts the command.
@@ -97,6 +102,38 @@ class Processes(Frozen):
 
 
 Step = Bind | Empty | Directory | EmptyFile | MountPoint | Seal | Link | Devices | Processes
+
+
+def sandbox_arguments(
+    mounts: Sequence[bytes],
+    env: Mapping[bytes, bytes],
+    cwd: bytes,
+    *,
+    network: bool,
+    lasting: bool = False,
+    resolver: tuple[bytes, bytes] | None = None,
+    ready: bool = True,
+    arg0: bytes | None = None,
+    sync: bool = False,
+) -> list[bytes]:
+    """All that bwrap is told of a sandbox, in order; the command comes after it.
+
+    ``network``: the one of the program that starts bwrap.  ``resolver``: the resolver's
+    configuration, as the number of its fd and its path.  ``ready``: bwrap says when the sandbox
+    stands.  ``sync``: bwrap holds the lock on placeholders.
+    """
+    out = [*namespace_arguments(network=network, lasting=lasting), *mounts]
+    if resolver is not None:
+        out += [b"--perms", b"0444", b"--ro-bind-data", *resolver]
+    if ready:
+        out += [b"--file", b"%d" % READY_FD, READY_FILE]
+    out += environment_arguments(env)
+    out += [b"--chdir", cwd, b"--seccomp", b"%d" % SECCOMP_FD, b"--info-fd", b"%d" % INFO_FD]
+    if arg0 is not None:
+        out += [b"--argv0", arg0]
+    if sync:
+        out += [b"--sync-fd", b"%d" % SYNC_FD]
+    return out
 
 
 def mount_arguments(steps: Iterable[Step]) -> list[bytes]:

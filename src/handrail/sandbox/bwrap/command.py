@@ -9,22 +9,25 @@ from __future__ import annotations
 import _socket  # socket itself takes a while to import
 import os
 
-from handrail.keeper import seccomp_spawn
+from handrail.errors import SandboxUnavailable
+from handrail.keeper.seccomp import spawn as seccomp_spawn
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.arguments import (
     APART_FD,
     ARGS_FD,
     BEFORE_FD,
+    FIRST_FD,
     INFO_FD,
+    JOIN_FD,
     MOST_ARGUMENTS,
+    NETWORK_FD,
     READY_FD,
-    READY_FILE,
     SECCOMP_FD,
+    STUB_FD,
     SYNC_FD,
-    environment_arguments,
-    namespace_arguments,
+    sandbox_arguments,
 )
-from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.sandbox.bwrap.instance import RunningSandbox, others_at_work
 from handrail.sandbox.bwrap.instances import Instances, memory
 from handrail.sandbox.plan.plan import Plan
 from handrail.sandbox.plan.safe_open import Refused
@@ -34,12 +37,18 @@ from handrail.sandbox.sandboxed_command import BUBBLEWRAP, SandboxedCommand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from handrail.sandbox.loopback import Joining
     from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 
 #: All that bwrap itself gets to see.
 _ENV = {b"PATH": b"/usr/bin:/bin"}
 _SETSID = (b"/usr/bin/setsid", b"/bin/setsid")
+#: The resolver's configuration in a managed network; what listens there knows no names.
+_RESOLVER = b"nameserver %b\noptions timeout:1 attempts:1\n"
+_RESOLVER_ADDRESS = "127.0.0.1"
 #: What ``spreads`` has found.
 _spreading: list[bool] = []
 
@@ -52,43 +61,52 @@ def wrap(
     watcher: DenialRecorder | None = None,
     *,
     lasting: bool = False,
+    joining: Joining | None = None,
+    stub: int = -1,
 ) -> SandboxedCommand:
     """The bwrap command that runs a command under a plan.
 
     ``lasting``: it outlives the program that starts it.  With a ``watcher`` everything it tries to
-    change is announced.  Raises Refused, or Stale when the plan has to be made anew.
+    change is announced.  ``joining``: instead of a network of its own it has one that is there.
+    ``stub``: the program that waits in it until it becomes a command; of ``command`` no more than
+    ``tty`` counts then.  Raises Refused, or Stale when the plan has to be made anew.
     """
-    argv, env, tty = command.argv, command.env, command.tty
-    if plan.shown:
-        env = private_tmp.environment(env, writable_roots(plan))
+    argv, env, tty = command.argv, environment(command, plan), command.tty
+    cwd, arg0 = command.cwd, command.arg0
+    if stub >= 0:
+        argv, env, cwd, arg0 = (b"/proc/self/fd/%d" % STUB_FD,), {}, b"/", None
     unix_sockets = plan.profile.sockets and bwrap.connects
-    arguments = [
-        *namespace_arguments(network=plan.profile.network, lasting=lasting),
-        *plan.arguments,
-        b"--file",
-        b"%d" % READY_FD,
-        READY_FILE,
-        *environment_arguments(env),
-        b"--chdir",
-        command.cwd,
-        b"--seccomp",
-        b"%d" % SECCOMP_FD,
-        b"--info-fd",
-        b"%d" % INFO_FD,
-    ]
+    managed = plan.profile.managed
+    if managed and not unix_sockets:
+        raise SandboxUnavailable(
+            "this machine cannot report syscalls, which a managed network needs; run `handrail"
+            " doctor` to see why"
+        )
+    resolver = _resolver_file(plan) if managed else None
+    joined = joining is not None
+    if joined and plan.profile.network and not managed:
+        raise ValueError("a command with the network of the host joins no other")
+    named = None if arg0 == argv[0] else arg0
+    arguments = sandbox_arguments(
+        plan.arguments,
+        env,
+        cwd,
+        network=joined or (plan.profile.network and not managed),
+        lasting=lasting,
+        resolver=resolver,
+        ready=stub < 0,
+        arg0=named if bwrap.argv0 else None,
+        sync=bool(plan.masks),
+    )
     if len(arguments) > MOST_ARGUMENTS:
         raise Refused(
             f"mounts and environment make {len(arguments)} arguments and bubblewrap takes"
             f" {MOST_ARGUMENTS}; set fewer variables"
         )
-    arg0 = command.arg0
-    if arg0 is not None and arg0 != argv[0]:
-        if bwrap.argv0:
-            arguments += [b"--argv0", arg0]
-        else:
-            # -p: whatever BASH_ENV names is not read.
-            argv = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', arg0, *argv)
-    if tty:
+    if named is not None and not bwrap.argv0:
+        # -p: whatever BASH_ENV names is not read.
+        argv = (b"/bin/bash", b"-p", b"-c", b'exec -a "$0" -- "$@"', named, *argv)
+    if tty and stub < 0:
         # The terminal becomes the command's own, in a session of its own.
         argv = (_setsid(), b"-c", *argv)
     lease = plan.registry.acquire(plan.masks) if plan.masks else None
@@ -96,13 +114,18 @@ def wrap(
     passed = list(plan.passed)
     try:
         if lease is not None:
-            arguments += [b"--sync-fd", b"%d" % SYNC_FD]
             passed.append((SYNC_FD, lease.fd))
+        if resolver is not None:
+            address = joining.address if joining is not None else _RESOLVER_ADDRESS
+            closing.append(memory(_RESOLVER % address.encode()))
+            passed.append((int(resolver[0]), closing[-1]))
         closing.append(upkeep.filter("refuse", unix_sockets))
         passed.append((SECCOMP_FD, closing[-1]))
         if unix_sockets or watcher is not None:
             closing.append(upkeep.filter("announce", watcher is not None))
             passed.append((seccomp_spawn.PROGRAM, closing[-1]))
+        if stub >= 0:
+            passed.append((STUB_FD, stub))
         closing.append(memory(b"\0".join(arguments) + b"\0"))
         passed.append((ARGS_FD, closing[-1]))
         program: tuple[bytes, ...] = (os.fsencode(bwrap.path),)
@@ -114,10 +137,13 @@ def wrap(
             closing.append(memory(plan.beforehand + premount.request(places)))
             passed.append((BEFORE_FD, closing[-1]))
             program = (*premount.words(BEFORE_FD, lasting=lasting), *program)
-        elif bwrap.apart and spreads():
+        elif bwrap.apart and spreads() and joining is None:
             closing.append(upkeep.filter("apart", True))
             passed.append((APART_FD, closing[-1]))
             program = (b"/proc/self/fd/%d" % APART_FD, *program)
+        if joining is not None:
+            apart = bwrap.apart and not plan.beforehand and spreads()
+            program = (*_join(joining, upkeep, closing, passed, apart=apart), *program)
         with upkeep.lock:
             info, ready = _lines(closing, passed)
             # Without sockets: the file helper, or a command that is as harmless.
@@ -129,7 +155,7 @@ def wrap(
                 ready,
                 watcher,
                 upkeep,
-                trusted=not plan.profile.sockets,
+                trusted=not plan.profile.sockets or stub >= 0,
             )
     except BaseException:
         for fd in closing:
@@ -138,7 +164,51 @@ def wrap(
             lease.release()
         raise
     words = (*program, b"--args", b"%d" % ARGS_FD, b"--", *argv)
-    return SandboxedCommand(words, b"/", _ENV, tuple(passed), BUBBLEWRAP, running)
+    made = SandboxedCommand(words, b"/", _ENV, tuple(passed), BUBBLEWRAP, running)
+    return made if joining is None else made._replace(joining=joining)
+
+
+def _join(
+    joining: Joining,
+    upkeep: Instances,
+    closing: list[int],
+    passed: list[tuple[int, int]],
+    *,
+    apart: bool,
+) -> tuple[bytes, ...]:
+    """The words before bwrap's that have it run in a network which is there already."""
+    closing.append(joining.network.copied())  # its owner may close its own meanwhile
+    passed.append((NETWORK_FD, closing[-1]))
+    if not seccomp_spawn.startable():
+        from handrail.sandbox import loopback  # machines for which we have no stubs
+
+        how = b"user" if joining.user else b"alone"
+        return (*loopback.program_words(), b"join", b"%d" % NETWORK_FD, how)
+    closing.append(upkeep.filter("join user" if joining.user else "join", apart))
+    passed.append((JOIN_FD, closing[-1]))
+    return (b"/proc/self/fd/%d" % JOIN_FD,)
+
+
+def environment(command: AnyCommand, plan: Plan) -> Mapping[bytes, bytes]:
+    """The variables of a command under a plan."""
+    if plan.shown:
+        return private_tmp.environment(command.env, writable_roots(plan))
+    return command.env
+
+
+def _resolver_file(plan: Plan) -> tuple[bytes, bytes] | None:
+    """Where the resolver's configuration is covered, behind the number of its descriptor.
+
+    None where the command does not see it, for the C library then asks 127.0.0.1 as well, or where
+    another command could lead bubblewrap elsewhere.
+    """
+    path = os.path.realpath(b"/etc/resolv.conf")
+    access = plan.access(path)
+    if access is Access.DENY or not os.path.isfile(path) or plan.shown.host_path(path) != path:
+        return None
+    if access is Access.WRITE and others_at_work():
+        return None
+    return b"%d" % (FIRST_FD + len(plan.passed)), path
 
 
 def writable_roots(plan: Plan) -> list[bytes]:

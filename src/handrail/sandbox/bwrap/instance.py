@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable
 
+    from handrail.network.managed.way_out import WayOut
     from handrail.sandbox.bwrap.instances import Instances
     from handrail.sandbox.denial import Denial
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
@@ -53,6 +54,7 @@ class RunningSandbox:
         "_namespace",
         "_ready",
         "_said",
+        "_spare",
         "_supervisor",
         "_tty",
         "_waiting",
@@ -90,6 +92,8 @@ class RunningSandbox:
         #: While ``set_up`` and ``settle`` wait: the loop, and what they wait for.
         self._looking: tuple[AbstractEventLoop, Future[None]] | None = None
         self._waiting: tuple[AbstractEventLoop, int, list[Callable[[], None]]] | None = None
+        #: Fds of others that a child after a fork must not keep.
+        self._spare: tuple[int, ...] = ()
         self._said = b""
         self._namespace = 0
         self._bwrap = 0  # pid, if a previous server has set the sandbox up
@@ -103,14 +107,30 @@ class RunningSandbox:
         inside._bwrap = bwrap
         return inside
 
-    def attend(self, listener: int, loop: AbstractEventLoop, keep: Keep | None = None) -> None:
-        """Answer its seccomp notifications; ``keep`` lets the keeper hold the ledger."""
-        self._supervisor = self._make_supervisor(listener)
+    def attend(
+        self,
+        listener: int,
+        loop: AbstractEventLoop,
+        keep: Keep | None = None,
+        way_out: WayOut | None = None,
+    ) -> None:
+        """Answer its seccomp notifications; ``keep`` lets the keeper hold the ledger.
+
+        ``way_out``: of a managed network, opened when a process first connects to it.
+        """
+        self._supervisor = self._make_supervisor(listener, way_out=way_out)
         self._supervisor.begin(loop, keep)
 
-    def go_on(self, listener: int, ledger: int, loop: AbstractEventLoop, keep: Keep) -> None:
+    def go_on(
+        self,
+        listener: int,
+        ledger: int,
+        loop: AbstractEventLoop,
+        keep: Keep,
+        way_out: WayOut | None = None,
+    ) -> None:
         """Like `attend`, for a recovered sandbox, with the ledger of pending calls (or -1)."""
-        self._supervisor = self._make_supervisor(listener, ledger)
+        self._supervisor = self._make_supervisor(listener, ledger, way_out)
         self._supervisor.begin(loop, keep)
 
     def attend_alone(self, listener: int) -> None:
@@ -118,12 +138,14 @@ class RunningSandbox:
         self._supervisor = self._make_supervisor(listener)
         self._supervisor.begin_alone()
 
-    def _make_supervisor(self, listener: int, ledger: int = -1) -> LazySupervisor:
+    def _make_supervisor(
+        self, listener: int, ledger: int = -1, way_out: WayOut | None = None
+    ) -> LazySupervisor:
         from handrail.sandbox.syscalls.lazy_supervisor import (
             LazySupervisor,  # imported once the command runs
         )
 
-        return LazySupervisor(listener, self._watcher, ledger)
+        return LazySupervisor(listener, self._watcher, ledger, way_out)
 
     @property
     def denials(self) -> list[Denial]:
@@ -149,6 +171,28 @@ class RunningSandbox:
                 for fd in closing:
                     os.close(fd)
 
+    @property
+    def setting_up(self) -> bool:
+        """Whether it does not stand yet."""
+        return self._ready >= 0
+
+    def first(self) -> int:
+        """The pid of the first process in it; 0: not known yet."""
+        return self.pid if self._read_info() else 0
+
+    def hold(self, fds: tuple[int, ...]) -> None:
+        """Note the fds that are held of it while it waits for its command."""
+        self._spare = fds
+
+    def begin(self, *, trusted: bool) -> None:
+        """Note that a waiting sandbox has its command, to which the fds belong from now on."""
+        self._spare = ()
+        self.trusted = trusted
+
+    def covers(self) -> bool:
+        """Whether its placeholders are there, and no other program has put anything into them."""
+        return self._lease is None or self._lease.untouched()
+
     async def set_up(self, loop: AbstractEventLoop) -> bool:
         """Wait for bwrap to start the command; False if it failed, as when a path vanished
         meanwhile.
@@ -165,6 +209,14 @@ class RunningSandbox:
             return self._ready >= 0 and self.stood()
         finally:
             self._close_ready()
+
+    def answered(self) -> bool:
+        """Whether `stands` would not wait; before it has been called."""
+        import select
+
+        looked = select.poll()
+        looked.register(self._ready, select.POLLIN)
+        return bool(looked.poll(0))
 
     def stands(self) -> bool:
         """Blocking version of `set_up`."""
@@ -198,7 +250,9 @@ class RunningSandbox:
         _running.discard(self)
         waiting, self._waiting = self._waiting, None
         held = [*self._closing, self._info, self._ready, -1 if waiting is None else waiting[1]]
+        held += self._spare
         self._closing, self._info, self._ready, self._looking = (), -1, -1, None
+        self._spare = ()
         for fd in held:
             if fd >= 0:
                 os.close(fd)
@@ -242,13 +296,19 @@ class RunningSandbox:
         self._end()
 
     def signal(self, number: int, *, tree: bool) -> int:
-        """Signal the command's process group, or all processes; return how many were reached."""
+        """Signal the command's process group, or all processes; return how many were reached.
+
+        0 while the command is not started: the caller tries again.
+        """
         if not self._read_info():
             return 0
         if tree:
             return sum(_sent(os.kill, pid, number) for pid in _descendants(self.pid))
-        # bwrap's session, in which the first process ignores signals; or the command's own.
-        groups = _children(self.pid) if self._tty else [self.pid]
+        commands = _children(self.pid)
+        if not commands:
+            return 0  # not started yet: the first process, which is there before, ignores signals
+        # bwrap's session, or the command's own.
+        groups = commands if self._tty else [self.pid]
         return sum(_sent(os.killpg, pid, number) for pid in groups)
 
     def _read_info(self) -> bool:

@@ -14,8 +14,8 @@ import _thread  # threading itself takes a while to import
 import os
 import time
 
-from handrail import unnamed_file
-from handrail.sandbox.bwrap.arguments import APART_FD
+from handrail import memory_file
+from handrail.sandbox.bwrap.arguments import APART_FD, JOIN_FD, NETWORK_FD
 from handrail.sandbox.syscalls import seccomp_filter
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class Instances:
         #: Sandboxes that were made and have not ended.
         self.insides: set[RunningSandbox] = set()
         self.lock = _thread.RLock()  # a signal handler may fork, too
-        #: Filter programs, and the stub that runs before bwrap, by purpose.
+        #: Filter programs, and the stubs that run before bwrap, by purpose.
         self._filters: dict[tuple[str, bool], int] = {}
 
     def filter(self, what: str, option: bool) -> int:
@@ -44,6 +44,11 @@ class Instances:
                 from handrail.sandbox.bwrap import private_mounts_stub  # if mounts propagate
 
                 text = private_mounts_stub.elf(os.geteuid(), os.getegid(), APART_FD)
+            elif what.startswith("join"):
+                from handrail.sandbox.bwrap import network_stub  # if a network is shared
+
+                user = what == "join user"
+                text = network_stub.joiner(NETWORK_FD, JOIN_FD, user=user, apart=option)
             elif what == "refuse":
                 text = seccomp_filter.program(machine, unix_sockets=option)
             else:
@@ -81,7 +86,7 @@ class Instances:
 
 def memory(text: bytes) -> int:
     """Make an fd from which this text is read."""
-    fd = unnamed_file.create("handrail-sandbox")
+    fd = memory_file.create("handrail-sandbox")
     try:
         view = memoryview(text)
         while view:

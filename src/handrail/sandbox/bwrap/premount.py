@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from handrail import unnamed_file
+from handrail import memory_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def possible() -> bool:
 
 
 def _try() -> bool:
-    empty = unnamed_file.create("handrail-probe")
+    empty = memory_file.create("handrail-probe")
     try:
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -45,35 +45,61 @@ _FOR_WRITING = 1
 
 def elf(uid: int, gid: int, itself: int) -> bytes:
     """Build the program for a user; it closes the fd of itself."""
-    texts = [b"/\0"]
-    if uid != 0:
-        texts += [b"/proc/self/setgroups\0", b"deny"]
-        texts += [b"/proc/self/uid_map\0", b"%d %d 1" % (uid, uid)]
-        texts += [b"/proc/self/gid_map\0", b"%d %d 1" % (gid, gid)]
+    texts = [b"/\0", *(() if uid == 0 else id_files(uid, gid))]
     text = b""
     for _ in range(2):  # the second pass knows its length
         places = [data_at(text)]
         for one in texts[:-1]:
             places.append(places[-1] + len(one))
-        text = _text(texts, places, itself)
+        unshared = _NEW_USER if uid != 0 else 0
+        text = _unshare(unshared) + write_files(texts[1:], places[1:])
+        text += _make_private(places[0]) + become(itself)
     return executable(text, b"".join(texts))
 
 
-def _text(texts: list[bytes], places: list[int], itself: int) -> bytes:
-    alone = len(texts) == 1
-    text = put(EDI, _NEW_NAMESPACE if alone else _NEW_NAMESPACE | _NEW_USER)
-    text += call(_UNSHARE) + OR_LEAVE
-    for name, what in zip(range(1, len(texts), 2), range(2, len(texts), 2), strict=True):
+def id_files(uid: int, gid: int) -> list[bytes]:
+    """The files that give a user namespace the ids of its maker: a name, then what is written."""
+    return [
+        b"/proc/self/setgroups\0",
+        b"deny",
+        b"/proc/self/uid_map\0",
+        b"%d %d 1" % (uid, uid),
+        b"/proc/self/gid_map\0",
+        b"%d %d 1" % (gid, gid),
+    ]
+
+
+def write_files(texts: list[bytes], places: list[int]) -> bytes:
+    """Code that writes files, each by the addresses of its name and of what is written."""
+    text = b""
+    for name, what in zip(range(0, len(texts), 2), range(1, len(texts), 2), strict=True):
         text += put(EDI, places[name]) + put(ESI, _FOR_WRITING) + call(_OPEN) + OR_LEAVE
         text += b"\x89\xc3" + b"\x89\xdf"  # mov ebx, eax; mov edi, ebx
         text += put(ESI, places[what]) + put(EDX, len(texts[what])) + call(_WRITE) + OR_LEAVE
         text += b"\x89\xdf" + call(_CLOSE)
-    text += put(EDI, 0) + put(ESI, places[0]) + put(EDX, 0)
-    text += b"\x41\xba" + number(_PRIVATE, 4) + b"\x4d\x31\xc0"  # mov r10d, flags; xor r8, r8
-    text += call(_MOUNT) + OR_LEAVE
-    text += put(EDI, itself) + call(_CLOSE)
+    return text
+
+
+def isolate_mounts(root: int) -> bytes:
+    """Code for a mount namespace that no later mount reaches; ``root``: the address of "/"."""
+    return _unshare(0) + _make_private(root)
+
+
+def become(itself: int) -> bytes:
+    """Code that closes the fd of the program and executes its first argument."""
+    text = put(EDI, itself) + call(_CLOSE)
     text += b"\x48\x8b\x7c\x24\x10"  # mov rdi, [rsp+16]: argv[1]
     text += b"\x48\x8d\x74\x24\x10"  # lea rsi, [rsp+16]
     text += b"\x48\x8b\x04\x24"  # mov rax, [rsp]: argc
     text += b"\x48\x8d\x54\xc4\x10"  # lea rdx, [rsp+rax*8+16]: environ
     return text + call(_EXECVE) + LEAVE
+
+
+def _unshare(more: int) -> bytes:
+    return put(EDI, _NEW_NAMESPACE | more) + call(_UNSHARE) + OR_LEAVE
+
+
+def _make_private(root: int) -> bytes:
+    text = put(EDI, 0) + put(ESI, root) + put(EDX, 0)
+    text += b"\x41\xba" + number(_PRIVATE, 4) + b"\x4d\x31\xc0"  # mov r10d, flags; xor r8, r8
+    return text + call(_MOUNT) + OR_LEAVE

@@ -17,6 +17,7 @@ from handrail.sandbox.bwrap.instances import memory
 from handrail.sandbox.landlock import private_places, process_filter, program, ruleset
 from handrail.sandbox.landlock.ruleset import Refusal, Rules
 from handrail.sandbox.plan import mount_aliases
+from handrail.sandbox.plan.directory_cache import DirectoryCache
 from handrail.sandbox.plan.git_index import RepositoryIndex
 from handrail.sandbox.plan.safe_open import shown
 from handrail.sandbox.profile import Access, Profile, Rule, within
@@ -86,7 +87,7 @@ def _nested(root: bytes, profile: Profile) -> tuple[bytes, ...]:
     """The repositories below a root, and what else would have to be protected there."""
     if b".git" not in profile.protected or root == b"/":
         return ()
-    found = RepositoryIndex(root, shared=root in profile.shared).refresh()
+    found = RepositoryIndex(DirectoryCache(root), shared=root in profile.shared).refresh()
     return tuple(path or root + b"/..." for path in found)  # or more than can be looked at
 
 

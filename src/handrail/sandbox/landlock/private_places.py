@@ -25,6 +25,8 @@ def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
         real = os.path.realpath(path)
         there = os.path.lexists(real)
         for root in rules.writable:
+            if private_places.is_workspace(root):
+                continue
             if within(root, real) or (within(real, root) and _matters(path, there)):
                 shown, above = os.fsdecode(real), os.fsdecode(root)
                 return Refusal(f"hiding {shown}, where our own files are, below {above}")
@@ -32,6 +34,9 @@ def without_places(rules: Rules, private: tuple[bytes, ...]) -> Rules | Refusal:
             places.add(real)
     readable, listable, pieces = [], [], []
     for root in rules.readable:
+        if private_places.is_workspace(root):
+            readable.append(root)
+            continue
         if any(within(root, place) for place in places):
             return Refusal(f"reading {os.fsdecode(root)}, where our own files are")
         if not any(within(place, root) for place in places):

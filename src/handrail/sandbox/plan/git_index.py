@@ -1,8 +1,6 @@
 """Index of the git repositories below a writable root.
 
-The first refresh walks the tree; later ones stat every directory and read only those that have
-changed.  They compare ctime, which cannot be set back; a command could forge mtime.  A directory
-that changed about when it was read is read again, for its clock may not have ticked since.
+``directory_cache`` has what is in the directories, and notices what changes.
 
 A directory shared with others, such as the one for temporary files, is examined less closely: only
 this user's entries, only so many, nearest first.  It changes all the time, and no command should
@@ -13,7 +11,13 @@ from __future__ import annotations
 
 import os
 import stat
-import time
+from collections import deque
+
+from handrail.sandbox.plan.directory_cache import DirectoryCache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Large and made by tools: only two levels in them are examined, where package managers check out
 #: repositories (``src/*``, ``@scope/*``).
@@ -29,62 +33,81 @@ MORE = b""
 #: What makes a directory one of git's.
 GIT_DIRECTORY = (b"HEAD", b"commondir", b"objects", b"refs")
 _LOOKS = stat.S_IRUSR | stat.S_IXUSR
-#: A directory changed so shortly before it was read may have changed again in the same tick.
-UNSETTLED_NS = 50_000_000
-
-#: ctime, inode, when it was read, subdirectories, whether it has a .git, and which of its
-#: subdirectories are large.
-Directory = tuple[int, int, int, tuple[bytes, ...], bool, tuple[bytes, ...]]
 
 
 class RepositoryIndex:
     """All ``.git`` below one root, the root's own not counted."""
 
-    def __init__(self, root: bytes, *, shared: bool = False) -> None:
-        self.root = root
+    def __init__(self, directories: DirectoryCache, *, shared: bool = False) -> None:
+        self.directories = directories
+        self.root = directories.root
         self._shared = shared
-        self._seen: dict[bytes, Directory] = {}
         self._looked: tuple[bytes, ...] | None = None
+        #: What was found, and the revision of the directories it was found in.
+        self._found: tuple[int, tuple[bytes, ...]] = (-1, ())
 
     def is_large(self, most: int) -> bool:
-        """Whether there are more directories than that now.
+        """Whether there are more directories than that to be examined now.
 
         If not, the ``refresh`` that follows at once has nothing left to do.
         """
+        if self._is_known():
+            return False
+        self._looked = None
+        if self.directories.watched and len(self.directories) > most:
+            return True
         self._looked = self._look(most)
         return self._looked is None
 
     def refresh(self) -> tuple[bytes, ...]:
         """The paths of all ``.git``, and of directories of ours that we cannot read, sorted.
 
-        Includes ``MORE`` if there was too much to examine.
+        Includes ``MORE`` if there was too much to examine.  ``directories`` have begun a look.
         """
         looked, self._looked = self._looked, None
-        return (self._look(None) or ()) if looked is None else looked
+        if looked is not None:
+            return looked
+        if self._is_known():
+            return self._found[1]
+        return self._look(None) or ()
+
+    def _is_known(self) -> bool:
+        return self.directories.watched and self._found[0] == self.directories.revision
 
     def _look(self, most: int | None) -> tuple[bytes, ...] | None:
         """None: there are more directories than ``most``."""
         ours = os.geteuid()
+        directories = self.directories
+        revision = directories.revision if directories.watched else -1
         found: list[bytes] = []
-        seen: dict[bytes, Directory] = {}
-        before = self._seen
-        todo = [self.root]
+        seen, pending = 0, 1
         deepest = self.root.rstrip(b"/").count(b"/") + MOST_LEVELS
-        #: How many more levels are looked at, where not all are.
-        levels: dict[bytes, int] = {}
-        for path in todo:  # which grows meanwhile
-            if most is not None and len(todo) > most:
+        #: Directories in the order of their depth, and how many more levels are looked at.
+        waiting: deque[tuple[tuple[bytes, ...], int | None]] = deque([((self.root,), None)])
+        known, watch = directories.known()
+        for path, left in _each(waiting):
+            if most is not None and pending > most:
                 return None
-            if len(seen) >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
+            if seen >= (MOST_SHARED if self._shared else MOST_DIRECTORIES):
                 if not self._shared:
                     found.append(MORE)
                 break
-            if path.count(b"/") > deepest:
-                continue
+            name = path[path.rfind(b"/") + 1 :]
+            if path != self.root:
+                if name == b".git":
+                    continue
+                if left is None and name in SKIPPED:
+                    if self._shared:
+                        continue
+                    left = 2
+                if path.count(b"/") > deepest:
+                    continue
             try:
-                status = os.stat(path, follow_symlinks=False)
+                one = known.get(path)
+                entry = one if one and one.watch is watch else directories.get(path)
             except OSError:
                 continue
+            status = entry.status
             if self._shared and status.st_uid != ours and path != self.root:
                 continue  # our git does not trust it
             if status.st_mode & _LOOKS != _LOOKS and status.st_uid == ours:
@@ -92,48 +115,40 @@ class RepositoryIndex:
                 if not self._shared:
                     found.append(path)
                 continue
-            entry = before.get(path)
-            if (
-                entry is None
-                or entry[:2] != (status.st_ctime_ns, status.st_ino)
-                or entry[2] - status.st_ctime_ns < UNSETTLED_NS
-            ):
-                entry = _read(path, status, empty=not self._shared)
-            seen[path] = entry
-            if entry[4] and path != self.root:
+            seen += 1
+            # Placeholders of sandboxes are empty; in a shared directory that does not count.
+            if entry.git > self._shared and path != self.root:
                 found.append(path + b"/.git")
-            left = levels.get(path)
-            if left is None:
-                todo += entry[3]
-                if not self._shared:
-                    todo += entry[5]
-                    levels.update(dict.fromkeys(entry[5], 1))
-            elif left > 0:
-                todo += entry[3]
-                levels.update(dict.fromkeys(entry[3], left - 1))
+            if left == 1:
+                for place in entry.below:
+                    git, closed = self._at_the_end(place)
+                    found += [place + b"/.git"] * git
+                    revision = -1 if closed else revision
             else:
-                found += [git for below in entry[3] if _exists(git := below + b"/.git")]
-        self._seen = seen
-        return tuple(sorted(found))
+                pending += len(entry.below)
+                waiting.append((entry.below, None if left is None else left - 1))
+        result = tuple(sorted(found))
+        self._found = revision, result
+        return result
+
+    def _at_the_end(self, path: bytes) -> tuple[bool, bool]:
+        """Whether a directory that is not examined further has a ``.git``, and cannot be read."""
+        if path.endswith(b"/.git"):
+            return False, False
+        try:
+            entry = self.directories.get(path)
+        except OSError:
+            return False, False
+        return _exists(path + b"/.git") if entry.closed else entry.git > 0, entry.closed
 
 
-def _read(path: bytes, status: os.stat_result, *, empty: bool) -> Directory:
-    """``empty``: whether an empty ``.git`` counts; placeholders of sandboxes are empty."""
-    now = time.time_ns()
-    below: list[bytes] = []
-    large: list[bytes] = []
-    has_git = False
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                name = entry.name
-                if name == b".git":
-                    has_git = empty or not _is_empty(entry)
-                elif entry.is_dir(follow_symlinks=False):
-                    (large if name in SKIPPED else below).append(entry.path)
-    except OSError:
-        pass  # unreadable: our git would not trust it either
-    return status.st_ctime_ns, status.st_ino, now, tuple(below), has_git, tuple(large)
+def _each(
+    waiting: deque[tuple[tuple[bytes, ...], int | None]],
+) -> Iterator[tuple[bytes, int | None]]:
+    while waiting:
+        paths, left = waiting.popleft()
+        for path in paths:
+            yield path, left
 
 
 def _exists(path: bytes) -> bool:
@@ -142,16 +157,6 @@ def _exists(path: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_empty(entry: os.DirEntry[bytes]) -> bool:
-    if not entry.is_dir(follow_symlinks=False):
-        return False
-    try:
-        with os.scandir(entry) as inner:
-            return next(inner, None) is None
-    except FileNotFoundError:
-        return True  # gone meanwhile; the rest of its directory is still to be read
 
 
 def git_directories(pointer: bytes) -> list[bytes]:

@@ -1,138 +1,174 @@
 """Deny patterns, expanded on the host when a command starts.
 
-``**`` stands for any number of directories, ``*`` and ``?`` stay within one name, ``[...]`` is a
-set, ``{a,b}`` a choice.  Files that appear later are not covered.
+``glob_pattern`` has their language.  All patterns that begin at the same directory are looked for
+in one walk of it (``directory_cache``).  Files that appear later are not covered.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import time
 
-from handrail.sandbox.plan.git_index import UNSETTLED_NS
+from handrail import glob_pattern
+from handrail.sandbox.plan.directory_cache import DirectoryCache
 from handrail.sandbox.plan.safe_open import Refused
 from handrail.sandbox.profile import BadIntent, Glob
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MOST_MATCHES = 8192
 MOST_ENTRIES = 400_000
+#: What stands for something else than itself in a pattern.
+_SPECIAL = re.compile(r"[*?\[{\\]")
+
+#: A path that matches and what it leads to, or a directory that we cannot read and nothing.
+Match = tuple[bytes, bytes]
 
 
 def translate(pattern: str) -> re.Pattern[bytes]:
     """Translate a pattern to a regular expression over paths relative to its base."""
     try:
-        return re.compile(_translate(pattern).encode("utf-8", "surrogateescape") + rb"\Z")
-    except re.error:
-        raise BadIntent(f"the glob pattern `{pattern}` is malformed; check its brackets") from None
+        return glob_pattern.translate(pattern)
+    except ValueError as error:
+        raise BadIntent(str(error)) from None
 
 
-def _translate(pattern: str) -> str:
-    out = []
-    i, n = 0, len(pattern)
-    choices = 0
-    while i < n:
-        c = pattern[i]
-        if pattern.startswith("**/", i) and (i == 0 or pattern[i - 1] == "/"):
-            out.append("(?:[^/]+/)*")
-            i += 3
-            continue
-        if pattern.startswith("**", i):
-            out.append(".*")
-            i += 2
-            continue
-        if c == "*":
-            out.append("[^/]*")
-        elif c == "?":
-            out.append("[^/]")
-        elif c == "[":
-            end = pattern.find("]", i + 2)
-            if end < 0:
-                out.append(r"\[")
-            else:
-                body = pattern[i + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-                out.append("[^" + body[1:] + "/]" if body[0] in "!^" else f"[{body}]")
-                i = end
-        elif c == "{":
-            out.append("(?:")
-            choices += 1
-        elif c == "}" and choices:
-            out.append(")")
-            choices -= 1
-        elif c == "," and choices:
-            out.append("|")
-        elif c == "\\" and i + 1 < n:
-            i += 1
-            out.append(re.escape(pattern[i]))
-        else:
-            out.append(re.escape(c))
-        i += 1
-    return "(?s:" + "".join(out) + ")"
+def by_start(globs: Iterable[Glob]) -> dict[bytes, tuple[str, ...]]:
+    """The patterns by the directory where the walk for them begins."""
+    found: dict[bytes, dict[str, None]] = {}
+    for glob in globs:
+        start, pattern = _start(glob)
+        found.setdefault(start, {})[pattern] = None
+    return {start: tuple(patterns) for start, patterns in found.items()}
 
 
-def expand(
-    glob: Glob, depth: int | None, seen: dict[bytes, int]
-) -> tuple[list[bytes], list[bytes]]:
-    """The paths that match now, and the directories that we cannot read.
+class NameFilter:
+    """Tells quickly of most names that no pattern matches them."""
 
-    ``seen`` receives the directories read and their ctimes, 0 for one that may have changed since
-    within the same clock tick.
-    Raises Refused when there is too much to examine.
-    """
-    start, pattern, below = _start(glob)
-    wanted = translate(pattern)
-    # Without ** a match is never deeper than the pattern.
-    most = None if "**" in pattern else pattern.count("/") + 1
-    if depth is not None:
-        most = depth if most is None else min(most, depth)
-    found: list[bytes] = []
-    closed: list[bytes] = []
-    budget = MOST_ENTRIES
-    todo = [(start, below, 1)]
-    while todo:
-        path, relative, level = todo.pop()
-        try:
-            seen[path] = _changed(path)
-        except PermissionError:
-            closed.append(os.path.dirname(path))  # it can be listed but not searched
-            continue
-        except OSError:
-            continue
-        try:
-            with os.scandir(path) as entries:
-                listed = [(e.path, e.name, e.is_dir(follow_symlinks=False)) for e in entries]
-        except PermissionError:
-            closed.append(path)
-            continue
-        except OSError:
-            continue
-        budget -= len(listed)
-        for full, name, is_directory in listed:
-            under = relative + name
-            if wanted.match(under):
-                found.append(full)
-            elif is_directory and (most is None or level < most):
-                todo.append((full, under + b"/", level + 1))
-        if len(found) > MOST_MATCHES or budget < 0:
-            raise Refused(
-                f"the glob pattern `{glob.pattern}` has too much to look at (more than"
-                f" {MOST_MATCHES} matches or {MOST_ENTRIES} names); deny directories by path, or"
-                " set glob_scan_max_depth"
-            )
-    return found, closed
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        parts = {_literal(pattern) for pattern in patterns}
+        shortest = [part for part in parts if not any(p != part and p in part for p in parts)]
+        #: A name that matches has one of these in it.
+        self._search = re.compile(b"|".join(map(re.escape, sorted(shortest)))).search
+
+    def __call__(self, text: bytes) -> bool:
+        """Whether a name, or one of several with ``/`` between them, may match."""
+        return self._search(text) is not None
 
 
-def _changed(path: bytes) -> int:
-    # ctime: a command could set mtime back.
-    changed = os.stat(path, follow_symlinks=False).st_ctime_ns
-    return changed if time.time_ns() - changed > UNSETTLED_NS else 0
+class GlobIndex:
+    """The matches of patterns below one directory; refreshed again and again."""
+
+    def __init__(
+        self, directories: DirectoryCache, patterns: tuple[str, ...], depth: int | None
+    ) -> None:
+        """``directories`` has the names that ``NameFilter`` lets through."""
+        self.directories = directories
+        self._patterns = []
+        for pattern in patterns:
+            # Without ** a match is never deeper than the pattern.
+            most = None if "**" in pattern else pattern.count("/") + 1
+            if depth is not None:
+                most = depth if most is None else min(most, depth)
+            self._patterns.append((pattern, translate(pattern), most))
+        limits = [most for _, _, most in self._patterns]
+        self._levels = None if None in limits else max(most or 0 for most in limits)
+        #: What was found, and the revision of the directories it was found in.
+        self._found: tuple[int, list[bytes], list[bytes]] = (0, [], [])
+
+    def is_large(self, most: int) -> bool:
+        """Whether there are more directories than that to be examined, or nothing is known."""
+        return self._found[0] == 0 or (not self._is_known() and len(self.directories) > most)
+
+    def _is_known(self) -> bool:
+        return self.directories.watched and self._found[0] == self.directories.revision
+
+    def refresh(self) -> tuple[Match, ...]:
+        """What matches now, and the directories that we cannot read.
+
+        ``directories`` have begun a look.  Raises Refused when there is too much to examine.
+        """
+        if not self._is_known():
+            revision = self.directories.revision if self.directories.watched else -1
+            self._found = (revision, *self._look())
+        _, found, closed = self._found
+        # What a link leads to may change anywhere.
+        return (*((path, os.path.realpath(path)) for path in found), *((c, b"") for c in closed))
+
+    def _look(self) -> tuple[list[bytes], list[bytes]]:
+        found: list[bytes] = []
+        closed: list[bytes] = []
+        budget = MOST_ENTRIES
+        counts = dict.fromkeys((pattern for pattern, _, _ in self._patterns), MOST_MATCHES)
+        start = self.directories.root
+        inside = len(start.rstrip(b"/")) + 1
+        todo = [(start, 1)]
+        known, watch = self.directories.known()
+        while todo:
+            path, level = todo.pop()
+            try:
+                one = known.get(path)
+                entry = one if one and one.watch is watch else self.directories.get(path)
+            except PermissionError:
+                closed.append(os.path.dirname(path))  # it can be listed but not searched
+                continue
+            except OSError:
+                continue
+            if entry.closed:
+                closed.append(path)
+                continue
+            budget -= entry.count
+            if budget < 0:
+                raise _too_much(self._patterns[0][0])
+            matched: set[bytes] = set()
+            for name in entry.names:
+                full = os.path.join(path, name)
+                pattern = self._match(full[inside:], level)
+                if pattern is not None:
+                    matched.add(full)
+                    counts[pattern] -= 1
+                    if counts[pattern] < 0:
+                        raise _too_much(pattern)
+            found += matched
+            if self._levels is None or level < self._levels:
+                level += 1
+                below = set(entry.below) - matched if matched else entry.below
+                todo += [(place, level) for place in below]
+        return sorted(found), sorted(closed)
+
+    def _match(self, relative: bytes, level: int) -> str | None:
+        for pattern, wanted, most in self._patterns:
+            if (most is None or level <= most) and wanted.match(relative):
+                return pattern
+        return None
 
 
-def _start(glob: Glob) -> tuple[bytes, str, bytes]:
+def _too_much(pattern: str) -> Refused:
+    return Refused(
+        f"the glob pattern `{pattern}` has too much to look at (more than"
+        f" {MOST_MATCHES} matches or {MOST_ENTRIES} names); deny directories by path, or"
+        " set glob_scan_max_depth"
+    )
+
+
+def _literal(pattern: str) -> bytes:
+    """The longest part that is in the name of whatever a pattern matches; may be empty."""
+    if "{" in pattern or "[" in pattern or "\\" in pattern:
+        return b""  # a choice or a set may have the slash in it
+    name = pattern.rpartition("/")[2]
+    if "**" in name:
+        return b""  # it goes over several names
+    return max(re.split(r"[*?]+", name), key=len).encode("utf-8", "surrogateescape")
+
+
+def _start(glob: Glob) -> tuple[bytes, str]:
     """Where the walk begins: the literal prefix of the pattern is opened by name."""
     base = glob.base
     parts = glob.pattern.split("/")
-    while len(parts) > 1 and not re.search(r"[*?\[{\\]", parts[0]):
+    while len(parts) > 1 and not _SPECIAL.search(parts[0]):
         name = parts.pop(0)
         if name not in ("", "."):
             base = os.path.join(base, name.encode("utf-8", "surrogateescape"))
-    return os.path.normpath(base), "/".join(parts), b""
+    return os.path.normpath(base), "/".join(parts)

@@ -55,7 +55,7 @@ class HostTmp:
 
     def _keep_found(self, root: bytes, place: bytes, names: bytes = b"") -> None:
         """Keep what was found in a directory, as it is to be seen at one of its mounts."""
-        found = self._resolver.covered(self._resolver.indexes.sockets(root).refresh())
+        found = self._resolver.covered(self._resolver.indexes.sockets(root))
         self._plan.sockets[root] = found
         around = self._plan.nearest(place)
         for path in found:

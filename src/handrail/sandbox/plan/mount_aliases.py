@@ -113,7 +113,10 @@ def other_names(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
 
 
 def of_code(places: tuple[Place, ...], text: bytes) -> list[Place]:
-    """What we run from, also by its other names; of what only lies around it no parts."""
+    """The places of our own code, and other paths at which they are mounted too.
+
+    A directory that only surrounds them (``own_code.AROUND``) counts as a whole, not in parts.
+    """
     kinds = {real: kind for _, real, kind in places}
     found = list(places)
     for alias, real in sorted(aliases(kinds, text).items()):  # the outermost first
@@ -123,7 +126,7 @@ def of_code(places: tuple[Place, ...], text: bytes) -> list[Place]:
 
 
 def same(paths: Collection[bytes], text: bytes) -> dict[bytes, bytes]:
-    """Where else the very directories are to be seen, parts of them not counted: other -> path."""
+    """Other paths at which exactly these directories are mounted: other -> path."""
     return {
         alias: path
         for path in paths

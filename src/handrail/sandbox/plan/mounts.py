@@ -33,7 +33,7 @@ from handrail.sandbox.bwrap.arguments import (
 from handrail.sandbox.plan.placeholders import Placeholder
 from handrail.sandbox.plan.plan import Plan, look
 from handrail.sandbox.plan.safe_open import Crossed, Exchanged, Missing, Opened, Places, Refused
-from handrail.sandbox.profile import Access, depth, parents, within
+from handrail.sandbox.profile import DEVICES, Access, depth, parents, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -317,19 +317,20 @@ class Mounts:
 def _needed(rules: Mapping[bytes, Access], tops: set[bytes]) -> list[bytes]:
     """Rules that differ from the rule around them, or show something else.
 
-    The root is the base.
+    The root is the base.  Below /dev a rule shows the host's: what is around it is the sandbox's.
     """
     needed: dict[bytes, Access] = {b"/": rules.get(b"/", Access.DENY)}
     for path in sorted(rules, key=depth):
         around = next(p for p in parents(path) if p in needed) if path != b"/" else b"/"
-        if path != b"/" and (rules[path] is not needed[around] or path in tops):
+        covered = path != DEVICES and within(path, DEVICES) and not within(around, DEVICES)
+        if path != b"/" and (rules[path] is not needed[around] or path in tops or covered):
             needed[path] = rules[path]
     del needed[b"/"]
     return list(needed)
 
 
 def _comes_last(path: bytes) -> bool:
-    return within(path, b"/dev") or within(path, b"/proc")
+    return within(path, DEVICES) or within(path, b"/proc")
 
 
 def _order(path: bytes) -> tuple[int, bytes]:

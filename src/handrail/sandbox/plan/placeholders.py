@@ -22,9 +22,9 @@ import os
 import stat
 import time
 
-from handrail import private_places
+from handrail import private_files, private_places
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.light_dataclass import Frozen
 from handrail.sandbox.plan.safe_open import (
     Crossed,
     Missing,
@@ -86,6 +86,10 @@ class PlaceholderLease:
         if self.users == 0:
             self._registry.leave(self)
 
+    def untouched(self) -> bool:
+        """Whether all placeholders are there, and empty."""
+        return _all_there(self.made) and all(_is_empty(mask) for mask in self.made)
+
     def disown(self) -> None:
         """Close the fd in a child after a fork, which must not keep the parent's lock."""
         fd, self.fd = self.fd, -1
@@ -122,11 +126,11 @@ class PlaceholderRegistry:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        held = private_places.open_file(self._fd, name + _HELD, flags)
+        held = private_files.open_file(self._fd, name + _HELD, flags)
         made: dict[Placeholder, Identity] = {}
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
-            written = private_places.open_file(self._fd, name + _MADE, flags)
+            written = private_files.open_file(self._fd, name + _MADE, flags)
             try:
                 with _Directories() as directories:
                     for mask in masks:
@@ -189,10 +193,15 @@ class PlaceholderRegistry:
         """The placeholders of all live leases; those of dead ones are removed."""
         living: set[Made] = set()
         dead: list[tuple[str, set[Made]]] = []
+        # Our own are known: with many sandboxes at once most are.
+        ours = {lease.name: lease.made for lease in list(self._active.values())}
         # By the locks, which are made first and go last: none of the records is left out.
         for file in os.listdir(self._fd):
             name = file.removesuffix(_HELD)
             if name == file:
+                continue
+            if name in ours:
+                living |= _pairs(ours[name])
                 continue
             try:
                 records = set(_records(_read(self._fd, name + _MADE)))
@@ -220,20 +229,24 @@ class PlaceholderRegistry:
 
 
 def _usual_directory() -> str:
+    """The directory of records, one for all programs of this user.
+
+    They may share a workspace and have several state homes.
+    """
     try:
-        return os.path.join(private_places.state_home(), "covers")
-    except private_places.NotOurs as error:
+        return os.path.join(private_places.user_directory(), "covers")
+    except private_files.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None
 
 
 def _open(path: str) -> tuple[int, int]:
     """Descriptors of the directory and of its lock."""
     try:
-        directory = private_places.open_directory(path)
-    except private_places.NotOurs as error:
+        directory = private_files.open_directory(path)
+    except private_files.NotOurs as error:
         raise SandboxUnavailable(str(error)) from None
     try:
-        return directory, private_places.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
+        return directory, private_files.open_file(directory, "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         os.close(directory)
         raise SandboxUnavailable(
@@ -301,7 +314,7 @@ def _make(directories: _Directories, mask: Placeholder, others: set[Made]) -> Id
         if mask.directory:
             # Programs of the host can use what they trust in the meantime, so it has their mode.
             mode = 0o755 if name in PROTECTED_NAMES else 0o1777 if name in OPEN_NAMES else 0o700
-            os.close(private_places.make_directory(name, parent, mode))
+            os.close(private_files.make_directory(name, parent, mode))
         else:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             os.close(os.open(name, flags, 0o644, dir_fd=parent))
@@ -357,6 +370,16 @@ def _all_there(made: dict[Placeholder, Identity]) -> bool:
     return True
 
 
+def _is_empty(mask: Placeholder) -> bool:
+    try:
+        if not mask.directory:
+            return os.stat(mask.path, follow_symlinks=False).st_size == 0
+        with os.scandir(mask.path) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
 def _record(mask: Placeholder, identity: Identity) -> bytes:
     return b"%d %d %b\0" % (*identity, mask.path)
 
@@ -371,7 +394,7 @@ def _records(text: bytes) -> Iterable[Made]:
 
 def _read(directory: int, name: str) -> bytes:
     try:
-        fd = private_places.open_file(directory, name, os.O_RDONLY)
+        fd = private_files.open_file(directory, name, os.O_RDONLY)
     except FileNotFoundError:
         return b""  # its maker was killed before it made anything
     with open(fd, "rb") as file:
@@ -379,11 +402,5 @@ def _read(directory: int, name: str) -> bytes:
 
 
 def _locked_by_others(directory: int, name: str) -> bool:
-    fd = private_places.open_file(directory, name, os.O_RDONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    fd = private_files.open_file(directory, name, os.O_RDONLY)
+    return private_files.is_locked(fd, exclusively=False)

@@ -9,23 +9,26 @@ from __future__ import annotations
 import os
 import stat
 
+from handrail import own_code, private_places
 from handrail.sandbox.bwrap.arguments import Step
 from handrail.sandbox.bwrap.instance import others_at_work
-from handrail.sandbox.plan.git_index import RepositoryIndex
-from handrail.sandbox.plan.mount_aliases import MountTable
+from handrail.sandbox.plan.indexes import Indexes, TreeKey
 from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
 from handrail.sandbox.private_tmp import Shown
 from handrail.sandbox.profile import Access, Profile, parents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from handrail.sandbox.plan.trusted_tmp_names import SocketIndex
-    from handrail.sandbox.tries import Tries
+    from collections.abc import Iterator
 
-#: Examining this many directories takes a few milliseconds, short enough for a server's loop.
-_LARGE = 500
+    from handrail.sandbox.plan.directory_cache import DirectoryCache
+    from handrail.sandbox.plan.globs import Match
+    from handrail.sandbox.plan.indexes import Tree
+    from handrail.sandbox.plan.shape import Shape
+    from handrail.sandbox.plan_retries import Tries
 
 Fact = tuple[int, ...] | None  # device, inode, kind, and for a pointer file its ctime
+Facts = dict[tuple[bytes, bool], Fact]  # by path, and whether the last link was followed
 
 
 class Plan:
@@ -45,8 +48,9 @@ class Plan:
         #: Fd number in the child, fd here.
         self.passed: list[tuple[int, int]] = []
         self.repositories: dict[bytes, tuple[bytes, ...]] = {}
-        self.facts: dict[tuple[bytes, bool], Fact] = {}
-        self.changed: dict[bytes, int] = {}
+        self.facts: Facts = {}
+        #: Where patterns were looked for: what matched.
+        self.matches: dict[TreeKey, tuple[Match, ...]] = {}
         #: By shared directory: what is covered in it because programs of the host trust it.
         self.sockets: dict[bytes, tuple[bytes, ...]] = {}
         #: The mount table, if it made a difference.
@@ -65,6 +69,8 @@ class Plan:
         self.masks_beforehand = False
         #: What is shown instead of the host's /tmp.
         self.shown = Shown()
+        #: While these are the revisions of its trees, only these facts can have changed.
+        self._unwatched: tuple[tuple[int, ...], Facts] | None = None
 
     def access(self, path: bytes) -> Access:
         """What may be done at a real path."""
@@ -83,25 +89,79 @@ class Plan:
 
     def still_true(self) -> bool:
         """Whether the file system looks as it did when this plan was made."""
+        if self._indexes.look() != self.mount_table:
+            return False
+        trees = [tree.directories for tree in self._trees()]
+        known, before = self._unwatched, _revisions(trees)
+        if known is not None and known[0] == before:
+            return self._are_true(known[1]) and self.found_the_same()
+        # What is to be noticed is named first: what changes from here on counts.
+        rest = self._watch(trees)
+        self._indexes.look()
+        revisions = _revisions([tree.directories for tree in self._trees()])
+        if not (self._are_true(self.facts) and self.found_the_same()):
+            return False
+        as_before = [*map(bool, revisions)] == [*map(bool, before)]
+        self._unwatched = (revisions, rest) if as_before else None
+        return True
+
+    def _trees(self) -> Iterator[Tree]:
+        return self._indexes.trees_of(self.profile, iter(self.repositories))
+
+    def _watch(self, trees: list[DirectoryCache]) -> Facts:
+        """Have the trees notice changes of the facts that they see; the others."""
+        rest: Facts = {}
+        noted: list[tuple[bytes, bool]] = []
         for (path, follow), fact in self.facts.items():
-            now = look(path, follow)
-            if now != fact:
-                made = fact is None and now is not None and not follow
-                if not (made and self.registry.is_mask(path, (now[0], now[1]))):  # type: ignore[index]
-                    return False
-        for path, changed in self.changed.items():
-            try:
-                if os.stat(path, follow_symlinks=False).st_ctime_ns != changed:
-                    return False
-            except OSError:
-                return False
+            if follow and self.facts.get((path, False)) == fact:
+                continue  # it is no link: asked once
+            # A pointer's content may change without its name; so may what a link leads to.
+            plain = not follow and (fact is None or len(fact) == 3)
+            if plain and any(tree.sees(path) for tree in trees):
+                noted.append((path, fact is None))
+            else:
+                rest[path, follow] = fact
+        for tree in trees:
+            tree.note(noted)
+        return rest
+
+    def _are_true(self, facts: Facts) -> bool:
+        return all(self.is_fact(path, follow, fact) for (path, follow), fact in facts.items())
+
+    def is_fact(self, path: bytes, follow: bool, fact: Fact) -> bool:
+        """Whether a path looks so; what a sandbox has put there to cover it counts as missing."""
+        now = look(path, follow)
+        if now == fact:
+            return True
+        if fact is not None or now is None or follow:
+            return False
+        return self.registry.is_mask(path, (now[0], now[1]))
+
+    def found_the_same(self) -> bool:
+        """Whether searching finds what it did, and the same is mounted."""
+        indexes = self._indexes
         for root, found in self.repositories.items():
-            if self._indexes(root, shared=root in self.profile.shared).refresh() != found:
+            if indexes.repositories(root, self.profile).refresh() != found:
+                return False
+        for key, matches in self.matches.items():
+            index = indexes.tree(key).globs
+            if index is None or index.refresh() != matches:
                 return False
         for root, covered in self.sockets.items():
-            if self._indexes.sockets(root).refresh() != covered:
+            if indexes.sockets(root) != covered:
                 return False
-        return self._indexes.mounts.text() == self.mount_table
+        return indexes.mounts.text() == self.mount_table
+
+    def avoid_imports(self) -> None:
+        """Let this program import nothing that a command can write (``own_code``)."""
+        writable, kept = set(), set()
+        for path, access in self.rules.items():
+            around = private_places.workspaces_around(path)
+            if access is Access.WRITE:
+                writable.add(around or path)  # of many workspaces all at once
+            elif around is None:
+                kept.add(path)
+        own_code.avoid(writable, kept)
 
     def close(self) -> None:
         """Close the fds."""
@@ -109,6 +169,11 @@ class Plan:
         for _, fd in self.passed:
             os.close(fd)
         self.passed = []
+
+
+def _revisions(trees: list[DirectoryCache]) -> tuple[int, ...]:
+    """Of each tree; 0 for one that is not watched."""
+    return tuple(tree.revision if tree.sees(tree.root + b"/.git") else 0 for tree in trees)
 
 
 def look(path: bytes, follow: bool) -> Fact:
@@ -123,39 +188,6 @@ def look(path: bytes, follow: bool) -> Fact:
     return status.st_dev, status.st_ino, kind
 
 
-class Indexes:
-    """The repositories below writable roots, cached from plan to plan."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, RepositoryIndex] = {}
-        self._sockets: dict[bytes, SocketIndex] = {}
-        self.mounts = MountTable()
-
-    def is_large(self, root: bytes) -> bool:
-        """Whether there is much to examine below a root, or it was never examined."""
-        index = self._known.get(root)
-        return index is None or index.is_large(_LARGE)
-
-    def sockets(self, root: bytes) -> SocketIndex:
-        """What programs of the host trust in a shared directory."""
-        index = self._sockets.get(root)
-        if index is None:
-            from handrail.sandbox.plan.trusted_tmp_names import (
-                SocketIndex,  # for clients of the wire
-            )
-
-            index = self._sockets[root] = SocketIndex(root)
-        return index
-
-    def __call__(self, root: bytes, *, shared: bool) -> RepositoryIndex:
-        index = self._known.get(root)
-        if index is None:
-            if len(self._known) >= 32:
-                self._known.clear()
-            index = self._known[root] = RepositoryIndex(root, shared=shared)
-        return index
-
-
 class Planner:
     """Makes plans and caches them."""
 
@@ -166,15 +198,18 @@ class Planner:
         self._fresh_proc = fresh_proc
         #: By profile, and whether untrusted sandboxes ran and that made a difference.
         self._plans: dict[tuple[Profile, bool], Plan] = {}
-        self._indexes = Indexes()
+        #: By profile without names of directories that were made for it: the last plan of that.
+        self._shapes: dict[Profile, tuple[Shape, Plan]] = {}
+        self._indexes = Indexes(registry)
 
-    def plan(self, profile: Profile, tries: Tries | None = None) -> Plan:
+    def plan(self, profile: Profile, tries: Tries | None = None, *, careful: bool = False) -> Plan:
         """The plan for a profile, from memory if nothing has changed.
 
-        After a try that came to nothing it is made anew.  Raises Refused, Exchanged among them.
+        ``careful``: other sandboxes may run while this one is set up.  After a try that came to
+        nothing it is made anew.  Raises Refused, Exchanged among them.
         """
         failed = tries is not None and tries.failures > 0
-        careful = failed or others_at_work()
+        careful = careful or failed or others_at_work()
         if failed:
             self.forget(profile)
         known = self._known(profile, careful)
@@ -205,14 +240,33 @@ class Planner:
         """``only``: what is covered of what is found in shared directories."""
         from handrail.sandbox.plan.resolve import Resolver  # which fills plans
 
-        return Resolver(
+        shape = None
+        if only is None and private_places.has_workspaces():
+            from handrail.sandbox.plan.shape import Shape, moved  # for servers that make them
+
+            shape = Shape(profile)
+            known = self._shapes.get(shape.key)
+            if known is not None and known[1].profile != profile:
+                plan = moved(*known, shape, profile, self._indexes)
+                if plan is not None:
+                    return plan
+        plan = Resolver(
             profile, self.registry, self._indexes, self._fresh_proc, careful, only
         ).build()
+        if shape is not None and shape.directories:
+            self._shapes.pop(shape.key, None)
+            self._shapes[shape.key] = shape, plan
+            if len(self._shapes) > self.MOST_PLANS:
+                self._shapes.pop(next(iter(self._shapes)), None)
+        return plan
 
     def takes_long(self, profile: Profile) -> bool:
         """Whether examining may take so long that it belongs into a thread."""
-        return bool(profile.globs) or any(
-            self._indexes.is_large(rule.path)
+        if self._indexes.much_has_changed(profile):
+            return True
+        self._indexes.look()
+        return self._indexes.has_many_names(profile) or any(
+            self._indexes.is_large(rule.path, profile)
             for rule in profile.rules
             if rule.access is Access.WRITE
         )
@@ -249,7 +303,7 @@ class Planner:
                 plan.close()
 
     def close(self) -> None:
-        self._indexes.mounts.close()
+        self._indexes.close()
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()

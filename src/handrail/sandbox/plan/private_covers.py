@@ -1,10 +1,10 @@
 """Cover a private place in a plan, whether it exists or not (``handrail.private_places``).
 
-An existing one is denied, whatever the profile says of it or below it; one that may be read is
-read-only.  A missing one in a
-directory that the sandbox can write is masked like a missing ``.git``: otherwise a command could
-make it, and the next handrail outside would take it for its own.  In a directory that is not
-writable nothing is made.
+An existing one is denied, whatever the profile says of it or below it, except for the workspaces
+of a server (``open_workspaces``) that the profile names; one that may be read is read-only.  A
+missing one in a directory that the sandbox can write is masked like a missing ``.git``: otherwise
+a command could make it, and the next handrail outside would take it for its own.  In a directory
+that is not writable nothing is made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
-from handrail import private_places
+from handrail import private_files, private_places
 from handrail.sandbox.plan.placeholders import Placeholder
 from handrail.sandbox.plan.plan import look
 from handrail.sandbox.plan.safe_open import (
@@ -69,7 +69,9 @@ class PrivateCover:
         limit = Access.READ if readable else Access.DENY
         more = (Access.WRITE,) if readable else (Access.READ, Access.WRITE)
         for inner, access in list(resolver.rules.items()):
-            if access in more and inner != path and within(inner, path):
+            if access not in more or inner == path or not within(inner, path):
+                continue
+            if not private_places.is_workspace(inner):
                 resolver.rules[inner] = limit
         if resolver.plan.access(path) in more:
             resolver.rules.pop(path, None)
@@ -97,7 +99,7 @@ class PrivateCover:
         if os.fsdecode(self._path) not in homes:
             return False
         try:
-            private_places.make_above(self._path)
+            private_files.make_above(self._path)
         except OSError:
             return False
         return os.path.isdir(os.path.dirname(self._path))

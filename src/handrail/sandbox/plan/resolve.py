@@ -21,7 +21,7 @@ from handrail.sandbox.plan.git_index import (
 )
 from handrail.sandbox.plan.mounts import Mounts
 from handrail.sandbox.plan.placeholders import Placeholder, PlaceholderRegistry
-from handrail.sandbox.plan.plan import Indexes, Plan, look
+from handrail.sandbox.plan.plan import Plan, look
 from handrail.sandbox.plan.private_covers import PrivateCover
 from handrail.sandbox.plan.safe_open import (
     Crossed,
@@ -41,6 +41,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from handrail.sandbox.plan.indexes import Indexes
     from handrail.sandbox.private_tmp import Part
 
 #: Limit of found repositories in which missing names are covered; existing ones are protected in
@@ -74,13 +75,15 @@ class Resolver:
         self.places = Places()
         self.masks: dict[bytes, Placeholder] = {}
         self.closed: set[bytes] = set()
+        #: Missing paths that may be written by name, so that a command may make them.
+        self._named: set[bytes] = set()
         self.parts: list[Part] = []
         #: Repositories that were found below writable roots.
         self.nested = 0
 
     def build(self) -> Plan:
         try:
-            self.plan.mount_table = self.indexes.mounts.text()
+            self.plan.mount_table = self.indexes.look()
             self._writable_rules()
             self._other_rules()
             self._protected()
@@ -113,8 +116,11 @@ class Resolver:
             try:
                 opened = self.open(rule.path, alias_of_the_system)
             except Missing as missing:
-                # Ignored: the command starts, and there is nothing to write to.
+                # The command starts, and may make it where the directory around can be written.
                 self.note(missing.path)
+                above = os.path.realpath(os.path.dirname(rule.path))
+                if missing.path == os.path.join(above, os.path.basename(rule.path)):
+                    self._named.add(missing.path)
                 if isinstance(missing, Unreachable):
                     self.keep_closed(os.path.dirname(missing.path), Access.READ)
                 continue
@@ -232,7 +238,7 @@ class Resolver:
         shared = root in self.profile.shared
         if any(p in self.plan.repositories and p not in self.profile.shared for p in parents(root)):
             return  # found from there
-        found = self.indexes(root, shared=shared).refresh()
+        found = self.indexes.repositories(root, self.profile).refresh()
         if shared:
             found = self.covered(found)
         self.plan.repositories[root] = found
@@ -309,6 +315,8 @@ class Resolver:
         """``existing``: only what exists; nothing is created, nothing in the way is refused."""
         if path in self.rules or self.plan.access(path) is not Access.WRITE:
             return
+        if path in self._named:
+            return
         now = look(path, follow=False)
         if now is not None and self.is_mask(path, now):
             self.note_missing(path)
@@ -341,15 +349,13 @@ class Resolver:
     def _globs(self) -> None:
         if not self.profile.globs:
             return
-        from handrail.sandbox.plan import globs  # only when there are any
-
-        for glob in self.profile.globs:
-            found, closed = globs.expand(glob, self.profile.glob_depth, self.plan.changed)
-            for path in closed:
-                self.note(path + b"/.")  # no longer there for us as long as it is closed
-                self.keep_closed(path, Access.DENY)
-            for path in found:
-                real = os.path.realpath(path)
+        for key, index in self.indexes.globs(self.profile):
+            matches = self.plan.matches[key] = index.refresh()
+            for path, real in matches:
+                if not real:
+                    self.note(path + b"/.")  # no longer there for us as long as it is closed
+                    self.keep_closed(path, Access.DENY)
+                    continue
                 try:
                     self.open(real, lambda link, status: False)
                 except Unreachable as closed_one:
@@ -375,8 +381,7 @@ class Resolver:
             if name != real or self.plan.access(real) is Access.WRITE:
                 self._keep_code(name, existing=everything)
         self.plan.own_code = self.rules.keys() - before
-        kept = (path for path, access in self.rules.items() if access is not Access.WRITE)
-        own_code.avoid(roots, kept)
+        self.plan.avoid_imports()
 
     def _refuse_roots_in(self, place: bytes, roots: list[bytes]) -> None:
         for root in roots:

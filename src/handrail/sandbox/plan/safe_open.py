@@ -12,16 +12,20 @@ import posixpath
 import stat
 
 from handrail.errors import SandboxError
-from handrail.sandbox.frozen import Frozen
+from handrail.sandbox.light_dataclass import Frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    #: An fd of each directory, and what it was when it was opened.
+    Above = dict[bytes, tuple[int, os.stat_result]]
 
 _MOST_LINKS = 40
 #: Limit of paths kept open at a time; of others the identity is known.
 _MOST_OPEN = 400
+#: Limit of directories on the way to them that are kept open.
+_MOST_ABOVE = 40
 _FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -80,6 +84,8 @@ class Places:
 
     def __init__(self) -> None:
         self._opened: dict[bytes, Opened] = {}
+        #: The directories on the way: most paths of a plan have some in common.
+        self._above: Above = {}
         #: The symbolic links that were followed.
         self.links: dict[bytes, bytes] = {}
 
@@ -95,7 +101,7 @@ class Places:
         above = self._opened.get(parent)
         opened = None if above is None or above.fd < 0 else _below(above, name, path)
         if opened is None:
-            opened = open_path(path, trusted)
+            opened = open_path(path, trusted, self._above)
         self.links.update(opened.links)
         known = self._opened.get(opened.path)
         if known is not None:
@@ -125,41 +131,50 @@ class Places:
             if opened.fd >= 0:
                 os.close(opened.fd)
         self._opened.clear()
+        for fd, _ in self._above.values():
+            os.close(fd)
+        self._above.clear()
 
 
-def open_path(path: bytes, trusted: Callable[[bytes, os.stat_result], bool]) -> Opened:
+def open_path(
+    path: bytes,
+    trusted: Callable[[bytes, os.stat_result], bool],
+    above: Above | None = None,
+) -> Opened:
     """Open a normal absolute path.  ``trusted`` is called for each symbolic link on the way.
 
-    Raises Missing, Crossed, or Refused for what can neither be opened nor is missing.
+    ``above``: directories that were opened in this way before, and are not opened again; those on
+    the way are added, and are the caller's to close.  Raises Missing, Crossed, or Refused for what
+    can neither be opened nor is missing.
     """
     links: dict[bytes, bytes] = {}
-    fd, status, crossed = _step(path, links, trusted)
+    fd, status, crossed = _step(path, links, trusted, above)
     while crossed is not None:
         if len(links) > _MOST_LINKS:
             raise Refused(f"{shown(path)} runs in a circle of symbolic links; give its real path")
         path = crossed
-        fd, status, crossed = _step(path, links, trusted)
+        fd, status, crossed = _step(path, links, trusted, above)
     return Opened(fd, path, status.st_mode, links, (status.st_dev, status.st_ino))
 
 
 def _step(
-    path: bytes, links: dict[bytes, bytes], trusted: Callable[[bytes, os.stat_result], bool]
+    path: bytes,
+    links: dict[bytes, bytes],
+    trusted: Callable[[bytes, os.stat_result], bool],
+    above: Above | None,
 ) -> tuple[int, os.stat_result, bytes | None]:
     """Walk to the end, or to a link: then the third value is where to start again."""
-    fd = os.open(b"/", _FLAGS)
-    at = b"/"
-    status = os.fstat(fd)
-    names = [name for name in path.split(b"/") if name]
+    at, fd, status = _nearest(path, above)
+    names = [name for name in path[len(at) :].split(b"/") if name]
     for index, name in enumerate(names):
         before = fd
         here = posixpath.join(at, name)
-        if not _searchable(status):
-            os.close(before)
-            raise Unreachable(here)
         try:
+            if not _searchable(status):
+                raise Unreachable(here)
             fd = _open_name(name, before, here)
         finally:
-            os.close(before)
+            _leave(before, at, status, above)
         status = os.fstat(fd)
         if stat.S_ISLNK(status.st_mode):
             try:
@@ -174,6 +189,27 @@ def _step(
             return -1, status, _resolved(rest)
         at = here
     return fd, status, None
+
+
+def _nearest(path: bytes, above: Above | None) -> tuple[bytes, int, os.stat_result]:
+    """The innermost directory above a path that is open, or else the root."""
+    if above:
+        at = path
+        while at != b"/":
+            at = posixpath.dirname(at)
+            known = above.get(at)
+            if known is not None:
+                return at, *known
+    fd = os.open(b"/", _FLAGS)
+    return b"/", fd, os.fstat(fd)
+
+
+def _leave(fd: int, at: bytes, status: os.stat_result, above: Above | None) -> None:
+    """Keep a directory on the way open for the next path, or close it."""
+    if above is not None and (at in above or len(above) < _MOST_ABOVE):
+        above[at] = fd, status
+    else:
+        os.close(fd)
 
 
 def _below(above: Opened, name: bytes, path: bytes) -> Opened | None:
@@ -231,7 +267,10 @@ def _writable(directory: bytes) -> bool:
 
 
 def can_be_opened_up(directory: bytes) -> bool:
-    """Whether a command with our rights can make names there, or let itself; raises Exchanged."""
+    """Whether a command with our ids can create names in a directory, or chmod it so.
+
+    Raises Exchanged.
+    """
     if os.access(directory, os.W_OK):
         return True
     try:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from handrail.sandbox.plan.directory_watch import DirectoryWatch
 
 #: Prefixes of names that programs look for, or that hold the sockets of one session each.
 TRUSTED = (
@@ -35,62 +38,156 @@ _UNSETTLED_NS = 50_000_000
 
 
 class SocketIndex:
-    """The trusted names in one shared directory; refreshed again and again."""
+    """The trusted names in one shared directory; refreshed again and again.
+
+    The second refresh watches the directory and those that are read in it (``directory_watch``);
+    from then on only what was reported is examined.
+    """
 
     def __init__(self, root: bytes) -> None:
         self.root = root
         self._listed: tuple[int, int] = (0, 0)  # its ctime, and when it was read
-        self._trusted: list[bytes] = []
-        self._sockets: list[bytes] = []
-        self._directories: list[bytes] = []
+        self._sticky = False
+        self._trusted: set[bytes] = set()
+        self._sockets: set[bytes] = set()
+        self._directories: dict[bytes, None] = {}
+        #: Whether there were more than are read.
+        self._more = False
         #: By directory: ctime, when it was read, whether it has a socket.
         self._seen: dict[bytes, tuple[int, int, bool]] = {}
+        self._lock = threading.Lock()
+        self._watch: DirectoryWatch | None = None
+        self._identity: tuple[int, ...] = ()
 
-    def refresh(self) -> tuple[bytes, ...]:
-        """The paths to be covered, sorted."""
-        import time  # only for clients of the wire
-
-        now = time.time_ns()
+    def refresh(self, mount_table: bytes = b"") -> tuple[bytes, ...]:
+        """The paths to be covered, sorted; it is watched if the mount table says that it can be."""
         try:
             status = os.stat(self.root)
         except OSError:
             return ()
-        if (
-            self._listed[0] != status.st_ctime_ns
-            or self._listed[1] - self._listed[0] < _UNSETTLED_NS
-        ):
-            self._list(sticky=bool(status.st_mode & stat.S_ISVTX))
-            self._listed = (status.st_ctime_ns, now)
+        with self._lock:
+            return self._refresh(status, mount_table)
+
+    def _refresh(self, status: os.stat_result, mount_table: bytes) -> tuple[bytes, ...]:
+        import time  # only for clients of the wire
+
+        now = time.time_ns()
+        identity = status.st_dev, status.st_ino, status.st_mode, hash(mount_table)
+        if self._identity != identity:
+            self.close()
+            self._identity = identity
+            self._listed = (0, 0)
+        if self._watch is None or not self._take(self._watch):
+            again = self._listed != (0, 0)
+            if self._watch is None and again and mount_table:
+                self._begin(status.st_dev, mount_table)
+            if (
+                self._watch is not None
+                or self._listed[0] != status.st_ctime_ns
+                or self._listed[1] - self._listed[0] < _UNSETTLED_NS
+            ):
+                self._list(sticky=bool(status.st_mode & stat.S_ISVTX))
+                self._listed = (status.st_ctime_ns, now)
         found = {*self._trusted, *self._sockets, *self._live()}
+        watch = self._watch
         for path in self._directories:
-            if path not in found and self._has_socket(path, now):
-                found.add(path)
+            if path not in found:
+                seen = self._seen.get(path)
+                # What changes in a directory that is watched takes it from those that were seen.
+                known = seen is not None and watch is not None and watch.sees(path)
+                if seen[2] if known and seen else self._has_socket(path, now):
+                    found.add(path)
         return tuple(sorted(found))
 
+    # --- watching -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop watching; each refresh stats every directory then."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _begin(self, device: int, mount_table: bytes) -> None:
+        from handrail.sandbox.plan import directory_watch  # not for the first command
+
+        if device not in directory_watch.local_devices(mount_table):
+            return
+        try:
+            self._watch = directory_watch.DirectoryWatch()
+            self._watch.add(self.root)
+        except (OSError, directory_watch.Lost):
+            self.close()
+            return
+        if not self._watch.sees(self.root):
+            self.close()
+        self._seen.clear()
+
+    def _take(self, watch: DirectoryWatch) -> bool:
+        """Examine what was reported; False: everything has to be."""
+        from handrail.sandbox.plan.directory_watch import Lost
+
+        names: set[bytes] = set()
+        try:
+            for path, name, _ in watch.changes():
+                if path != self.root:
+                    self._seen.pop(path, None)
+                elif name:
+                    names.add(os.path.join(path, name))
+        except Lost:
+            self.close()
+            return False
+        for path in names:
+            gone = path in self._directories and self._more
+            self._trusted.discard(path)
+            self._sockets.discard(path)
+            self._directories.pop(path, None)
+            self._seen.pop(path, None)
+            watch.drop(path)
+            if gone:
+                return False  # another one may be read in its place
+            self._classify(path)
+        return True
+
+    # --- reading ------------------------------------------------------------------------------
+
     def _list(self, *, sticky: bool) -> None:
-        ours = os.geteuid()
-        trusted: list[bytes] = []
-        sockets: list[bytes] = []
-        directories: list[bytes] = []
+        self._sticky = sticky
+        before = self._directories
+        self._trusted, self._sockets, self._directories = set(), set(), {}
+        self._more = False
         try:
             with os.scandir(self.root) as entries:
                 for entry in entries:
                     if entry.is_symlink() or entry.is_file(follow_symlinks=False):
                         continue
-                    if not entry.is_dir(follow_symlinks=False):
-                        if _is_ours(entry.path, ours, sticky, stat.S_IFSOCK):
-                            sockets.append(entry.path)
-                    elif entry.name.startswith(TRUSTED):
-                        trusted.append(entry.path)
-                    elif len(directories) < MOST_DIRECTORIES and _is_ours(
-                        entry.path, ours, sticky, stat.S_IFDIR
-                    ):
-                        directories.append(entry.path)
+                    self._add(entry.path, entry.is_dir(follow_symlinks=False))
         except OSError:
             pass  # unreadable: then for the command too
-        self._trusted, self._sockets, self._directories = trusted, sockets, directories
-        kept = set(directories)
-        self._seen = {path: seen for path, seen in self._seen.items() if path in kept}
+        for path in before.keys() - self._directories.keys():
+            self._seen.pop(path, None)
+            if self._watch is not None:
+                self._watch.drop(path)
+
+    def _classify(self, path: bytes) -> None:
+        """Add what is at a path now, if that is to be covered or read."""
+        try:
+            kind = stat.S_IFMT(os.stat(path, follow_symlinks=False).st_mode)
+        except OSError:
+            return
+        if kind not in (stat.S_IFLNK, stat.S_IFREG):
+            self._add(path, kind == stat.S_IFDIR)
+
+    def _add(self, path: bytes, is_directory: bool) -> None:
+        ours = os.geteuid()
+        if not is_directory:
+            if _is_ours(path, ours, self._sticky, stat.S_IFSOCK):
+                self._sockets.add(path)
+        elif os.path.basename(path).startswith(TRUSTED):
+            self._trusted.add(path)
+        elif len(self._directories) >= MOST_DIRECTORIES:
+            self._more = True
+        elif _is_ours(path, ours, self._sticky, stat.S_IFDIR):
+            self._directories[path] = None
 
     def _live(self) -> Iterable[bytes]:
         """Paths where the kernel lists a bound socket below the root: its directory, or itself."""
@@ -116,6 +213,8 @@ class SocketIndex:
 
     def _has_socket(self, path: bytes, now: int) -> bool:
         try:
+            if self._watch is not None and path not in self._watch:
+                self._add_watch(self._watch, path)
             changed = os.stat(path, follow_symlinks=False).st_ctime_ns
             seen = self._seen.get(path)
             if seen is None or seen[0] != changed or seen[1] - changed < _UNSETTLED_NS:
@@ -125,6 +224,14 @@ class SocketIndex:
         except OSError:
             return False
         return seen[2]
+
+    def _add_watch(self, watch: DirectoryWatch, path: bytes) -> None:
+        from handrail.sandbox.plan.directory_watch import Lost
+
+        try:
+            watch.add(path)
+        except Lost:
+            self.close()
 
 
 def _is_socket(entry: os.DirEntry[bytes]) -> bool:

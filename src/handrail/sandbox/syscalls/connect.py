@@ -52,6 +52,8 @@ class ConnectCalls:
     def __init__(self) -> None:
         #: (device, inode) -> an open fd, without which the inode number could be reused.
         self._known: dict[tuple[int, int], int] = {}
+        #: What the kernel calls our network namespace; None: it has no such names.
+        self._our_cookie = _our_cookie()
 
     def close(self) -> None:
         while self._known:
@@ -79,17 +81,27 @@ class ConnectCalls:
                     path = raw[2:].partition(b"\0")[0]
                     if path:
                         return ConnectCall(sock, raw, self._inode(notice.pid, path))
-                    if _is_in_our_network(sock, notice.pid):
+                    if self._is_in_our_network(sock, notice.pid):
                         raise ConnectionRefusedError(errno.ECONNREFUSED, "a name of the host")
-            elif int.from_bytes(raw[:2], sys.byteorder) not in _INTERNET:
+                return ConnectCall(sock, raw)
+            if int.from_bytes(raw[:2], sys.byteorder) not in _INTERNET:
                 raise OSError(errno.EAFNOSUPPORT, "an address of another family")
-            elif _leads_to_us(sock, raw, notice.pid):
+            shared = self._is_in_our_network(sock, notice.pid)
+            if shared and is_ours(raw):
                 here = b"localhost:%d" % int.from_bytes(raw[2:4], "big")
                 raise PermissionError(errno.EACCES, "where we listen ourselves", here)
-            return ConnectCall(sock, raw, pid=notice.pid)
+            return ConnectCall(sock, raw, in_our_network=shared)
         except BaseException:
             sock.close()
             raise
+
+    def _is_in_our_network(self, sock: socket.socket, pid: int) -> bool:
+        """Whether a socket was made in our network namespace; a process may receive others."""
+        try:
+            cookie = sock.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
+        except OSError:
+            return shares_our_network(pid)
+        return cookie == self._our_cookie
 
     def _inode(self, pid: int, path: bytes) -> int:
         """Open the socket at the caller's path, if a process of the sandbox listens on it."""
@@ -115,11 +127,16 @@ class ConnectCall:
     """One ``connect`` that is allowed."""
 
     def __init__(
-        self, sock: socket.socket, address: bytes, inode: int = -1, *, pid: int = 0
+        self,
+        sock: socket.socket,
+        address: bytes,
+        inode: int = -1,
+        *,
+        in_our_network: bool = False,
     ) -> None:
         self._sock = sock
         self._inode = inode
-        self._pid = pid
+        self._in_our_network = in_our_network
         self.address = address
         #: The socket's inode number, valid while the socket is open.
         self.identity = os.fstat(sock.fileno()).st_ino
@@ -133,7 +150,7 @@ class ConnectCall:
                 self._sock.connect(b"/proc/self/fd/%d" % self._inode)
                 return 0
             # Checked again: a listener may have been opened while this call waited for its turn.
-            if _leads_to_us(self._sock, self.address, self._pid):
+            if self._in_our_network and is_ours(self.address):
                 return errno.EACCES
             return notify.connect(self._sock.fileno(), self.address)
         except OSError as error:
@@ -161,20 +178,12 @@ def _open(pid: int, path: bytes) -> int:
         os.close(root)
 
 
-def _leads_to_us(sock: socket.socket, address: bytes, pid: int) -> bool:
-    return is_ours(address) and _is_in_our_network(sock, pid)
-
-
-def _is_in_our_network(sock: socket.socket, pid: int) -> bool:
-    """Whether this socket was made in our network namespace; a process may receive others."""
+def _our_cookie() -> bytes | None:
     try:
         with socket.socket(socket.AF_UNIX) as ours:
-            cookies = [
-                one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8) for one in (sock, ours)
-            ]
+            return ours.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
     except OSError:
-        return shares_our_network(pid)
-    return cookies[0] == cookies[1]
+        return None
 
 
 def shares_our_network(pid: int) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
+    from handrail.network.managed.way_out import WayOut
     from handrail.sandbox.denial import Denial
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
     from handrail.sandbox.syscalls.supervisor import Supervisor
@@ -29,13 +30,18 @@ _BUSY_SECONDS = 0.01
 class LazySupervisor:
     """The notifications of one sandbox; owns the fds it is given."""
 
-    __slots__ = ("_ledger", "_listener", "_lock", "_loop", "_supervisor", "_watcher")
+    __slots__ = ("_ledger", "_listener", "_lock", "_loop", "_supervisor", "_watcher", "_way_out")
 
     def __init__(
-        self, listener: int, watcher: DenialRecorder | None = None, ledger: int = -1
+        self,
+        listener: int,
+        watcher: DenialRecorder | None = None,
+        ledger: int = -1,
+        way_out: WayOut | None = None,
     ) -> None:
         self._listener = listener
         self._watcher = watcher
+        self._way_out = way_out
         self._ledger = ledger
         self._loop: AbstractEventLoop | None = None
         self._supervisor: Supervisor | None = None
@@ -73,6 +79,8 @@ class LazySupervisor:
     def close(self) -> None:
         """Stop answering: the sandbox has ended, or another server takes over."""
         self._quiet()
+        if self._way_out is not None:
+            self._way_out.close()  # first: the supervisor may be waiting for it
         # Otherwise the thread might use an fd number that has been reused.
         if self._lock is not None:
             self._lock.acquire()
@@ -91,6 +99,8 @@ class LazySupervisor:
         listener, self._listener = self._listener, -1
         if listener >= 0:
             os.close(listener)
+        if self._way_out is not None:
+            self._way_out.disown()
 
     def _quiet(self) -> None:
         loop = self._loop
@@ -125,7 +135,7 @@ class LazySupervisor:
             self._loop.call_later(_BUSY_SECONDS, self._again, keep)
             return
         self._quiet()
-        self._supervisor = Supervisor(self._listener, ledger, self._watcher)
+        self._supervisor = Supervisor(self._listener, ledger, self._watcher, self._way_out)
 
     def _again(self, keep: Keep | None) -> None:
         if self._listener >= 0 and self._loop is not None:

@@ -1,6 +1,6 @@
 """Seccomp user notifications: receive them, inspect the caller, answer.
 
-``keeper/seccomp_spawn.py`` installs the filter.  A notification points into the caller's memory,
+``keeper/seccomp/spawn.py`` installs the filter.  A notification points into the caller's memory,
 which the caller may change at any time: code that decides by that memory has to make the call
 itself, and must not let the caller go on with it.
 """

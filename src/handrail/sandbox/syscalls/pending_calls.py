@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 
-from handrail import unnamed_file
+from handrail import memory_file
 from handrail.sandbox.syscalls import notify
 
 #: Calls that are handled at the same time; further ones wait.
@@ -38,7 +38,7 @@ class PendingCalls:
     @classmethod
     def make(cls) -> PendingCalls:
         """Make an empty ledger; raises OSError."""
-        return cls(unnamed_file.create("handrail-calls"))
+        return cls(memory_file.create("handrail-calls"))
 
     def enter(self, notice: notify.Notification) -> int:
         """Write a call into a free slot and return the slot, for `strike`."""

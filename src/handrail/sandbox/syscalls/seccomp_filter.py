@@ -10,7 +10,6 @@ another user of the machine run a program of the command with the rights of our 
 from __future__ import annotations
 
 import errno
-import sys
 
 _LD_W_ABS = 0x20
 JEQ, _JGE, JSET = 0x15, 0x35, 0x45
@@ -94,11 +93,19 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
+#: What ``numbers`` has read: a start asks three times.
+_numbers: dict[str, dict[str, int]] = {}
+
+
 def numbers(arch: str) -> dict[str, int]:
     """The numbers by name; raises KeyError for an architecture that is not in the table."""
-    words = _TABLE.split()
-    found = zip(words[::3], words[ARCHES[arch][1] :: 3], strict=True)
-    return {name: int(number) for name, number in found if number != "-"}
+    known = _numbers.get(arch)
+    if known is None:
+        words = _TABLE.split()
+        found = zip(words[::3], words[ARCHES[arch][1] :: 3], strict=True)
+        known = {name: int(number) for name, number in found if number != "-"}
+        _numbers[arch] = known
+    return dict(known)
 
 
 class Assembly:
@@ -135,9 +142,9 @@ class Assembly:
         self.code += block.code
 
     def bytes(self) -> bytes:
-        order = sys.byteorder  # importing struct would cost start-up time
+        # All machines of the table are little-endian; importing struct would cost start-up time.
         return b"".join(
-            code.to_bytes(2, order) + bytes((hit, miss)) + value.to_bytes(4, order)
+            (code | hit << 16 | miss << 24 | value << 32).to_bytes(8, "little")
             for code, hit, miss, value in self.code
         )
 

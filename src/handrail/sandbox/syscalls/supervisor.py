@@ -3,7 +3,8 @@
 It starts with the first notification; most commands connect to nothing and never have one.  It
 makes ``connect`` calls (``connect.py``) and datagram socket pairs (``socketpair.py``) itself.  If
 attempts are recorded, it lets other calls go on at once and judges them afterwards
-(``denial_recorder.py``).  A ``connect`` that may block runs in a thread of its own.
+(``denial_recorder.py``).  A ``connect`` that may block runs in a thread of its own; one to the
+proxy of a managed network does not block.
 
 A signal interrupts a waiting caller as usual, while the connection attempt goes on.  If the caller
 retries with the same socket, as the kernel makes it do for most signals, it gets the result of that
@@ -17,23 +18,30 @@ that a server had taken and not answered when it died are in a ledger that the k
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import platform
 import select
 import threading
+from functools import partial
+from time import monotonic
 
 from handrail import fault_points
-from handrail.sandbox.denial import Denial
+from handrail.network.managed.way_out import WayOut
+from handrail.sandbox.denial import Denial, Host, again
 from handrail.sandbox.syscalls import mutating_calls, notify, seccomp_filter
+from handrail.sandbox.syscalls.call_threads import CallThreads
 from handrail.sandbox.syscalls.connect import ConnectCall, ConnectCalls, shares_our_network
 from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
 from handrail.sandbox.syscalls.pending_calls import MOST_CALLS, PendingCalls
 from handrail.sandbox.syscalls.socketpair import SocketPairs
 
+log = logging.getLogger(__name__)
+
 #: Limit of distinct denials recorded for one command.
 MOST_RECORDS = 256
 #: Interval for checking whether a waiting caller has a pending signal.
-_SIGNAL_MS = 20
+_SIGNAL_SECONDS = 0.02
 #: Interval at which a call that waits for its turn checks whether we are being stopped.
 _LOOK_SECONDS = 0.2
 #: How long the end of a sandbox waits for its last notifications.
@@ -66,15 +74,17 @@ class Supervisor:
         listener: int,
         ledger: PendingCalls | None = None,
         watcher: DenialRecorder | None = None,
+        way_out: WayOut | None = None,
     ) -> None:
         """Owns the listener and the ledger."""
+        self._way_out = way_out
         self._listener = listener
         self._ledger = ledger
         self._watcher = watcher
         # Not a pipe: a forked child would keep its write end open.
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._stopped = False
-        self._found: dict[Denial, None] = {}
+        self._found: dict[tuple[str | None, ...], Denial] = {}
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(MOST_CALLS)
         #: Users of the fds: our owner, our thread, and each call with a thread of its own.
@@ -86,6 +96,7 @@ class Supervisor:
         self._socketpair = seccomp_filter.socketpair_number(platform.machine())
         self._connections = ConnectCalls()
         self._pairs = SocketPairs()
+        self._threads = CallThreads()
         self._thread = threading.Thread(target=self._run, name="handrail-supervisor", daemon=True)
         self._thread.start()
 
@@ -97,7 +108,7 @@ class Supervisor:
     @property
     def denials(self) -> list[Denial]:
         """What was recorded so far."""
-        return list(self._found)
+        return list(self._found.values())
 
     def close(self) -> None:
         """Stop the thread and wait for it; later calls wait for the next supervisor."""
@@ -117,6 +128,7 @@ class Supervisor:
         finally:
             self._connections.close()
             self._pairs.close()
+            self._threads.close()
             self._release()
 
     def _release(self) -> None:
@@ -141,9 +153,12 @@ class Supervisor:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
+        looked = 0.0
         while True:
-            events = dict(poll.poll(_SIGNAL_MS if self._attempts else None))
-            self._interrupt_callers()
+            events = dict(poll.poll(_SIGNAL_SECONDS * 1000 if self._attempts else None))
+            if self._attempts and monotonic() >= looked + _SIGNAL_SECONDS:
+                self._interrupt_callers()
+                looked = monotonic()
             if not events:
                 continue
             if self._stop in events or not events.get(self._listener, 0) & select.POLLIN:
@@ -188,8 +203,14 @@ class Supervisor:
         if self._is_retry(call, notice, slot):
             call.close()
             return
+        if self._way_out is not None:
+            if self._way_out.is_wanted(call.address):
+                self._open_way(self._way_out, notice)
+            call.address = self._way_out.led(call.address)
         attempt = _Attempt(call, notice, slot, again)
-        if not call.waits:
+        if not call.waits or (
+            self._way_out is not None and self._way_out.answers_at_once(call.address)
+        ):
             self._run_attempt(attempt)
             return
         while not self._turns.acquire(timeout=_LOOK_SECONDS):
@@ -199,7 +220,14 @@ class Supervisor:
         with self._lock:
             self._users += 1
             self._attempts[call.identity] = attempt
-        threading.Thread(target=self._run_alone, args=(attempt,), daemon=True).start()
+        self._threads.run(partial(self._run_alone, attempt))
+
+    def _open_way(self, way_out: WayOut, notice: notify.Notification) -> None:
+        """Have the proxy listen before this call is made; without it the call is refused."""
+        try:
+            way_out.open(notice.pid, lambda: notify.still_waits(self._listener, notice))
+        except OSError as error:
+            log.error("a managed network cannot be opened: %s", error)
 
     def _is_retry(self, call: ConnectCall, notice: notify.Notification, slot: int) -> bool:
         """Whether a caller retries after a signal; it gets the result of the first attempt."""
@@ -236,19 +264,17 @@ class Supervisor:
         if attempt.again:
             error = _DONE_BEFORE.get(error, error)
         identity = attempt.call.identity
+        # Before the answer, after which the command may end and be asked what it was refused.
+        if error in _NO_WAY and not shares_our_network(attempt.notice.pid):
+            self._note_unreached(attempt.call.address, attempt.notice.pid)
         with self._lock:
             if self._attempts.get(identity) is attempt:
                 del self._attempts[identity]
-            if not self._answer(attempt.notice, attempt.slot, error):
-                if error in (0, errno.EINPROGRESS):
-                    self._undelivered[identity] = error
-                    if len(self._undelivered) > MOST_CALLS:
-                        del self._undelivered[next(iter(self._undelivered))]
-                return
-        if error in _NO_WAY and not shares_our_network(attempt.notice.pid):
-            text = mutating_calls.address_text(attempt.call.address)
-            if text is not None:
-                self._note(Denial("network", "connect", text, "notify", certain=True))
+            heard = self._answer(attempt.notice, attempt.slot, error)
+            if not heard and error in (0, errno.EINPROGRESS):
+                self._undelivered[identity] = error
+                if len(self._undelivered) > MOST_CALLS:
+                    del self._undelivered[next(iter(self._undelivered))]
 
     def _answer(self, notice: notify.Notification, slot: int, error: int) -> bool:
         """Answer the caller; False if it has gone."""
@@ -264,7 +290,28 @@ class Supervisor:
         if slot >= 0 and self._ledger is not None:
             self._ledger.strike(slot)
 
+    def _note_unreached(self, address: bytes, pid: int) -> None:
+        """Record the target of a ``connect`` for which this sandbox has no way."""
+        text = mutating_calls.address_text(address)
+        if text is None:
+            return
+        host, _, port = text.rpartition(":")
+        where = Host(host.strip("[]"), int(port), pid=pid, comm=_comm(pid))
+        self._note(Denial("network", "connect", text, "notify", certain=True, host=where))
+
     def _note(self, *found: Denial) -> None:
         for denial in found:
-            if len(self._found) < MOST_RECORDS:
-                self._found.setdefault(denial)
+            key = (denial.kind, denial.op, denial.path, denial.source)
+            known = self._found.get(key)
+            if known is not None:
+                self._found[key] = again(known)
+            elif len(self._found) < MOST_RECORDS:
+                self._found[key] = denial
+
+
+def _comm(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().strip().decode("utf-8", "replace")
+    except OSError:
+        return None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from handrail import private_places
 from handrail.errors import SandboxUnavailable
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import probe, tries
+from handrail.sandbox import plan_retries, probe
 from handrail.sandbox.landlock import ruleset
+from handrail.sandbox.mechanism import Sandbox
 from handrail.sandbox.plan import plan, resolve
 from handrail.sandbox.plan.safe_open import Exchanged
 from handrail.sandbox.profile import off, read_only, workspace_write
-from handrail.sandbox.sandbox import Sandbox
 from handrail.sandbox.sandboxed_command import BUBBLEWRAP, LANDLOCK, NO_SANDBOX, Command
 
 needs_landlock = pytest.mark.skipif(
@@ -66,7 +68,7 @@ def test_what_neither_can_enforce_is_refused_with_both_reasons(
 ) -> None:
     with pytest.raises(SandboxUnavailable, match=r"bubblewrap.*; Landlock.*cannot hold"):
         sandbox.sandboxed(TRUE, workspace_write((os.fsencode(tmp_path),)))
-    with pytest.raises(SandboxUnavailable, match="watchDenials"):
+    with pytest.raises(SandboxUnavailable, match="refusals are recorded only with it"):
         sandbox.sandboxed(TRUE, read_only(), watch=True)
 
 
@@ -99,4 +101,26 @@ def test_one_budget_for_a_start(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatc
             assert made.again is not None
             made = made.again(problem)
             begun += 1
-    assert begun == tries.MOST // 2
+    assert begun == plan_retries.MOST // 2
+
+
+def test_a_remembered_profile_follows_the_list_of_private_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_places, "_added", dict(private_places._added))
+    sandbox, intent = Sandbox(), read_only()
+    before = sandbox.resolve(intent, b"/")
+    assert sandbox.resolve(read_only(), b"/") is before
+    secret = bytes(tmp_path / "token")
+    private_places.add(secret)
+    assert secret not in before.private
+    assert secret in sandbox.resolve(intent, b"/").private
+    sandbox.close()
+
+
+def test_the_hash_of_a_profile_does_not_travel() -> None:
+    intent = read_only()
+    assert hash(intent) == hash(read_only())
+    copied = pickle.loads(pickle.dumps(intent))
+    assert copied == intent
+    assert "_hash" not in pickle.dumps(intent).decode("latin-1")

@@ -19,24 +19,30 @@ from handrail.sandbox.bwrap.instances import Instances
 from handrail.sandbox.plan.placeholders import PlaceholderRegistry, Stale
 from handrail.sandbox.plan.plan import Plan, Planner
 from handrail.sandbox.plan.safe_open import Exchanged, Refused
+from handrail.sandbox.plan_retries import Tries
 from handrail.sandbox.profile import Access, Intent, Machine, Profile, resolve
 from handrail.sandbox.sandboxed_command import SandboxedCommand
 from handrail.sandbox.syscalls.seccomp_filter import ARCHES
-from handrail.sandbox.tries import Tries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from collections.abc import Callable
 
     from handrail.errors import SandboxError
     from handrail.filesystem.pool import FilePool
+    from handrail.process.keeper_client.launcher import Launcher
+    from handrail.sandbox.loopback import Joining
     from handrail.sandbox.sandboxed_command import AnyCommand
     from handrail.sandbox.syscalls.denial_recorder import DenialRecorder
+    from handrail.sandbox.warm.pool import WarmSandboxes
 
 #: How long the last sandboxes may take to be gone when their server ends.
 _LAST_SECONDS = 2.0
 #: Looking at a tree may take so long, on a file system that hangs.
 _LOOK_SECONDS = 60.0
+#: How many profiles are remembered.
+_MOST_PROFILES = 64
 _TOO_FAST = "the workspace changes too fast to be covered; start the command again"
 
 
@@ -82,12 +88,15 @@ class Sandbox:
 
     def __init__(self) -> None:
         self._machine: Machine | None = None
+        #: What intents and directories mean on that machine.
+        self._profiles: dict[tuple[Intent, bytes], Profile] = {}
         #: The revision of the list of private places it was made with.
         self._places: tuple[int, ...] = ()
         self._found: probe.Bubblewrap | None = None
         self._planner: Planner | None = None
         #: The sandboxes it has made.
         self.upkeep = Instances()
+        self._warm: WarmSandboxes | None = None
         self._closed = False
 
     @property
@@ -96,11 +105,19 @@ class Sandbox:
         if self._machine is None or self._places != private_places.revision():
             self._places = private_places.revision()
             self._machine = probe.this_machine()
+            self._profiles.clear()
         return self._machine
 
     def resolve(self, intent: Intent, cwd: bytes) -> Profile:
         """Bind an intent to this machine; raises BadIntent."""
-        return resolve(intent, cwd, self.machine)
+        machine = self.machine
+        found = self._profiles.get((intent, cwd))
+        if found is None:
+            found = resolve(intent, cwd, machine)
+            if len(self._profiles) >= _MOST_PROFILES:
+                self._profiles.clear()
+            self._profiles[intent, cwd] = found
+        return found
 
     def plan(self, profile: Profile) -> Plan:
         """The plan for a profile; raises SandboxUnavailable or Refused."""
@@ -127,12 +144,16 @@ class Sandbox:
         watch: bool = False,
         lasting: bool = False,
         guarded: bool = False,
+        join: Callable[[Profile], Joining | None] | None = None,
+        launcher: Launcher | None = None,
     ) -> SandboxedCommand:
         """What to start so that a command runs sandboxed: the one entry for all that start one.
 
         Bubblewrap, or Landlock where bubblewrap cannot work and Landlock can enforce the profile.
         ``watch``: what it tries in vain is recorded.  ``lasting``: it outlives the program that
         starts it.  ``guarded``: another process ends the whole tree if that program is killed.
+        ``join`` says which network it shares, where bubblewrap works, instead of having its own.
+        ``launcher``: starts it, from a sandbox that was made ahead if there is one.
         Raises BadIntent, SandboxUnavailable or Refused.  A profile that asks for nothing gives the
         command as it is.
         """
@@ -144,15 +165,29 @@ class Sandbox:
             self._ready()
         except SandboxUnavailable as why:
             if watch:
-                raise SandboxUnavailable(f"{why}; leave watchDenials out, it needs that") from None
+                raise SandboxUnavailable(
+                    f"{why}; refusals are recorded only with it, so do not ask for that either"
+                ) from None
+            if profile.managed:
+                raise SandboxUnavailable(f"{why}; a managed network needs that") from None
             from handrail.sandbox.landlock import backend  # machines without user namespaces
 
             # The guard finds the tree by its first process, which the kernel must not end before.
             return backend.wrap(command, profile, why, lasting=lasting or guarded)
-        return self._wrapped(command, profile, watch, lasting, Tries())
+        joining = None if join is None else join(profile)
+        cold = launcher is None or watch or joining is not None
+        warm = None if launcher is None or cold else self._warm_by(launcher)
+        return self._wrapped(command, profile, watch, lasting, joining, Tries(), warm)
 
     def _wrapped(
-        self, command: AnyCommand, profile: Profile, watch: bool, lasting: bool, tries: Tries
+        self,
+        command: AnyCommand,
+        profile: Profile,
+        watch: bool,
+        lasting: bool,
+        joining: Joining | None,
+        tries: Tries,
+        warm: WarmSandboxes | None = None,
     ) -> SandboxedCommand:
         planner = self._ready()
         while True:
@@ -160,7 +195,20 @@ class Sandbox:
                 tries.plan = plan = planner.plan(profile, tries)
                 _check_reachable(command.argv[0], command.cwd, plan)
                 watcher = self._watcher(plan) if watch else None
-                made = wrap(command, plan, self._bwrap, self.upkeep, watcher, lasting=lasting)
+                made = None
+                if warm is not None and not tries.failures:
+                    # With a launcher it is a complete spec.
+                    made = warm.take(command, plan, lasting=lasting)  # type: ignore[arg-type]
+                if made is None:
+                    made = wrap(
+                        command,
+                        plan,
+                        self._bwrap,
+                        self.upkeep,
+                        watcher,
+                        lasting=lasting,
+                        joining=joining,
+                    )
                 break
             except Stale:
                 tries.failed(Refused(_TOO_FAST))
@@ -169,7 +217,7 @@ class Sandbox:
 
         def again(problem: SandboxError) -> SandboxedCommand:
             tries.failed(problem)
-            return self._wrapped(command, profile, watch, lasting, tries)
+            return self._wrapped(command, profile, watch, lasting, joining, tries)
 
         def may_write(path: bytes) -> bool:
             # A file of the host's /tmp is not the one that the command finds at that path.
@@ -177,11 +225,32 @@ class Sandbox:
 
         return made._replace(watched=watch, may_write=may_write, again=again)
 
+    def _warm_by(self, launcher: Launcher) -> WarmSandboxes | None:
+        """The sandboxes that wait, as children of the launcher's keeper; None: there are none."""
+        if self._warm is None or self._warm.launcher is not launcher:
+            from handrail.sandbox import warm  # servers and executors alone
+
+            self.end_warm()
+            if not warm.is_chosen():
+                return None
+            from handrail.sandbox.warm import pool
+
+            if not pool.possible(self._bwrap):
+                return None
+            self._warm = pool.WarmSandboxes(launcher, self._bwrap, self.upkeep, self._ready())
+        return self._warm
+
+    def end_warm(self) -> None:
+        """End the sandboxes that wait for a command, without waiting for their ends."""
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            warm.close()
+
     def _watcher(self, plan: Plan) -> DenialRecorder:
         if not self._bwrap.connects:
             raise SandboxUnavailable(
-                "this machine cannot report syscalls, so denials cannot be recorded; leave"
-                " watchDenials out, or run `handrail doctor` to see why"
+                "this machine cannot report syscalls, so refusals cannot be recorded; do not ask"
+                " for that, or run `handrail doctor` to see why"
             )
         from handrail.sandbox.syscalls.denial_recorder import watch_plan  # rare
 
@@ -189,11 +258,13 @@ class Sandbox:
 
     async def see_out(self, loop: AbstractEventLoop) -> None:
         """Wait before ``close`` for the last sandboxes, without blocking the loop."""
+        self.end_warm()
         await self.upkeep.see_out(loop, _LAST_SECONDS)
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
         """Remove what its sandboxes leave, which were told to end, and close all descriptors."""
         self._closed = True
+        self.end_warm()
         self.upkeep.close(seconds)
         if self._planner is not None:
             self._planner.close()

@@ -44,8 +44,12 @@ else:
     class Frozen:
         """Fields by annotation, in order; values compare and hash by them."""
 
+        #: The hash is kept: a profile is looked up several times for each command.
+        __slots__ = ("__dict__", "__weakref__", "_hash")
+
         def __init_subclass__(cls) -> None:
             cls.__match_args__ = tuple(cls.__annotations__)
+            cls._names = frozenset(cls.__match_args__)
 
         def __init__(self, *values, **named) -> None:
             fields = self.__match_args__
@@ -53,9 +57,10 @@ else:
             given.update(named)
             if len(values) > len(fields) or len(given) != len(values) + len(named):
                 raise TypeError(f"{type(self).__name__}: too many values")
-            for name in fields:
-                if name not in given:
-                    given[name] = getattr(type(self), name)  # the default
+            if given.keys() != self._names:
+                for name in fields:
+                    if name not in given:
+                        given[name] = getattr(type(self), name)  # the default
             if len(given) != len(fields):
                 raise TypeError(f"{type(self).__name__}: no such field among {list(named)}")
             self.__dict__.update(given)
@@ -67,7 +72,16 @@ else:
             return type(self) is type(other) and self.__dict__ == other.__dict__
 
         def __hash__(self) -> int:
-            return hash(tuple(self.__dict__[name] for name in self.__match_args__))
+            try:
+                return self._hash
+            except AttributeError:
+                values = self.__dict__
+                found = hash(tuple([values[name] for name in self.__match_args__]))
+                object.__setattr__(self, "_hash", found)
+                return found
+
+        def __getstate__(self) -> dict[str, Any]:
+            return self.__dict__  # without the hash, which is another one in another process
 
         def __repr__(self) -> str:
             shown = ", ".join(f"{k}={self.__dict__[k]!r}" for k in self.__match_args__)

@@ -1,0 +1,333 @@
+"""What is in each directory of a tree, as far as plans depend on it.
+
+The first look reads all directories.  The second one stats each, reads those that have changed and
+watches them; from then on nothing is examined but what the kernel has reported.  Where a tree
+cannot be watched (``directory_watch``), each look stats every directory.  It compares ctime, which
+cannot be set back; a command could forge mtime.  A directory that changed about when it was read is
+read again, for its clock may not have ticked since.
+
+Several threads may look at once: what is read while another thread takes events is not kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from handrail.sandbox.plan.directory_watch import DirectoryWatch
+
+#: A directory changed so shortly before it was read may have changed again in the same tick.
+UNSETTLED_NS = 50_000_000
+#: Fewer directories are looked at sooner than watched.
+FEW = 32
+#: Bytes of events: about a thousand.
+MUCH = 1 << 15
+#: No two trees ever have the same one.
+_revisions = itertools.count(1)
+
+
+class Directory:
+    """One directory: its status and what was in it."""
+
+    __slots__ = ("below", "closed", "count", "git", "look", "names", "read", "status", "watch")
+
+    def __init__(self, status: os.stat_result) -> None:
+        self.status = status
+        self.read = time.time_ns()
+        #: The last look in which its status was compared.
+        self.look = 0
+        #: Which reports its changes since.
+        self.watch: DirectoryWatch | None = None
+        self.below: tuple[bytes, ...] = ()
+        #: How many names it has.
+        self.count = 0
+        #: Whether it has a ``.git``: an empty directory (1), something else (2).
+        self.git = 0
+        #: The names that patterns may match.
+        self.names: tuple[bytes, ...] = ()
+        #: Whether it cannot be read.
+        self.closed = False
+
+    def set_below(self, path: bytes, there: bool) -> None:
+        """Whether a directory is there now: all others are as they were read."""
+        if (path in self.below) is not there:
+            others = tuple([other for other in self.below if other != path])
+            self.below = (*others, path) if there else others
+
+    def is_current(self, status: os.stat_result) -> bool:
+        """Whether it was read since it last changed."""
+        own = self.status
+        return (
+            own.st_ctime_ns == status.st_ctime_ns
+            and own.st_ino == status.st_ino
+            and own.st_dev == status.st_dev
+            and self.read - own.st_ctime_ns >= UNSETTLED_NS
+        )
+
+
+class DirectoryCache:
+    """The directories below one root."""
+
+    def __init__(
+        self,
+        root: bytes,
+        concerns: Callable[[bytes], bool] | None = None,
+        is_mask: Callable[[bytes, tuple[int, int]], bool] | None = None,
+        only_of: int | None = None,
+    ) -> None:
+        """``concerns``: whether a name, or one of several with ``/`` between, may match a pattern.
+
+        ``is_mask``: whether a directory was made by a sandbox to cover a missing name.
+        ``only_of``: only directories of this user are read, and the root.
+        """
+        self.root = root
+        #: Another with each change that matters, while the tree is watched.
+        self.revision = next(_revisions)
+        self._concerns = concerns
+        self._is_mask = is_mask
+        self._only_of = only_of
+        self._entries: dict[bytes, Directory] = {}
+        self._look = 0
+        self._lock = threading.Lock()
+        self._watch: DirectoryWatch | None = None
+        #: Whether a part of it cannot be watched, as long as the same is mounted.
+        self._unwatchable = False
+        self._devices: frozenset[int] = frozenset()
+        self._mount_table = b""
+        self._root: tuple[int, int] | None = None
+        #: Counts when events were taken.
+        self._taken = 0
+        #: Names whose changes matter, and paths that are missing and may be covered by a sandbox.
+        self._names = {b".git"}
+        self._missing: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def watched(self) -> bool:
+        return self._watch is not None
+
+    def refresh(self, look: int, mount_table: bytes) -> None:
+        """Begin a look: take what the kernel has reported.  Once for each number of a look."""
+        if look == self._look:
+            return
+        with self._lock:
+            self._check_root(mount_table)
+            if self._watch is not None:
+                self._take()
+            elif mount_table and len(self._entries) > FEW and not self._unwatchable:
+                self._begin(mount_table)
+            self._look = look
+
+    def sees(self, path: bytes) -> bool:
+        """Whether a change of what is at a path is noticed by the watch."""
+        return self._watch is not None and self._watch.sees(os.path.dirname(path))
+
+    def note(self, paths: Iterable[tuple[bytes, bool]]) -> None:
+        """Count changes of these paths from the next look on; True beside one that is missing."""
+        with self._lock:
+            for path, missing in paths:
+                self._names.add(os.path.basename(path))
+                if missing:
+                    self._missing.add(path)
+                else:
+                    self._missing.discard(path)
+
+    def known(self) -> tuple[dict[bytes, Directory], object]:
+        """The directories that were read; those with this watch are as they are now."""
+        return self._entries, self._watch or self
+
+    def get(self, path: bytes) -> Directory:
+        """A directory as it is now; raises OSError when there is none."""
+        entry = self._entries.get(path)
+        watch = self._watch
+        if entry is not None and (entry.look == self._look or entry.watch is (watch or self)):
+            return entry
+        if watch is not None:
+            return self._get_watched(watch, path, entry)
+        look = self._look
+        status = os.stat(path, follow_symlinks=False)
+        if entry is None or not entry.is_current(status):
+            entry = self._read(path, status)
+        entry.look, entry.watch = look, None
+        self._entries[path] = entry
+        return entry
+
+    def _get_watched(
+        self, watch: DirectoryWatch, path: bytes, entry: Directory | None
+    ) -> Directory:
+        from handrail.sandbox.plan.directory_watch import Lost
+
+        taken, look = self._taken, self._look
+        if path not in watch:
+            try:
+                foreign = (
+                    self._only_of is not None
+                    and path != self.root
+                    and (os.stat(path, follow_symlinks=False).st_uid != self._only_of)
+                )
+                with self._lock:
+                    if watch is self._watch:
+                        watch.add(path, contents=not foreign)
+            except Lost:
+                self._give_up()
+        status = os.stat(path, follow_symlinks=False)
+        if entry is None or not entry.is_current(status):
+            entry = self._read(path, status)
+        if status.st_dev not in self._devices:
+            self._give_up()
+        with self._lock:
+            if taken == self._taken:
+                entry.look, entry.watch = look, watch
+                self._entries[path] = entry
+        return entry
+
+    def close(self) -> None:
+        """Stop watching; each look stats every directory then."""
+        with self._lock:
+            self._stop()
+
+    def has_much_to_take(self) -> bool:
+        """Whether so much was reported that taking it belongs into a thread."""
+        watch = self._watch
+        return watch is not None and watch.pending() > MUCH
+
+    # --- watching -----------------------------------------------------------------------------
+
+    def _check_root(self, mount_table: bytes) -> None:
+        """Begin anew where another directory is mounted, or at the path of the root."""
+        try:
+            status = os.stat(self.root, follow_symlinks=False)
+            now = status.st_dev, status.st_ino
+        except OSError:
+            now = None
+        if now != self._root or mount_table != self._mount_table:
+            self._root, self._mount_table = now, mount_table
+            self._unwatchable = False
+            self._stop()
+
+    def _give_up(self) -> None:
+        self._unwatchable = True
+        self.close()
+
+    def _begin(self, mount_table: bytes) -> None:
+        from handrail.sandbox.plan import directory_watch  # not for the first command
+
+        self._devices = directory_watch.local_devices(mount_table)
+        if self._root is None or self._root[0] not in self._devices:
+            return
+        try:
+            self._watch = directory_watch.DirectoryWatch()
+        except OSError:
+            return  # each look stats every directory
+        self.revision = next(_revisions)
+        self._taken += 1
+
+    def _stop(self) -> None:
+        self.revision = next(_revisions)
+        self._taken += 1
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _take(self) -> None:
+        from handrail.sandbox.plan.directory_watch import Lost
+
+        watch = self._watch
+        assert watch is not None  # noqa: S101 (by the caller)
+        try:
+            for path, name, is_directory in watch.changes():
+                self._taken += 1
+                self._changed(watch, path, name, is_directory)
+        except Lost:
+            self._stop()
+
+    def _changed(self, watch: DirectoryWatch, path: bytes, name: bytes, is_directory: bool) -> None:
+        if not name:
+            self._entries.pop(path, None)  # its mode or owner, or it is gone
+            if path in self._missing and self._is_still_missing(path):
+                return
+        elif is_directory:
+            place = os.path.join(path, name)
+            entry = self._entries.get(path)
+            was_missing = entry is not None and place not in entry.below
+            if was_missing and place in self._missing and self._is_still_missing(place):
+                return
+            self._drop(watch, place)
+            if name == b".git" or (self._concerns is not None and self._concerns(name)):
+                self._entries.pop(path, None)
+            elif entry is not None:
+                entry.set_below(place, _is_directory(place))
+        elif name in self._names or (self._concerns is not None and self._concerns(name)):
+            self._entries.pop(path, None)
+        else:
+            return
+        self.revision = next(_revisions)
+
+    def _is_still_missing(self, path: bytes) -> bool:
+        """Whether a path is missing, or covered by a sandbox that was or is being set up."""
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return True
+        return self._is_mask is not None and self._is_mask(path, (status.st_dev, status.st_ino))
+
+    def _drop(self, watch: DirectoryWatch, path: bytes) -> None:
+        """Forget a directory and what was below it: another may be at its path."""
+        todo = [path]
+        for place in todo:
+            watch.drop(place)
+            entry = self._entries.pop(place, None)
+            if entry is not None:
+                todo += entry.below
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _read(self, path: bytes, status: os.stat_result) -> Directory:
+        entry = Directory(status)
+        if self._only_of not in (None, status.st_uid) and path != self.root:
+            return entry
+        found: list[os.DirEntry[bytes]] = []
+        try:
+            with os.scandir(path) as entries:
+                found.extend(entries)
+        except PermissionError:
+            entry.closed = True
+        except OSError:
+            pass  # gone meanwhile
+        entry.below = tuple([one.path for one in found if one.is_dir(follow_symlinks=False)])
+        names = [one.name for one in found]
+        entry.count = len(names)
+        if b".git" in names:
+            entry.git = 1 if _is_empty(found[names.index(b".git")]) else 2
+        concerns = self._concerns
+        if concerns is not None and concerns(b"/".join(names)):
+            entry.names = tuple(name for name in names if concerns(name))
+        return entry
+
+
+def _is_directory(path: bytes) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _is_empty(entry: os.DirEntry[bytes]) -> bool:
+    if not entry.is_dir(follow_symlinks=False):
+        return False
+    try:
+        with os.scandir(entry) as inner:
+            return next(inner, None) is None
+    except FileNotFoundError:
+        return True  # gone meanwhile; the rest of its directory is still to be read
+    except OSError:
+        return False

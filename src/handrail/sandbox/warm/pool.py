@@ -1,0 +1,410 @@
+"""The sandboxes that wait for commands of one server or executor.
+
+A command takes one if there is one of its plan that may still be used; otherwise it starts cold, as
+it would without any.  Others are made one after another, when no command was started a moment ago,
+and end when they are not used.  Each is used once.
+
+They are children of the keeper.  It holds the only other end of their lines, and ends them when its
+server is gone; without a keeper they end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from handrail.keeper import waiting_stub
+from handrail.keeper.seccomp import spawn as seccomp_spawn
+from handrail.process import fd_reserve
+from handrail.process.keeper_client.launcher import Launcher, Spawned
+from handrail.process.spawning import settle, spawn
+from handrail.process.spec import ProcessSpec, Waiting
+from handrail.sandbox.bwrap.arguments import LINE_FD, READY_FD, STUB_FD
+from handrail.sandbox.bwrap.command import environment, wrap
+from handrail.sandbox.bwrap.instance import RunningSandbox
+from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.light_dataclass import Frozen
+from handrail.sandbox.plan.placeholders import Stale
+from handrail.sandbox.plan.plan import Plan, Planner
+from handrail.sandbox.plan.safe_open import Exchanged, Refused
+from handrail.sandbox.probe import Bubblewrap
+from handrail.sandbox.profile import Profile
+from handrail.sandbox.sandboxed_command import SandboxedCommand
+from handrail.sandbox.warm import CHOICE, demand, is_chosen
+from handrail.sandbox.warm.standing import StandingSandbox
+
+log = logging.getLogger(__name__)
+
+#: After a start nothing is made for this long.
+_PAUSE_SECONDS = 0.001
+#: How often those that wait are looked at.
+_LOOK_SECONDS = 0.25
+#: So many are ended at a time, and so long after each other.
+_MOST_ENDS, _ENDS_SECONDS = 2, 0.005
+#: After one that could not be made, and one whose plan was not true any more.
+_FAILED_SECONDS, _MOVED_SECONDS = 10.0, 0.1
+#: Descriptors that one holds in this process.
+_EACH = 8
+#: How much memory must be left free; one takes 136 KiB, and what the kernel has of it.
+_FREE_BYTES = 512 << 20
+#: Limits that a group of processes has from its start; the others are set by the stub.
+_OF_TREES = frozenset(("memory", "pids"))
+#: Of the words and variables of a command; what the stub needs beside them fits into the rest.
+_LONGEST = waiting_stub.LONGEST // 2
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class Kind(Frozen):
+    """What commands have in common that can use the same sandbox."""
+
+    profile: Profile
+    tty: bool
+    pipe_stdin: bool
+    lasting: bool
+
+
+class Line(Frozen):
+    """Those of one kind that wait, and the plan that the last command had."""
+
+    standing: list[StandingSandbox]
+    demand: demand.Demand
+
+
+class Begun(Frozen):
+    """One that is being set up."""
+
+    kind: Kind
+    plan: Plan
+    made: SandboxedCommand
+    running: RunningSandbox
+    spawned: Spawned
+    spec: ProcessSpec
+
+
+def possible(bwrap: Bubblewrap) -> bool:
+    """Whether sandboxes can wait on this machine, and are to."""
+    return (
+        is_chosen()
+        and bwrap.fresh_proc
+        and os.uname().machine in waiting_stub.MACHINES
+        and seccomp_spawn.startable()
+    )
+
+
+class WarmSandboxes:
+    """Makes them, gives them away, ends them; on one event loop."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        bwrap: Bubblewrap,
+        upkeep: Instances,
+        planner: Planner,
+    ) -> None:
+        self.launcher = launcher
+        self._planner = planner
+        self._loop = asyncio.get_running_loop()
+        self._bwrap = bwrap
+        self._upkeep = upkeep
+        self._forced = os.environ.get(CHOICE) == "on"
+        self._stub_fd = -1
+        self._lines: dict[Kind, Line] = {}
+        #: The plans of the last commands.
+        self._plans: dict[Kind, Plan] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._maker: asyncio.Task[None] | None = None
+        self._begun: Begun | None = None
+        self._started = 0.0
+        self._failed = self._moved = -_FAILED_SECONDS
+        self._most = max(0, min(demand.MOST, fd_reserve.limit() // 4 // _EACH))
+        self._closed = False
+        #: How many commands were started from one.
+        self.used = 0
+
+    def __len__(self) -> int:
+        return sum(len(line.standing) for line in self._lines.values())
+
+    def take(self, command: ProcessSpec, plan: Plan, *, lasting: bool) -> SandboxedCommand | None:
+        """One for a command under a plan that is true now; None: it starts cold.
+
+        Raises Stale when a protected name that was missing is there; Refused when one is forced.
+        """
+        link = self.launcher.link
+        if self._closed or link.bereft or not link.alive or not _fits(command, plan):
+            return None
+        kind = Kind(plan.profile, command.tty, command.pipe_stdin, lasting)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = Line([], demand.Demand(visible=bool(plan.masks)))
+        self._started = self._loop.time()
+        line.demand.used(self._started)
+        self._plans[kind] = plan
+        self._wake(_PAUSE_SECONDS)
+        if not line.standing:
+            self._take_in(kind)
+        while line.standing:
+            one = line.standing.pop()
+            of_plan = one.is_of(plan)
+            if of_plan and not one.running.covers():
+                self._end(one)
+                raise Stale
+            if of_plan and one.stands():
+                self.launcher.unwatch(one.spawned.child)
+                one.use()
+                self.used += 1
+                return self._given(one.made, command, plan, one.spawned)
+            self._end(one)
+        if self._forced:
+            made = self._wrapped(command, plan, lasting)
+            if made.running is not None:
+                made.running.begin(trusted=False)
+            return self._given(made, command, plan, None)
+        return None
+
+    def _given(
+        self,
+        made: SandboxedCommand,
+        command: ProcessSpec,
+        plan: Plan,
+        spawned: Spawned | None,
+    ) -> SandboxedCommand:
+        env = environment(command, plan)
+        waiting = Waiting(
+            command.argv, command.cwd, env, LINE_FD, spawned, self._discarding(spawned)
+        )
+        passed = made.passed if spawned is None else ()
+        return made._replace(waiting=waiting, passed=passed)
+
+    def _discarding(self, spawned: Spawned | None) -> Callable[[], None] | None:
+        if spawned is None:
+            return None
+
+        def discard() -> None:
+            for fd in (*spawned.fds, spawned.pidfd, spawned.listener):
+                if fd >= 0:
+                    os.close(fd)
+            if self.launcher.link.alive:
+                self.launcher.discard(spawned.child, running=True)
+
+        return discard
+
+    def _wrapped(self, command: ProcessSpec, plan: Plan, lasting: bool) -> SandboxedCommand:
+        return wrap(command, plan, self._bwrap, self._upkeep, lasting=lasting, stub=self._stub())
+
+    def _stub(self) -> int:
+        """The program, which no process can change: all sandboxes share it."""
+        if self._stub_fd < 0:
+            fd = seccomp_spawn.executable("handrail-stub", os.MFD_ALLOW_SEALING)
+            try:
+                os.write(fd, waiting_stub.elf(READY_FD, LINE_FD, STUB_FD))
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            except BaseException:
+                os.close(fd)
+                raise
+            self._stub_fd = fd
+        return self._stub_fd
+
+    # --- making and ending ----------------------------------------------------------------
+
+    def _wake(self, seconds: float) -> None:
+        due = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """End what is not wanted any more, and see what is missing."""
+        self._timer = None
+        now = self._loop.time()
+        pause = self._pause(now)
+        ends = _MOST_ENDS if pause <= 0 else 0
+        for kind, line in list(self._lines.items()):
+            wanted = line.demand.wanted(now)
+            for one in list(line.standing):
+                useless = one.plan.closed or not one.stands()
+                if ends and (useless or len(line.standing) > wanted):
+                    ends -= 1
+                    line.standing.remove(one)
+                    self._end(one)
+            if line.demand.over(now) and not line.standing:
+                del self._lines[kind]
+                self._plans.pop(kind, None)
+        if not ends and self._lines:
+            self._wake(max(pause, _ENDS_SECONDS))
+            return
+        missing = None if self._maker is not None else self._missing(now)
+        if missing is not None and pause <= 0:
+            self._maker = self._loop.create_task(self._make(*missing))
+            self._maker.add_done_callback(self._made)
+        elif self._lines:
+            self._wake(_LOOK_SECONDS if missing is None else pause)
+
+    def _missing(self, now: float) -> tuple[Kind, Plan] | None:
+        """The next one to make: of the kind that has fewest of those it wants."""
+        if self._closed or len(self) >= self._most:
+            return None
+        found: tuple[Kind, Plan] | None = None
+        fewest = 1.0
+        for kind, line in self._lines.items():
+            wanted = line.demand.wanted(now)
+            share = len(line.standing) / wanted if wanted else 1.0
+            plan = self._plans[kind]
+            if share < fewest and not plan.closed:
+                fewest, found = share, (kind, plan)
+        return found
+
+    def _pause(self, now: float) -> float:
+        """How long none is made: no command is to wait for one that is made ahead."""
+        if self.launcher.starting or any(one.setting_up for one in self._upkeep.insides):
+            return _PAUSE_SECONDS
+        if _free_bytes() < _FREE_BYTES:
+            return _FAILED_SECONDS
+        return max(
+            self._started + _PAUSE_SECONDS - now,
+            self._moved + _MOVED_SECONDS - now,
+            self._failed + _FAILED_SECONDS - now,
+        )
+
+    def _made(self, task: asyncio.Task[None]) -> None:
+        self._maker = None
+        if not task.cancelled() and task.exception() is not None:
+            self._failed = self._loop.time()
+            log.info("no sandbox was made ahead: %s", task.exception())
+        if not self._closed:
+            self._wake(0.0005)
+
+    async def _make(self, kind: Kind, plan: Plan) -> None:
+        """Make one, and let it wait; raises when that fails."""
+        if plan.closed:
+            return
+        nothing = ProcessSpec((b"-",), b"/", {}, tty=kind.tty, pipe_stdin=kind.pipe_stdin)
+        try:
+            if plan.found and not plan.beforehand:
+                # A command may exchange what was found while this one is set up.
+                if self._planner.takes_long(kind.profile):
+                    return
+                plan = self._planner.plan(kind.profile, careful=True)
+            made = self._wrapped(nothing, plan, kind.lasting)
+        except (Stale, Refused):
+            return  # the next command makes another plan
+        running = made.running
+        assert running is not None  # noqa: S101 (bubblewrap's have one)
+        spec = replace(made.spec(nothing), waiting=Waiting((), b"", {}, LINE_FD))
+        try:
+            spawned = await spawn(self.launcher, spec)
+        except BaseException:
+            settle(spec, self._loop)
+            raise
+        begun = self._begun = Begun(kind, plan, made, running, spawned, spec)
+        try:
+            stood = await running.set_up(self._loop)
+        except BaseException:
+            self._begun = None
+            self._drop(spawned, spec)
+            raise
+        if self._begun is begun:  # else a command could not wait for us to hear of it
+            self._begun = None
+            self._stand(begun, stood)
+
+    def _take_in(self, kind: Kind) -> None:
+        """See whether the one that is being made stands by now: this loop may have been busy."""
+        begun = self._begun
+        if begun is not None and begun.kind == kind and begun.running.answered():
+            self._begun = None
+            self._stand(begun, begun.running.stands())
+
+    def _stand(self, begun: Begun, stood: bool) -> None:
+        """Let one that was set up wait; raises OSError when its mounts cannot be looked at."""
+        line = self._lines.get(begun.kind)
+        try:
+            if not stood or self._closed or line is None:
+                raise Exchanged(b"/")
+            one = StandingSandbox(begun.plan, begun.made, begun.running, begun.spawned)
+        except BaseException as error:
+            self._drop(begun.spawned, begun.spec)
+            if not isinstance(error, Exchanged):
+                raise
+            self._moved = self._loop.time()
+            return
+        line.standing.append(one)
+        self.launcher.watch(begun.spawned.child, lambda *_: self._exited(one))
+
+    def _drop(self, spawned: Spawned, spec: ProcessSpec) -> None:
+        for fd in (*spawned.fds, spawned.pidfd, spawned.listener):
+            if fd >= 0:
+                os.close(fd)
+        if self.launcher.link.alive:
+            self.launcher.discard(spawned.child, running=True)
+        settle(spec, self._loop)
+
+    def _exited(self, one: StandingSandbox) -> None:
+        """One has ended by itself, or was killed."""
+        for line in self._lines.values():
+            if one in line.standing:
+                line.standing.remove(one)
+                self._end(one)
+
+    def _end(self, one: StandingSandbox) -> None:
+        """End one that is not used."""
+        one.close()
+        if self.launcher.link.alive:
+            self.launcher.forget(one.spawned.child)  # the keeper closes its line, which ends it
+        one.running.settle(self._loop, _nothing)
+
+    def close(self) -> None:
+        """End all of them, without waiting, and make no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._maker is not None and not self._loop.is_closed():
+            self._maker.cancel()
+        for line in self._lines.values():
+            for one in line.standing:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._end(one)
+        self._lines.clear()
+        if self._stub_fd >= 0:
+            os.close(self._stub_fd)
+            self._stub_fd = -1
+
+
+def _fits(command: ProcessSpec, plan: Plan) -> bool:
+    """Whether a command starts from a sandbox that waits just as it starts cold."""
+    if plan.closed or plan.profile.managed or not plan.profile.sockets or command.passed:
+        return False
+    if command.arg0 is not None and command.arg0 != command.argv[0]:
+        return False
+    if command.group is not None:  # of a workspace: it would not be in it
+        return False
+    if command.limits.for_keeper().keys() & _OF_TREES:
+        return False
+    size = sum(map(len, command.argv)) + 24 * (len(command.argv) + len(command.env))
+    size += sum(len(name) + len(value) for name, value in command.env.items())
+    path = command.env.get(b"PATH", b"")
+    return size + 2 * len(path) + (path.count(b":") + 4) * len(command.argv[0]) < _LONGEST
+
+
+def _free_bytes() -> int:
+    """Memory that is free, or can be made so."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass  # not told here
+    return _FREE_BYTES
+
+
+def _nothing() -> None:
+    """Do nothing: no command ever ran in it."""

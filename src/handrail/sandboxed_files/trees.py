@@ -1,0 +1,67 @@
+"""Calls about trees to a sandboxed helper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from handrail.errors import FilesError
+from handrail.filesystem.trees.changes import Happened
+from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.listing import Page
+from handrail.filesystem.trees.loop_watch import LONGEST_WAIT, Watch
+from handrail.sandboxed_files import tree_frames
+from handrail.sandboxed_files.frames import path_text
+from handrail.sandboxed_files.pool import FileHelper
+
+
+async def list_tree(
+    helper: FileHelper, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()
+) -> Page:
+    """A page of a tree; raises FilesError."""
+    reply = await helper.call("listTree", root, path_text(after), list(exclude))
+    return tree_frames.page_of(reply.result())
+
+
+async def read_files(
+    helper: FileHelper, root: str, wanted: Sequence[Wanted]
+) -> list[bytes | FilesError]:
+    """Content of many files; raises FilesError."""
+    reply = await helper.call("readFiles", root, tree_frames.wanted_head(wanted))
+    return tree_frames.content_of(reply.result(), reply.body)
+
+
+async def write_files(
+    helper: FileHelper, root: str, changes: Sequence[Change], data: bytes | memoryview
+) -> list[FilesError | None]:
+    """Many files, links and directories; raises FilesError."""
+    reply = await helper.call("writeFiles", root, tree_frames.changes_head(changes), body=data)
+    return tree_frames.problems_of(reply.result(), len(changes))
+
+
+class HelperWatch(Watch):
+    """A watch of the files that sandboxed commands see, in their helper."""
+
+    def __init__(self, helper: FileHelper, number: int) -> None:
+        self._helper = helper
+        self._number = number
+
+    @classmethod
+    async def lay(cls, helper: FileHelper, path: str, *, recursive: bool) -> HelperWatch:
+        """Watch a path; raises FilesError."""
+        number = (await helper.call("watch", path, recursive)).result()
+        return cls(helper, number)
+
+    async def read(self, wait: float) -> Happened:
+        if not self._helper.usable:
+            raise FilesError("the helper of this watch has ended", kind="not_found")
+        wait_ms = int(min(wait, LONGEST_WAIT) * 1000)
+        head = (await self._helper.call("watchRead", self._number, wait_ms)).result()
+        return tree_frames.happened_of(head)
+
+    async def close(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Let the helper close it."""
+        if self._helper.usable:
+            self._helper.tell("watchEnd", self._number)

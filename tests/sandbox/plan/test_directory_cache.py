@@ -1,0 +1,236 @@
+"""Plans whose trees are watched: what is noticed, and where a walk has to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from handrail.filesystem import syscalls
+from handrail.sandbox.plan import directory_cache, directory_watch
+from handrail.sandbox.plan.directory_cache import DirectoryCache
+from handrail.sandbox.plan.globs import NameFilter, by_start
+from handrail.sandbox.plan.placeholders import PlaceholderRegistry
+from handrail.sandbox.plan.plan import Plan, Planner
+from handrail.sandbox.profile import Access, Glob, Profile, Rule
+
+
+@pytest.fixture
+def ws() -> Iterator[Path]:
+    """More directories than are looked at without a watch, and one repository."""
+    place = Path(tempfile.mkdtemp(prefix="handrail-ws-", dir="/var/tmp")).resolve()
+    for name in (".git/x", ".agents/x", ".codex/x", "sub/repo/.git/x", "sub/other/deep"):
+        place.joinpath(name).mkdir(parents=True)
+    for number in range(directory_cache.FEW):
+        place.joinpath(f"many{number}").mkdir()
+    place.joinpath("sub/other/deep/a.secret").touch()
+    place.joinpath("sub/target").mkdir()
+    place.joinpath("sub/link.secret").symlink_to("target")
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def planner() -> Iterator[Planner]:
+    registry = PlaceholderRegistry()
+    made = Planner(registry)
+    yield made
+    made.close()
+    registry.close()
+
+
+def profile(ws: Path) -> Profile:
+    root = os.fsencode(ws)
+    rules = (Rule(b"/", Access.READ), Rule(root, Access.WRITE))
+    return Profile(rules, globs=(Glob(root, "**/*.secret"), Glob(root, "keys/*")))
+
+
+def watched(planner: Planner, wanted: Profile) -> Plan:
+    """A plan that is checked by its watch from now on."""
+    plan = planner.plan(wanted)
+    for _ in range(3):  # the second look watches, the third knows what it need not ask
+        assert planner.plan(wanted) is plan
+    assert not planner.takes_long(wanted)
+    assert plan._unwatched is not None
+    assert plan._unwatched[1].keys() < plan.facts.keys()
+    return plan
+
+
+def forged(ws: Path) -> None:
+    """Replace an inner directory by a link to one that looks the same."""
+    (ws / "sub/repo").rename(ws / "many1/repo")
+    (ws / "sub/repo").symlink_to(ws / "many1/repo")
+
+
+def replaced(ws: Path) -> None:
+    """Another root at the same path."""
+    aside = ws.with_name(ws.name + "-aside")
+    ws.rename(aside)
+    shutil.copytree(aside, ws, symlinks=True)
+    shutil.rmtree(aside)
+
+
+def moved_in(ws: Path) -> None:
+    """A tree that was made elsewhere, with a repository deep in it."""
+    with tempfile.TemporaryDirectory(dir=ws.parent) as outside:
+        Path(outside, "tree/in/.git/x").mkdir(parents=True)
+        Path(outside, "tree").rename(ws / "many2/tree")
+
+
+def grown(ws: Path) -> None:
+    """A directory made after the watch, and a repository in it later."""
+    (ws / "many3/new/inner").mkdir(parents=True)
+
+
+def retargeted(ws: Path) -> None:
+    (ws / "sub/link.secret").unlink()
+    (ws / "sub/link.secret").symlink_to("other")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "repository": lambda ws: (ws / "many0/.git/x").mkdir(parents=True),
+    "repository moved in": moved_in,
+    "pointer": lambda ws: (ws / "many0/.git").write_text("gitdir: ../sub/other\n"),
+    "repository gone": lambda ws: shutil.rmtree(ws / "sub/repo/.git"),
+    "repository renamed": lambda ws: (ws / "sub/repo").rename(ws / "sub/moved"),
+    "protected name": lambda ws: (ws / "sub/repo/.agents").mkdir(),
+    "protected name, a file": lambda ws: (ws / "sub/repo/.codex").touch(),
+    "link planted": forged,
+    "root replaced": replaced,
+    "deny glob": lambda ws: (ws / "many5/b.secret").touch(),
+    "deny glob by rename": lambda ws: (ws / "sub/other/deep").rename(ws / "keys"),
+    "deny glob on a directory": lambda ws: (ws / "many6/c.secret/x").mkdir(parents=True),
+    "match gone": lambda ws: (ws / "sub/other/deep/a.secret").unlink(),
+    "match leads elsewhere": retargeted,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_is_noticed(planner: Planner, ws: Path, change: Callable[[Path], object]) -> None:
+    wanted = profile(ws)
+    plan = watched(planner, wanted)
+    change(ws)
+    other = planner.plan(wanted)
+    assert other is not plan
+    with_walk = Planner(planner.registry)
+    expected = with_walk.plan(wanted)
+    assert other.rules == expected.rules
+    assert other.matches == expected.matches
+    assert other.repositories == expected.repositories
+    with_walk.close()
+
+
+def test_a_repository_in_a_directory_that_came_later(planner: Planner, ws: Path) -> None:
+    wanted = profile(ws)
+    watched(planner, wanted)
+    grown(ws)
+    plan = watched(planner, wanted)
+    (ws / "many3/new/inner/.git").mkdir()
+    assert planner.plan(wanted) is not plan
+    assert os.fsencode(ws / "many3/new/inner/.git") in planner.plan(wanted).rules
+
+
+def test_other_files_are_not_examined(
+    planner: Planner, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = profile(ws)
+    plan = watched(planner, wanted)
+    monkeypatch.setattr(DirectoryCache, "_read", None)  # a call would fail
+    for number in range(100):
+        (ws / f"many1/file{number}.txt").touch()
+    (ws / "sub/repo/.git/x/object").touch()
+    assert planner.plan(wanted) is plan
+    assert not planner.takes_long(wanted)
+
+
+def test_many_events_are_taken_by_a_thread(planner: Planner, ws: Path) -> None:
+    wanted = profile(ws)
+    plan = watched(planner, wanted)
+    for number in range(directory_cache.MUCH // 16):
+        (ws / f"many1/{number}").touch()
+    assert planner.takes_long(wanted)
+    assert planner.prepare(wanted, careful=False) is plan
+    assert not planner.takes_long(wanted)
+
+
+def test_covers_of_running_sandboxes_are_no_change(planner: Planner, ws: Path) -> None:
+    wanted = profile(ws)
+    plan = watched(planner, wanted)
+    lease = planner.registry.acquire(plan.masks)
+    assert (ws / "sub/repo/.agents").is_dir()
+    assert planner.plan(wanted) is plan
+    lease.release()
+    assert not (ws / "sub/repo/.agents").exists()
+    assert planner.plan(wanted) is plan
+
+
+@pytest.mark.parametrize("how", ["overflow", "no watches", "no inotify", "other file system"])
+def test_where_it_cannot_watch_it_walks(
+    planner: Planner, ws: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    wanted = profile(ws)
+    if how == "overflow":
+        watched(planner, wanted)
+        monkeypatch.setattr(
+            syscalls, "inotify_events", lambda data: [(-1, syscalls.IN_Q_OVERFLOW, b"")]
+        )
+        (ws / "many0/unseen").mkdir()
+    elif how == "no watches":
+        monkeypatch.setattr(directory_watch, "_most", lambda: 5)
+    elif how == "no inotify":
+        monkeypatch.setattr(syscalls, "inotify_init", refuse)
+    else:
+        monkeypatch.setattr(directory_watch, "LOCAL", frozenset((b"nfs",)))
+    plan = planner.plan(wanted)
+    for _ in range(3):
+        plan = planner.plan(wanted)
+    (ws / "many4/.git").mkdir()
+    assert planner.plan(wanted) is not plan
+    plan = planner.plan(wanted)
+    (ws / "many7/d.secret").touch()
+    assert planner.plan(wanted) is not plan
+
+
+def refuse() -> int:
+    raise OSError(24, "no descriptors")
+
+
+def test_nothing_is_left_open(ws: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    used = directory_watch._in_use
+    registry = PlaceholderRegistry()
+    planner = Planner(registry)
+    watched(planner, profile(ws))
+    assert directory_watch._in_use > used
+    planner.close()
+    registry.close()
+    assert directory_watch._in_use == used
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "may"),
+    [
+        ("**/*.secret", b"a.secret", True),
+        ("**/*.secret", b"a.py", False),
+        ("**/.env*", b".envrc", True),
+        ("**/a?c*def", b"abcdef", True),
+        ("**/a?c*def", b"abc", False),
+        ("**/*.{pem,key}", b"a.key", True),
+        ("**/x[ab]", b"xb", True),
+        ("secrets/**", b"anything", True),
+        ("**/a\\*b", b"a*b", True),
+    ],
+)
+def test_names_that_cannot_match(pattern: str, name: bytes, may: bool) -> None:
+    assert NameFilter((pattern,))(name) is may
+    assert NameFilter((pattern,))(b"other/" + name) is may
+
+
+def test_patterns_of_one_start() -> None:
+    globs = (Glob(b"/w", "**/a"), Glob(b"/w", "**/b"), Glob(b"/w", "sub/*"), Glob(b"/w/sub", "c*"))
+    assert by_start(globs) == {b"/w": ("**/a", "**/b"), b"/w/sub": ("*", "c*")}

@@ -1,0 +1,107 @@
+"""A waiting sandbox is out of reach, for commands of the same user and workspace too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from handrail.keeper.tree import children_of
+from tests.sandbox.warm.conftest import Warm, Warmed
+from tests.support.eventually import eventually_so
+
+ATTACK = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+done = []
+for pid in map(int, sys.argv[1:]):
+    for what, call in (
+        ("signal", lambda: os.kill(pid, signal.SIGKILL)),
+        ("stop", lambda: os.kill(pid, signal.SIGSTOP)),
+        ("pidfd", lambda: os.pidfd_open(pid)),
+        ("proc", lambda: os.listdir(f"/proc/{pid}/fd")),
+        ("memory", lambda: open(f"/proc/{pid}/mem", "r+b")),
+        ("root", lambda: os.listdir(f"/proc/{pid}/root")),
+        ("nice", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19)),
+    ):
+        try:
+            call()
+            done.append((what, pid))
+        except OSError:
+            pass
+    if libc.ptrace(16, pid, 0, 0) == 0:
+        done.append(("ptrace", pid))
+try:
+    os.kill(-1, signal.SIGSTOP)  # all that there are, but itself
+except OSError:
+    pass
+print(done, [name for name in os.listdir("/proc") if name.isdigit()], os.listdir("/proc/self/fd"))
+print(open("/proc/net/unix").read().count("\\n"))
+"""
+
+
+def processes(warmed: Warmed) -> list[int]:
+    """All processes of all that wait: bwrap, the first one inside, the stub."""
+    found = [one.spawned.pid for one in warmed.standing]
+    for pid in found:
+        found += children_of(pid)
+    return found
+
+
+async def test_from_another_sandbox_of_the_workspace(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(3)
+        (folder / "attack.py").write_text(ATTACK)
+        pids = processes(warmed)
+        assert len(pids) >= 9
+        words = " ".join(map(str, pids))
+        result = await warmed.run(f"exec /usr/bin/python3 attack.py {words}")
+        done, sockets = result.stdout.splitlines()
+        assert done == "[] ['1', '2'] ['0', '1', '2', '3']", result
+        assert sockets == "1"  # the head of the list: no socket at all
+        for one in warmed.standing:
+            assert one.stands()
+        assert (await warmed.run("echo fine")).stdout == "fine\n"
+
+
+async def test_it_has_filters_and_nothing_of_a_request(warm: Warm, folder: Path) -> None:
+    async with warm(folder, env={"SECRET_WORD": "hush"}) as warmed:
+        await warmed.wait(2)
+        for one in warmed.standing:
+            (first,) = children_of(one.spawned.pid)
+            (stub,) = children_of(first)
+            status = read(f"/proc/{stub}/status")
+            assert "NoNewPrivs:\t1" in status
+            assert "Seccomp:\t2" in status
+            assert "CapEff:\t0000000000000000" in status
+            assert "CapBnd:\t0000000000000000" in status
+            for pid in (one.spawned.pid, first, stub):
+                assert "SECRET_WORD" not in read(f"/proc/{pid}/environ")
+            names = [os.readlink(f"/proc/{stub}/fd/{fd}") for fd in os.listdir(f"/proc/{stub}/fd")]
+            lines = [name for name in names if name.startswith("socket:")]
+            assert len(lines) == 1
+
+
+async def test_they_end_with_their_keeper(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(3)
+        pids = processes(warmed)
+        launcher = warmed.executor._launcher
+        assert launcher is not None
+        os.kill(launcher.keeper_pid, signal.SIGKILL)
+        await eventually_so(lambda: not any(map(alive, pids)), "they end")
+        assert (await warmed.ws.run("echo again")).stdout == "again\n"
+    assert os.listdir(folder) == []
+
+
+def read(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False

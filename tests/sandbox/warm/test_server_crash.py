@@ -1,0 +1,96 @@
+"""A server that is killed leaves no sandbox that waits, and one in use goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from handrail.keeper.tree import children_of
+from tests.sandbox.arena import Wire
+from tests.sandbox.warm.conftest import Warm
+from tests.support.eventually import eventually
+from tests.support.processes import nothing_left, reaping
+from tests.support.servers import ServerProcess
+from tests.system.permissions import sandbox
+
+
+class Client(Wire):
+    """Starts sandboxed commands one after another."""
+
+    count = 0
+
+    def start(self, ws: Path, *argv: str, tty: bool = False) -> str:
+        self.count += 1
+        params = {
+            "processId": f"p{self.count}",
+            "argv": list(argv),
+            "cwd": ws.as_uri(),
+            "env": {"PATH": "/usr/bin:/bin"},
+            "tty": tty,
+            "arg0": None,
+            "sandbox": sandbox(ws),
+        }
+        assert "result" in self.call("process/start", params)
+        return f"p{self.count}"
+
+    def ended(self, process: str) -> int | None:
+        wanted = {"processId": process, "afterSeq": 0, "maxBytes": 1 << 20, "waitMs": 1000}
+        page = eventually(
+            lambda: (found := self.call("process/read", wanted)["result"])["closed"] and found,
+            "it ends",
+        )
+        code: int | None = page["exitCode"]
+        return code
+
+
+def sandboxes(keeper: int) -> set[int]:
+    """The outer processes of sandboxes below a keeper."""
+    found = set()
+    for pid in children_of(keeper):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
+                found.add(pid)
+    return found
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_killed(warm: Warm, folder: Path, tmp_path: Path, both: bool) -> None:
+    """``both``: with its keeper."""
+    ws, state = folder / "ws", tmp_path / "state"
+    for name in (".git", ".agents", ".codex"):  # without placeholders they wait longer
+        (ws / name).mkdir(parents=True)
+    server = ServerProcess(state)
+    with nothing_left(), reaping(lambda: server.pid):
+        try:
+            client = Client(server.url)
+            keeper = server.keeper()
+            with contextlib.suppress(AssertionError):
+                while True:  # other programs make plans false, too
+                    assert client.ended(client.start(ws, "/bin/true")) == 0
+                    eventually(lambda: len(sandboxes(keeper)) < 2, limit=1)
+            used = client.start(ws, "/bin/sleep", "1000")
+            waiting = sandboxes(keeper)
+            assert len(waiting) >= 2
+            if both:
+                os.kill(keeper, signal.SIGSTOP)  # it tells no server, and ends none
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait()
+            if both:
+                os.kill(keeper, signal.SIGKILL)
+                stubs = {pid for one in waiting for pid in children_of(one)}
+                eventually(lambda: len([pid for pid in stubs if children_of(pid)]) <= 1)
+            else:
+                eventually(lambda: len(sandboxes(keeper)) == 1, "the others end")
+            server.close()
+            server = ServerProcess(state)
+            if not both:
+                client = Client(server.url, client.session)
+                answer = client.call("process/read", {"processId": used, "afterSeq": 0})
+                assert answer["result"]["exited"] is False
+        finally:
+            server.stop()
+            server.close()

@@ -1,0 +1,109 @@
+"""Commands that start from a sandbox that waits: what they have, and that none is used twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from handrail import Limits
+from tests.sandbox.warm.conftest import Warm, Warmed
+from tests.support.eventually import eventually_so
+from tests.support.processes import nothing_left
+
+LOOK = [
+    "id -u; hostname; pwd; echo $PWD; env | sort; umask; ls -la .; tty; ls -1A /dev",
+    "ulimit -a | grep -v locks",  # which is the tag
+    "ls /proc /proc/self/fd | grep -v '[0-9][0-9]'; cut -d' ' -f4-6 /proc/self/stat",
+    "grep -e NoNew -e Seccomp -e Cap -e Sig /proc/self/status; cat /proc/1/stat",
+    'grep -e " $PWD" -e " /proc" /proc/self/mountinfo | cut -d" " -f4-6 | sort',
+]
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_everything_is_as_cold(warm: Warm, folder: Path, tty: bool) -> None:
+    """But for ``/dev/.ready`` (docs/decisions/0028)."""
+    async with warm(folder) as warmed:
+        cold = await said(warmed, tty)
+        while True:
+            before = warmed.pool.used
+            ahead = await said(warmed, tty)
+            if warmed.pool.used > before:
+                break
+            with contextlib.suppress(AssertionError):
+                await eventually_so(lambda: bool(warmed.standing), limit=2)
+    assert ahead == [line for line in cold if line != ".ready"]
+
+
+async def said(warmed: Warmed, tty: bool) -> list[str]:
+    process = await warmed.ws.start("; ".join(LOOK), tty=tty)
+    await process.wait()
+    text = (await process.result()).stdout
+    return text.replace("\r", "").splitlines()
+
+
+async def test_each_is_used_once(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(3)
+        kept = "echo $$; ls /dev/shm; touch /dev/shm/left; ipcmk -M 64 >/dev/null; ipcs -m | wc -l"
+        first = (await warmed.run(kept)).stdout
+        assert (await warmed.run(kept)).stdout == first
+
+
+async def test_exit_signal_input_usage_limit_and_time(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(8)
+        assert (await warmed.run("exit 7")).exit_code == 7
+        assert (await warmed.run("kill -9 $$")).exit.signal == "SIGKILL"
+        limited = await warmed.ws.run(
+            "ulimit -n; ulimit -t", limits=Limits(open_files=64, cpu_seconds=9)
+        )
+        assert limited.stdout == "64\n9\n"
+        late = await warmed.ws.run("sleep 60", timeout=0.3)
+        assert late.timed_out
+        process = await warmed.ws.start(
+            "trap 'echo got; exit 3' TERM; echo on; sleep 60 & wait", stdin=True
+        )
+        await process.wait_for("on", timeout=30)
+        await process.terminate(grace=20)
+        assert (await process.wait()).code == 3
+        busy = await warmed.run("i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done")
+        assert busy.exit.usage.user_ms > 0
+
+
+async def test_what_cannot_be_the_same_starts_cold(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait()
+        await warmed.run("true", ahead=True)
+        long = await warmed.run(f": {'x' * 50_000}; echo fine", ahead=False)
+        assert long.stdout == "fine\n"
+        watched = warmed.pool.used
+        result = await warmed.ws.run("echo x > /etc/x", watch_denials=True)
+        assert result.denials
+        assert warmed.pool.used == watched
+
+
+async def test_nothing_is_left(warm: Warm, folder: Path) -> None:
+    with nothing_left():
+        async with warm(folder) as warmed:
+            await warmed.wait(3)
+            for _ in range(20):
+                await warmed.ws.run("true")
+    assert os.listdir(folder) == []
+
+
+async def test_one_that_was_killed_is_not_used(warm: Warm, folder: Path) -> None:
+    async with warm(folder) as warmed:
+        await warmed.wait(2)
+        killed = warmed.standing
+        for one in killed:
+            os.kill(one.spawned.pid, signal.SIGKILL)
+        # Others are made meanwhile.
+        await eventually_so(
+            lambda: not any(one.stands() for one in warmed.standing if one in killed), "they end"
+        )
+        result = await warmed.ws.run("echo fine")
+        assert (result.exit_code, result.stdout) == (0, "fine\n")
