@@ -18,8 +18,8 @@ import uvloop
 
 from handrail.errors import ExecutorTransportFailed, TerminateFailed
 from handrail.executor.base import OutputKind, SpawnRequest, WaitReason
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
-from handrail.executor.session_client import ExecServerClient
 from handrail.process.exit_status import ExitKind
 from tests.executor.chaos import ChaosProxy, Mood, chaos
 from tests.executor.places import (

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from handrail.errors import ExecutorSpawnFailed
+from handrail.errors import ExecutorSpawnFailed, UsageError
 from handrail.executor.base import SpawnRequest
 from handrail.executor.local import LocalExecutor
 from handrail.process.exit_status import ExitKind
-from handrail.sandbox.profile import workspace_write
+from handrail.sandbox.profile import Intent, workspace_write
 from tests.executor.places import ENV, Main, Room, collect, run_in, said
 from tests.support.eventually import eventually_so
 from tests.support.processes import children, descriptors, ended, kilobytes
@@ -68,6 +68,21 @@ def test_descriptors_are_passed_on(near: Near) -> None:
         finally:
             os.close(read_end)
             os.close(write_end)
+
+    near(main)
+
+
+def test_a_sandboxed_command_is_refused_descriptors(near: Near) -> None:
+    """They were left out without a word."""
+
+    async def main(room: Room) -> None:
+        with pytest.raises(UsageError, match="gets no inherited_fds"):
+            await room.sh(
+                "touch was-run", inherited_fds=((7, 1),), sandbox=workspace_write((b"/",))
+            )
+        assert not (room.base / "was-run").exists()
+        session = await room.sh(": >&7", inherited_fds=((7, 1),), sandbox=Intent(disabled=True))
+        assert (await session.wait()).code == 0
 
     near(main)
 

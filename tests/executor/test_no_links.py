@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from handrail.errors import FilesError
+from handrail.errors import FilesError, PatchError
 from handrail.executor.local_files import LocalFiles, anchored
 from handrail.executor.patch_files import PatchFiles
+from handrail.patch import file_steps
+from handrail.patch.io_steps import run_async
 
 FILES = PatchFiles(LocalFiles().without_links())
 
@@ -90,3 +92,17 @@ def test_links_of_the_root_directory_are_the_systems() -> None:
     for name in os.listdir("/"):
         path = anchored(f"/{name}/x/y")
         assert path == os.path.join(os.path.realpath(f"/{name}"), "x/y")
+
+
+def test_a_patch_says_that_a_link_is_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old\n")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for steps in (
+        file_steps.write(f"{tmp_path}/link", b"new"),
+        file_steps.remove(f"{tmp_path}/link", moved=False),
+    ):
+        with pytest.raises(
+            PatchError, match=r"link is or leads through a link.*name the real path"
+        ):
+            asyncio.run(run_async(steps, FILES))
+    assert (tmp_path / "real").read_text() == "old\n"

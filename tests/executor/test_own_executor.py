@@ -20,8 +20,8 @@ from handrail.executor.base import (
     SpawnRequest,
     WrappedExecutor,
 )
-from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.local_files import LocalFiles
+from handrail.executor.output.buffered_session import BufferedSession
 
 
 class PlainSession(BufferedSession):

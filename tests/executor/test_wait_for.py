@@ -14,13 +14,13 @@ import pytest
 
 from handrail.errors import ExecutorTransportFailed, UsageError
 from handrail.executor.base import SpawnRequest, WaitOutcome, WaitReason
-from handrail.executor.dial import MemoryDialer
+from handrail.executor.client.dial import MemoryDialer
+from handrail.executor.client.rpc import RpcConnection
 from handrail.executor.remote import RemoteExecutor
 from handrail.executor.remote_session import RemoteSession
-from handrail.executor.rpc import RpcConnection
 from handrail.executor.wait_for import pattern_source
 from handrail.testing.memory_server import memory_server
-from tests.executor.test_session_client import REQUEST, Script, Stage, run
+from tests.executor.client.test_session import REQUEST, Script, Stage, run
 from tests.support.eventually import eventually_so
 
 WAITS = {"capabilities": {"handrail": {"processWait": True, "waitId": True}}}

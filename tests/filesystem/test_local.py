@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from handrail.filesystem import syscalls
 from handrail.filesystem.directories import DIRECTORY_LIMIT
 from handrail.filesystem.local import (
     DirectoryEntry,
     canonicalize,
     create_directory,
     get_metadata,
+    metadata_at_once,
     read_directory,
     read_file,
     remove,
@@ -60,6 +63,22 @@ def test_metadata(
 def test_metadata_of_a_link_to_a_directory(tree: Path) -> None:
     found = get_metadata(str(tree / "to-dir"))
     assert (found.is_directory, found.is_symlink) == (True, True)
+
+
+def test_metadata_in_memory_is_answered_at_once() -> None:
+    if not syscalls.supports(syscalls.RESOLVE_CACHED | syscalls.RESOLVE_NO_SYMLINKS):
+        pytest.skip("the kernel cannot open a path from its cache alone")
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("there is no tmpfs at /dev/shm")
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(b"12345")
+        file.flush()
+        os.stat(file.name)
+        found = metadata_at_once(file.name.encode())
+        assert (found.is_file, found.size) == (True, 5)
+        assert found == get_metadata(file.name.encode())
+    with pytest.raises(BlockingIOError):
+        metadata_at_once(b"/proc/self/status")  # no device, and not in memory
 
 
 def test_metadata_knows_the_birth(tree: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from handrail.filesystem.walk import WalkOptions, WalkResult, walk
 from tests.filesystem.expect import as_nobody, failing
 
 WIDE = WalkOptions(max_depth=5, max_directories=100, max_entries=100)
-FOLLOW = replace(WIDE, follow_directory_symlinks=True)
+FOLLOW = WIDE._replace(follow_directory_symlinks=True)
 
 
 def brief(root: Path, result: WalkResult) -> str:
@@ -57,7 +56,7 @@ def test_breadth_first_and_sorted_by_bytes(tree: Path) -> None:
 
 
 def test_hidden_directories_are_listed_and_not_entered(tree: Path) -> None:
-    options = replace(WIDE, prune_hidden_directories=True)
+    options = WIDE._replace(prune_hidden_directories=True)
     assert listing(tree, options) == f"{TOP} B/6 a/1 b/2 b/c/ b/c/3 b/c/d/ b/c/d/4"
     assert listing(tree / ".h", options) == "in/ in/5"
 
@@ -75,8 +74,8 @@ def test_the_first_name_of_a_directory_is_entered(tmp_path: Path) -> None:
     (tmp_path / "z").symlink_to("r")
     assert listing(tmp_path, FOLLOW) == "a/ r/ z/ a/x"
     # The second and third name of r are not further directories.
-    assert listing(tmp_path, replace(FOLLOW, max_directories=2)) == "a/ r/ z/ a/x"
-    assert listing(tmp_path, replace(FOLLOW, max_directories=1)) == "a/ r/ z/ ..."
+    assert listing(tmp_path, FOLLOW._replace(max_directories=2)) == "a/ r/ z/ a/x"
+    assert listing(tmp_path, FOLLOW._replace(max_directories=1)) == "a/ r/ z/ ..."
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_the_first_name_of_a_directory_is_entered(tmp_path: Path) -> None:
     ],
 )
 def test_depth_is_no_truncation(tree: Path, depth: int, expected: str) -> None:
-    assert listing(tree, replace(WIDE, max_depth=depth)) == expected
+    assert listing(tree, WIDE._replace(max_depth=depth)) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,13 +101,13 @@ def test_depth_is_no_truncation(tree: Path, depth: int, expected: str) -> None:
     ],
 )
 def test_directories_count_when_entered(tree: Path, directories: int, expected: str) -> None:
-    assert listing(tree, replace(WIDE, max_directories=directories)) == expected
+    assert listing(tree, WIDE._replace(max_directories=directories)) == expected
 
 
 def test_directories_at_the_last_depth_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "a/b/c").mkdir(parents=True)
-    assert listing(tmp_path, replace(WIDE, max_directories=3, max_depth=2)) == "a/ a/b/ a/b/c/"
-    assert listing(tmp_path, replace(WIDE, max_directories=3)) == "a/ a/b/ a/b/c/ ..."
+    assert listing(tmp_path, WIDE._replace(max_directories=3, max_depth=2)) == "a/ a/b/ a/b/c/"
+    assert listing(tmp_path, WIDE._replace(max_directories=3)) == "a/ a/b/ a/b/c/ ..."
 
 
 @pytest.mark.parametrize(
@@ -122,13 +121,13 @@ def test_directories_at_the_last_depth_do_not_count(tmp_path: Path) -> None:
     ],
 )
 def test_entries_count_when_looked_at(tree: Path, entries: int, expected: str) -> None:
-    assert listing(tree, replace(WIDE, max_entries=entries)) == expected
+    assert listing(tree, WIDE._replace(max_entries=entries)) == expected
 
 
 def test_omitted_names_use_up_entries(tmp_path: Path) -> None:
     for name in "012":
         (tmp_path / name).touch()
-    few = replace(WIDE, max_entries=3)
+    few = WIDE._replace(max_entries=3)
     assert listing(tmp_path, few) == "0 1 2"
     os.mkfifo(tmp_path / "zz")
     assert listing(tmp_path, few) == "0 1 2 ..."
@@ -143,7 +142,7 @@ def test_omitted_names_use_up_entries(tmp_path: Path) -> None:
 def test_roots_that_are_no_directory(tree: Path) -> None:
     for name in ("z", "lf", "ff", "lb"):
         assert listing(tree / name) == ""
-    assert listing(tree / "lb", replace(FOLLOW, max_depth=0)) == "2 c/ up/"
+    assert listing(tree / "lb", FOLLOW._replace(max_depth=0)) == "2 c/ up/"
     for name, kind in [("none", "not_found"), ("ld", "not_found"), ("z/q", "not_a_directory")]:
         with failing(kind):
             walk(str(tree / name), WIDE)
@@ -160,7 +159,7 @@ def test_roots_that_are_no_directory(tree: Path) -> None:
     ],
 )
 def test_upper_limits(tree: Path, change: dict[str, Any], allowed: bool) -> None:
-    options = replace(WIDE, **change)
+    options = WIDE._replace(**change)
     if allowed:
         walk(str(tree), options)
         return
@@ -174,7 +173,7 @@ def test_upper_limits(tree: Path, change: dict[str, Any], allowed: bool) -> None
 @pytest.mark.parametrize("change", [{"max_directories": 0}, {"max_entries": 0, "max_depth": 65}])
 def test_lower_limits(tree: Path, change: dict[str, Any]) -> None:
     with failing("invalid_input", "filesystem walk limits must be greater than zero"):
-        walk(str(tree), replace(WIDE, **change))
+        walk(str(tree), WIDE._replace(**change))
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -213,10 +212,10 @@ def test_the_answer_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_huge_directories_are_cut_while_reading(tmp_path: Path) -> None:
     for number in range(1500):
         (tmp_path / f"{number:04}").touch()
-    result = walk(str(tmp_path), replace(WIDE, max_entries=5))
+    result = walk(str(tmp_path), WIDE._replace(max_entries=5))
     assert brief(tmp_path, result) == "0000 0001 0002 0003 0004 ..."
 
 
 def test_the_root_directory_needs_no_second_slash() -> None:
-    result = walk("/", replace(WIDE, max_depth=0))
+    result = walk("/", WIDE._replace(max_depth=0))
     assert all(not entry.path.startswith(b"//") for entry in result.entries)

@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from handrail.errors import FilesError
 from handrail.filesystem import local, write_in_place
+from tests.support.eventually import eventually
 
 WRITER = """
 import sys
@@ -50,10 +50,7 @@ def test_a_writer_killed_in_the_middle_leaves_the_new_content(tmp_path: Path) ->
     one, two = linked(tmp_path, b"o" * size)
     ended = subprocess.run([sys.executable, "-c", WRITER, str(one), str(size)], check=False)
     assert ended.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 30
-    while two.read_bytes() != b"n" * size:
-        assert time.monotonic() < deadline, "half new, half old"
-        time.sleep(0.01)
+    eventually(lambda: two.read_bytes() == b"n" * size, "all new")
 
 
 def test_without_a_program_the_writer_does_it(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from handrail.errors import UsageError
 from handrail.executor.files import Files
@@ -18,6 +18,9 @@ from handrail.process.env_policy import EnvPolicy
 from handrail.process.exit_status import ExitInfo
 from handrail.process.spec import NO_LIMITS, Limits
 from handrail.sandbox.profile import Intent
+
+if TYPE_CHECKING:
+    from handrail.network.managed.start import NetworkRequest
 
 __all__ = [
     "Denied",
@@ -50,8 +53,8 @@ class SpawnRequest:
 
     ``cwd`` is absolute.  ``env`` is the whole environment of the child.  ``size`` is rows and
     columns.  ``sandbox`` is an intent (``handrail.sandbox.profile``); None: no sandbox.
-    ``inherited_fds`` are (number in the child, descriptor here) and only for executors on this
-    machine.  ``timeout`` is in seconds.
+    ``inherited_fds`` are (number in the child, descriptor here), only for executors on this machine
+    and without a sandbox.  ``timeout`` is in seconds.
     """
 
     process_id: str
@@ -70,6 +73,10 @@ class SpawnRequest:
     env_policy: EnvPolicy | None = None
     #: A name for people, in listings of processes.
     name: str | None = None
+    #: What its starter wants to find it by, in listings of processes.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: The variables whose values are masked in what is stored of it.
+    secret_env: tuple[str, ...] = ()
     #: Far away: what becomes of output beyond the retention that was not taken.  ``block``: the
     #: process waits, so that a lost connection loses nothing; ``drop``: it goes on, and the gap
     #: is told; None: as the executor does.
@@ -83,6 +90,10 @@ class SpawnRequest:
     detach: bool = False
     #: Record for certain what the sandbox refuses; tens of microseconds for each change to files.
     watch_denials: bool = False
+    #: A proxy that decides for each host; in a sandbox it is the only way out.
+    network: NetworkRequest | None = None
+    #: Sandboxed processes under one name have one loopback, if they may do the same.
+    loopback: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,10 @@ class ExecutorFeatures:
     watch_denials: bool = False
     #: A sandbox can have a directory of the caller's, or that of ``temporary``, as its /tmp.
     private_tmp: bool = False
+    #: It honours ``network`` of a request, or refuses the start.
+    network: bool = False
+    #: It honours ``loopback`` of a request, and connects to it.
+    loopback: bool = False
 
 
 class ExecSession(ABC):
@@ -186,6 +201,8 @@ class ExecSession(ABC):
     process_id: str
     #: It was started with ``detach``: neither its executor's ``close`` nor a workspace's ends it.
     detached: bool = False
+    #: Only its stored result is left.
+    stored: bool = False
 
     @abstractmethod
     def subscribe_output(self, *, paced: bool = False) -> Subscription:
@@ -277,6 +294,31 @@ class ExecSession(ABC):
         Raises what ``wait`` raises.
         """
 
+    async def refused_hosts(self) -> tuple[Mapping[str, object], ...]:
+        """The hosts that its managed network has refused so far, as records of ``denied``.
+
+        Raises ExecutorTransportFailed.
+        """
+        return ()
+
+    async def update_network(self, network: NetworkRequest) -> None:  # noqa: B027 (as above)
+        """Decide by other rules and answers of a managed network from now on.
+
+        Raises ExecutorTransportFailed; a process that has ended is none of its worries.
+        """
+
+    @property
+    def last_seq(self) -> int | None:
+        """The sequence number of the newest output that is known here; None: that is not known."""
+        return None
+
+    async def first_after(self, at: float) -> int:
+        """The sequence number of the first output that was stored at this time (epoch) or later.
+
+        0 where no times are known.  Raises ExecutorTransportFailed.
+        """
+        return 0
+
     @property
     def out_of_reach(self) -> bool:
         """Whether ``terminate`` would have to wait for a working connection."""
@@ -284,6 +326,26 @@ class ExecSession(ABC):
 
     def end_later(self) -> None:  # noqa: B027 (called only while it is out of reach)
         """End it as soon as that is possible, and return at once; raises nothing."""
+
+
+class LoopbackStream(ABC):
+    """A connection to what a process listens on; one reader and one writer at a time."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """Wait for the next bytes, none at the end; raises OSError when it is broken."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Send bytes, and wait until they are taken; raises OSError when it is broken."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Send nothing more; the process may go on sending.  Raises OSError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End both ways; raises nothing."""
 
 
 class Executor(ABC):
@@ -333,8 +395,26 @@ class Executor(ABC):
         """
         return None
 
+    async def connect_loopback(self, name: str, port: int) -> LoopbackStream:
+        """Connect to what a process listens on, in the network shared under that name.
+
+        Raises ConnectionRefusedError when nothing listens there, ExecutorTransportFailed, and
+        UsageError where no network is shared.
+        """
+        raise UsageError("processes of this executor share no loopback that could be reached")
+
     async def end_left(self, prefix: str) -> None:  # noqa: B027 (they may end with ``close``)
         """End the descendants that exited processes with such ids have left; raises nothing."""
+
+    async def leave(self, keep: float | None, wanted: Sequence[str] | None) -> None:
+        """Say, before ``detach``, how long what is left may go on: ``keep`` seconds, or to its end.
+
+        The results of the processes ``wanted`` are stored where that is offered; None: of all, and
+        of those that are started before ``detach`` from their beginning.  Raises UsageError for a
+        ``keep`` that cannot be promised, ExecutorTransportFailed.
+        """
+        if keep is not None:
+            raise UsageError("this executor cannot say how long it keeps processes; leave keep out")
 
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running: the id of the session, the secret to resume it.
@@ -377,8 +457,14 @@ class WrappedExecutor(Executor):
     async def temporary(self) -> str | None:
         return await self._executor.temporary()
 
+    async def connect_loopback(self, name: str, port: int) -> LoopbackStream:
+        return await self._executor.connect_loopback(name, port)
+
     async def end_left(self, prefix: str) -> None:
         await self._executor.end_left(prefix)
+
+    async def leave(self, keep: float | None, wanted: Sequence[str] | None) -> None:
+        await self._executor.leave(keep, wanted)
 
     async def detach(self) -> tuple[str, str | None]:
         return await self._executor.detach()

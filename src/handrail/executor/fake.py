@@ -20,6 +20,7 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
+from handrail.executor.argument_checks import check_grace, check_sandbox, check_size, fits_terminal
 from handrail.executor.base import (
     Denied,
     Executor,
@@ -28,9 +29,8 @@ from handrail.executor.base import (
     Place,
     SpawnRequest,
 )
-from handrail.executor.buffered_session import BufferedSession
 from handrail.executor.fake_files import CWD, HOME, TEMP, FakeFiles
-from handrail.executor.validate import check_grace, check_sandbox, check_size, fits_terminal
+from handrail.executor.output.buffered_session import BufferedSession
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.signals import signal_number
 

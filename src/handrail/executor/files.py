@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from handrail.errors import FilesError
 from handrail.sandbox.profile import Intent
+
+if TYPE_CHECKING:
+    from handrail.executor.trees.base import Trees
+    from handrail.filesystem.trees.loop_watch import Watch
 
 #: Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
@@ -39,10 +43,22 @@ class FileMetadata:
     modified_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class TreeFile:
+    """One name of a tree, as ``lstat`` tells it; ``target`` is where a link leads."""
+
+    path: str
+    kind: str
+    size: int
+    mode: int
+    modified_at_ms: int
+    target: str | None = None
+
+
 class Files(Protocol):
     """Whole-file operations; each is done entirely or not at all, as far as the machine can.
 
-    Implementations are subclasses: the last three methods have defaults.
+    Implementations are subclasses: what comes after ``copy`` has defaults.
     """
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
@@ -68,6 +84,24 @@ class Files(Protocol):
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         """Copy a file or a link, or with ``recursive`` a tree, on that machine."""
+
+    async def move(self, source: str, destination: str) -> None:
+        """Give it another name on that machine; a file that has that name is replaced."""
+        await self.copy(source, destination, recursive=True)
+        await self.remove(source, recursive=True)
+
+    @property
+    def trees(self) -> Trees | None:
+        """The calls about whole trees; None: this machine has none, see ``trees/by_calls``."""
+        return None
+
+    async def watch(self, path: str, *, recursive: bool = True) -> Watch:
+        """Watch a directory, by default with everything below it, or a file."""
+        raise FilesError(
+            "files of that machine cannot be watched: its server has no call for it",
+            kind="invalid_input",
+            path=path,
+        )
 
     def sandboxed(self, intent: Intent) -> Files:
         """The same files as a process under this intent sees them.

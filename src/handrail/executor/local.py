@@ -22,16 +22,25 @@ from handrail.errors import (
     ProcessExists,
     ProcessUnknown,
     SandboxError,
+    SandboxUnavailable,
     SpawnFailed,
+    SpawnUnenforceable,
     UsageError,
 )
-from handrail.executor.base import Executor, ExecutorFeatures, Place, SpawnRequest
+from handrail.executor.argument_checks import check_sandbox
+from handrail.executor.base import (
+    Executor,
+    ExecutorFeatures,
+    LoopbackStream,
+    Place,
+    SpawnRequest,
+)
 from handrail.executor.local_files import LocalFiles
 from handrail.executor.local_session import LocalSession
-from handrail.executor.validate import check_sandbox
 from handrail.process import env_policy
 from handrail.process.child import Child
 from handrail.process.child_end import DRAIN_SECONDS
+from handrail.process.default_shell import default_shell
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.keeper_client.start import start_keeper
 from handrail.process.recovery import release, tag_kill
@@ -39,8 +48,10 @@ from handrail.process.spec import ProcessSpec
 from handrail.process.table import ProcessTable, StartCancelled, Starting
 
 if TYPE_CHECKING:
+    from handrail.executor.local_network import LocalNetwork
     from handrail.executor.local_sandbox import LocalSandbox
     from handrail.filesystem.pool import FilePool
+    from handrail.network.managed.process import ManagedProcess
     from handrail.sandbox.profile import Intent
     from handrail.sandboxed_files.pool import FileHelper
 
@@ -50,7 +61,13 @@ T = TypeVar("T")
 RETENTION_SECONDS = 0.5
 _START_ERRORS = (SpawnFailed, ProcessExists, KeeperLost, StartCancelled, SandboxError)
 _FEATURES = ExecutorFeatures(
-    local=True, timeouts=True, limits=True, watch_denials=True, private_tmp=True
+    local=True,
+    timeouts=True,
+    limits=True,
+    watch_denials=True,
+    private_tmp=True,
+    network=True,
+    loopback=True,
 )
 #: How long ``close`` waits for what it has killed.
 _END_SECONDS = 5.0
@@ -75,6 +92,7 @@ class LocalExecutor(Executor):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._sandbox: LocalSandbox | None = None
+        self._network: LocalNetwork | None = None
         self._files = LocalFiles(self)
 
     @property
@@ -96,9 +114,9 @@ class LocalExecutor(Executor):
                 # In a task: a cancelled request must not end the keeper of the others.
                 table = await asyncio.shield(self._task(self._begin()))
             self._check_limits(spec)
-            session = LocalSession(request.process_id)
+            session = LocalSession(request.process_id, request.network)
             # In one step: the descriptors of a sandbox are its plan's, which may become another.
-            spec = self._sandboxed(request, spec)
+            spec = self._prepared(request, spec)
             starting = table.start(request.process_id, spec, lambda: session)
         except _START_ERRORS as error:
             raise _spawn_failed(error) from error
@@ -121,26 +139,33 @@ class LocalExecutor(Executor):
 
     async def place(self) -> Place:
         """This machine."""
-        shell = os.environ.get("SHELL", "")
-        if not os.access(shell, os.X_OK):
-            shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
         try:
             cwd = os.getcwd()
         except FileNotFoundError:
             cwd = "/"  # ours was removed; it does not matter to a caller that names another
         return Place(
-            shell=shell,
+            shell=default_shell(os.environ),
             cwd=cwd,
             home=os.environ.get("HOME"),
             temp_dir=os.environ.get("TMPDIR") or "/tmp",  # noqa: S108 (the system's default)
             platform=sys.platform,
         )
 
+    async def connect_loopback(self, name: str, port: int) -> LoopbackStream:
+        """Connect to what a process of this machine listens on; raises ConnectionRefusedError."""
+        from handrail.executor.local_loopback import SocketStream
+
+        if self._sandbox is None or self._loop is not asyncio.get_running_loop():
+            raise ConnectionRefusedError("no command was started yet")
+        return SocketStream(await self._sandbox.reach(name, port))
+
     async def end_left(self, prefix: str) -> None:
         """End the descendants that exited processes with such ids have left; raises nothing."""
         launcher, table = self._launcher, self._table
         if launcher is None or table is None or self._loop is not asyncio.get_running_loop():
             return
+        if self._sandbox is not None:
+            self._sandbox.loopbacks.drop(prefix)
         try:
             left = await launcher.orphans()
             for child in (*table, *table.left_behind()):
@@ -171,6 +196,7 @@ class LocalExecutor(Executor):
             launcher, table = self._launcher, self._table
             self._launcher = self._table = None
             sandbox, self._sandbox = self._sandbox, None
+            network, self._network = self._network, None
             own = self._loop is asyncio.get_running_loop()
             try:
                 if sandbox is not None and own:
@@ -179,6 +205,8 @@ class LocalExecutor(Executor):
                             await sandbox.close_helpers()
                 if launcher is not None and table is not None:
                     await (self._end if own else self._abandon)(launcher, table)
+                if network is not None and own:
+                    network.close()
                 for lost in self._lost if own else ():
                     await lost.end_all()
                     await lost.started()
@@ -189,7 +217,7 @@ class LocalExecutor(Executor):
                     sandbox.close()
 
     async def _abandon(self, launcher: Launcher, table: ProcessTable) -> None:
-        """The same when our loop runs no more."""
+        """End the keeper and its children although the event loop of their start has ended."""
         with contextlib.suppress(RuntimeError):  # a closed loop reaps no child
             launcher.close()  # the keeper ends them when it sees that
         await asyncio.to_thread(_reap, launcher.keeper_pid)
@@ -237,11 +265,43 @@ class LocalExecutor(Executor):
             self._table = ProcessTable(launcher, loop, retention=RETENTION_SECONDS)
             return self._table
 
-    def _sandboxed(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
-        """The spec to start: sandboxed, if that is asked for."""
-        if request.sandbox is None:
+    def _prepared(self, request: SpawnRequest, spec: ProcessSpec) -> ProcessSpec:
+        """The spec to start: sandboxed, and with a network of its own, if that is asked for."""
+        if request.network is None:
+            return self._sandboxed(request, spec, request.sandbox)
+        from handrail.executor.local_network import LocalNetwork
+        from handrail.sandbox.denial import with_network
+
+        if self._network is None:
+            assert self._launcher is not None  # noqa: S101 (there is a table)
+            self._network = LocalNetwork(self._launcher, asyncio.get_running_loop())
+        intent = request.sandbox
+        spec, network = self._network.begin(request.network, spec, enforced=intent is not None)
+        try:
+            if intent is not None:
+                intent = intent._replace(managed=True)
+            return with_network(self._sandboxed(request, spec, intent, network), network)
+        except BaseException:
+            network.ended()
+            raise
+
+    def _sandboxed(
+        self,
+        request: SpawnRequest,
+        spec: ProcessSpec,
+        intent: Intent | None,
+        network: ManagedProcess | None = None,
+    ) -> ProcessSpec:
+        if intent is None:
             return spec
-        return self._own_sandbox().sandboxed(spec, request.sandbox, watch=request.watch_denials)
+        return self._own_sandbox().sandboxed(
+            spec,
+            intent,
+            self._launcher,
+            watch=request.watch_denials,
+            loopback=request.loopback,
+            network=network,
+        )
 
     def _own_sandbox(self) -> LocalSandbox:
         if self._closed:
@@ -278,13 +338,16 @@ class LocalExecutor(Executor):
             await self._sandbox.release_helpers(used)
 
     def _keeper_lost(self) -> None:
-        """It was killed: its children are ended, and the next spawn starts another."""
+        """End the children of a keeper that was killed; the next spawn starts another keeper."""
         table, launcher, self._table, self._launcher = self._table, self._launcher, None, None
         children = list(table or ())
         self._lost = [table for table in (*self._lost, table) if table]
         release.kill(*children)
         if self._sandbox is not None:
             self._sandbox.keeper_lost()
+        network, self._network = self._network, None
+        if network is not None:
+            network.close()
         if launcher is not None:
             launcher.close()
             tag_kill.end_all_of([launcher.mark])  # started, and not reported to us
@@ -315,7 +378,8 @@ class LocalExecutor(Executor):
 def _spawn_failed(error: HandrailError) -> ExecutorSpawnFailed:
     what = "failed to prepare process sandbox: " if isinstance(error, SandboxError) else ""
     number = error.errno if isinstance(error, SpawnFailed) else 0
-    return ExecutorSpawnFailed(f"{what}{error}", errno=number)
+    kind = SpawnUnenforceable if isinstance(error, SandboxUnavailable) else ExecutorSpawnFailed
+    return kind(f"{what}{error}", errno=number)
 
 
 def _reap(pid: int) -> None:

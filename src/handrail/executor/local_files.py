@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from collections.abc import Callable, Collection
@@ -13,18 +12,18 @@ from handrail.errors import FilesError, HandrailError
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
 from handrail.filesystem import local
 from handrail.filesystem.errors import CONTAINS_LINK, os_text
-from handrail.filesystem.pool import FilePool
+from handrail.filesystem.pool import DEADLINE, FilePool
+from handrail.filesystem.trees import moving
 from handrail.sandbox.profile import Files as Restriction
 from handrail.sandbox.profile import Intent
 from handrail.sandboxed_files import content
 
 if TYPE_CHECKING:
+    from handrail.executor.trees.base import Trees
+    from handrail.filesystem.trees.loop_watch import Watch
     from handrail.sandboxed_files.pool import FileHelper
 
 T = TypeVar("T")
-
-#: Seconds for one call; a file system that hangs longer is given up on.
-DEADLINE = 60.0
 
 
 class HelperSource(Protocol):
@@ -89,7 +88,7 @@ class LocalFiles(Files):
             text = (
                 f"{paths[0]} is or leads through a link, and none is followed: name the real path"
             )
-            raise FilesError(text, kind="invalid_input", path=error.path) from error
+            raise FilesError(text, kind="link", path=error.path) from error
 
     async def close(self) -> None:
         """Let the threads end; another call starts new ones."""
@@ -115,7 +114,7 @@ class LocalFiles(Files):
 
     async def metadata(self, path: str) -> FileMetadata:
         found = await self.run(local.get_metadata, path, follow=self._follow)
-        return FileMetadata(*dataclasses.astuple(found))
+        return FileMetadata(*found)
 
     async def canonical(self, path: str) -> str:
         return os.fsdecode(await self.run(local.canonicalize, path))
@@ -143,6 +142,20 @@ class LocalFiles(Files):
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         await self.run(local.copy, source, destination, recursive=recursive, follow=self._follow)
 
+    async def move(self, source: str, destination: str) -> None:
+        await self.run(moving.move, source, destination)
+
+    @property
+    def trees(self) -> Trees | None:
+        from handrail.executor.trees.local import LocalTrees
+
+        return LocalTrees(self)
+
+    async def watch(self, path: str, *, recursive: bool = True) -> Watch:
+        from handrail.filesystem.trees.loop_watch import LoopWatch
+
+        return await LoopWatch.lay(self.pool, path, recursive=recursive)
+
 
 def _anchored(work: Callable[..., T], *paths: Any, **options: Any) -> T:
     """Run it with the links of the root directory resolved."""
@@ -165,7 +178,8 @@ class LocalSandboxedFiles(Files):
         self._intent = intent
         self._used: WeakSet[FileHelper] = WeakSet()
 
-    async def _helper(self, path: str, *, writes: bool) -> FileHelper:
+    async def helper(self, path: str, *, writes: bool) -> FileHelper:
+        """The process that does a call; raises FilesError."""
         if not path.startswith("/"):
             text = f"{path!r} is not absolute; give the whole path"
             raise FilesError(text, kind="invalid_input", path=path)
@@ -179,11 +193,11 @@ class LocalSandboxedFiles(Files):
         return helper
 
     async def _do(self, op: str, path: str, *arguments: Any, writes: bool = False) -> Any:
-        helper = await self._helper(path, writes=writes)
+        helper = await self.helper(path, writes=writes)
         return (await helper.call(op, path, *arguments)).result()
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        found = await content.read(await self._helper(path, writes=False), path)
+        found = await content.read(await self.helper(path, writes=False), path)
         pieces: list[bytes] = []
         done = 0
         async for piece in found:
@@ -196,7 +210,7 @@ class LocalSandboxedFiles(Files):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def write(self, path: str, data: bytes, *, progress: Progress | None = None) -> None:
-        await content.write(await self._helper(path, writes=True), path, data, progress=progress)
+        await content.write(await self.helper(path, writes=True), path, data, progress=progress)
 
     async def list(self, path: str) -> list[FileEntry]:
         rows = await self._do("readDirectory", path)
@@ -217,6 +231,21 @@ class LocalSandboxedFiles(Files):
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         await self._do("copy", source, destination, recursive, writes=True)
+
+    async def move(self, source: str, destination: str) -> None:
+        await self._do("move", source, destination, writes=True)
+
+    @property
+    def trees(self) -> Trees | None:
+        from handrail.executor.trees.sandboxed import SandboxedTrees
+
+        return SandboxedTrees(self)
+
+    async def watch(self, path: str, *, recursive: bool = True) -> Watch:
+        from handrail.sandboxed_files.trees import HelperWatch
+
+        helper = await self.helper(path, writes=False)
+        return await HelperWatch.lay(helper, path, recursive=recursive)
 
     async def close(self) -> None:
         """End the helpers that were used here; another call starts new ones."""

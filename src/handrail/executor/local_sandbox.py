@@ -12,18 +12,27 @@ import os
 import threading
 import weakref
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from handrail.errors import SpawnFailed
+from handrail.errors import SpawnFailed, UsageError
 from handrail.filesystem.pool import FilePool
 from handrail.process import find_program
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.sandbox import private_tmp
 from handrail.sandbox.bwrap.instances import Instances
+from handrail.sandbox.loopback import LoopbackNetworks
+from handrail.sandbox.mechanism import Sandbox
 from handrail.sandbox.profile import Intent
-from handrail.sandbox.sandbox import Sandbox
+from handrail.sandbox.sandboxed_command import NO_SANDBOX
 from handrail.sandboxed_files.plan import FileSandboxes
 from handrail.sandboxed_files.pool import FileHelper, FileHelpers
+
+if TYPE_CHECKING:
+    import socket
+
+    from handrail.network.loopback_reach import LoopbackReach
+    from handrail.network.managed.process import ManagedProcess
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +45,55 @@ class LocalSandbox:
         _forks.take_in(self._sandbox.upkeep)
         self._told = False
         self._file_sandboxes = FileSandboxes(self._sandbox)
+        #: Networks that commands share.
+        self.loopbacks = LoopbackNetworks()
+        self._reach: LoopbackReach | None = None
         self._helpers: FileHelpers | None = None
         self._ending: set[FileHelper] = set()
 
-    def sandboxed(self, spec: ProcessSpec, intent: Intent, *, watch: bool = False) -> ProcessSpec:
-        """The spec to start instead; raises SandboxError or SpawnFailed: nothing was run then.
+    def sandboxed(
+        self,
+        spec: ProcessSpec,
+        intent: Intent,
+        launcher: Launcher | None = None,
+        *,
+        watch: bool = False,
+        loopback: str | None = None,
+        network: ManagedProcess | None = None,
+    ) -> ProcessSpec:
+        """The spec to start; raises SandboxError, SpawnFailed or UsageError: nothing was run.
 
-        ``watch``: what the command tries in vain is recorded.
+        ``watch``: what the command tries in vain is recorded.  ``loopback``: under which name it
+        shares its network, ``network`` what is managed of it.
         """
         profile = self._sandbox.resolve(intent, spec.cwd)
         if not private_tmp.concerns(profile, spec.argv[0], spec.env, spec.cwd):
             _check(spec)  # what is there on the host
-        made = self._sandbox.sandboxed(spec, profile, watch=watch)
+        join = None
+        if loopback is not None:
+            hosts, led_to = ("", None) if network is None else (network.hosts, network.led_to)
+            join = self.loopbacks.joiner(loopback, hosts, led_to)
+        made = self._sandbox.sandboxed(spec, profile, watch=watch, join=join, launcher=launcher)
+        if spec.passed and made.mechanism != NO_SANDBOX:
+            made.abandon()
+            # The file behind a descriptor can be opened anew, for more than it was given for.
+            raise UsageError(
+                "a sandboxed command gets no inherited_fds: they would reach what the sandbox"
+                " hides; pass the data by stdin or a file, or leave the sandbox out"
+            )
         if made.reason and not self._told:
             self._told = True
             # Never in silence: Landlock enforces less than what people expect of bubblewrap.
             log.warning("%s; commands are sandboxed by Landlock instead", made.reason)
         return made.spec(spec)
+
+    async def reach(self, name: str, port: int) -> socket.socket:
+        """Connect to a port of a network that commands share; raises ConnectionRefusedError."""
+        from handrail.network.loopback_reach import LoopbackReach
+
+        if self._reach is None:
+            self._reach = LoopbackReach()
+        return await self._reach.connect(self.loopbacks.named(name), port)
 
     async def file_helper(
         self, launcher: Launcher, pool: FilePool, intent: Intent, *, writes: bool
@@ -70,7 +111,8 @@ class LocalSandbox:
             await self._helpers.release(used)
 
     async def close_helpers(self) -> None:
-        """End all file helpers."""
+        """End all file helpers, and the sandboxes that wait for a command."""
+        self._sandbox.end_warm()
         helpers, self._helpers = self._helpers, None
         if helpers is not None:
             helpers.close()
@@ -79,6 +121,7 @@ class LocalSandbox:
 
     def keeper_lost(self) -> None:
         """The keeper is gone: its file helpers are as well, and the next is another's."""
+        self._sandbox.end_warm()
         helpers, self._helpers = self._helpers, None
         if helpers is not None:
             helpers.lost()
@@ -89,6 +132,9 @@ class LocalSandbox:
 
     def close(self) -> None:
         """Let go of all that is left, without waiting."""
+        if self._reach is not None:
+            self._reach.close()
+        self.loopbacks.close()
         self._sandbox.close(0)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from handrail.errors import (
     KeeperLost,
@@ -13,14 +15,19 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
+from handrail.executor.argument_checks import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind
-from handrail.executor.buffered_session import BufferedSession, UnfinishedLine
-from handrail.executor.validate import check_grace, check_size
+from handrail.executor.network_question import asked
+from handrail.executor.output.buffered_session import BufferedSession, UnfinishedLine
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STDERR
 from handrail.process.signals import signal_number
+
+if TYPE_CHECKING:
+    from handrail.network.managed.start import NetworkQuestion, NetworkRequest
+    from handrail.network.records import Record
 
 #: How long ``terminate`` waits for the exit event after the KILL.
 _KILL_SECONDS = 5.0
@@ -29,8 +36,10 @@ _KILL_SECONDS = 5.0
 class LocalSession(BufferedSession):
     """A child, its output buffer and its end."""
 
-    def __init__(self, process_id: str) -> None:
+    def __init__(self, process_id: str, network: NetworkRequest | None = None) -> None:
         super().__init__(process_id, self._hold)
+        self._network = network
+        self._questions: dict[int, asyncio.Task[None]] = {}
         #: As a sink: whether output is wanted.  False only while a paced reader lags.
         self.ready = True
         self._waits = False
@@ -58,6 +67,26 @@ class LocalSession(BufferedSession):
 
     def blocked(self, child: Child) -> None:
         self._waits = True
+
+    def question(self, child: Child, question: NetworkQuestion) -> None:
+        task = asyncio.get_running_loop().create_task(self._ask(child, question))
+        self._questions[question.number] = task
+        task.add_done_callback(lambda _: self._questions.pop(question.number, None))
+
+    async def _ask(self, child: Child, question: NetworkQuestion) -> None:
+        answer = await asked(self._network, question)
+        network: Any = child.spec.network
+        if network is not None:
+            network.answer(question.number, answer)
+
+    def withdrawn(self, child: Child, number: int) -> None:
+        task = self._questions.get(number)
+        if task is not None:
+            task.cancel()
+
+    def decided(self, child: Child, record: Record) -> None:
+        if self._network is not None and self._network.decided is not None:
+            self._network.decided(record.decision, record.host, record.port)
 
     def _hold(self, back: bool) -> None:
         self.ready = not back
@@ -137,13 +166,24 @@ class LocalSession(BufferedSession):
                 " device"
             )
 
+    async def refused_hosts(self) -> tuple[Mapping[str, object], ...]:
+        from handrail.sandbox.denial import records_of
+
+        child = self._child
+        if child is None or child.spec.network is None:
+            return ()
+        return tuple(record.members() for record in records_of(child.spec.network))
+
+    async def update_network(self, network: NetworkRequest) -> None:
+        child = self._child
+        if child is not None and child.spec.network is not None and self._exit is None:
+            child.spec.network.update(network.rules, network.approved, network.denied)
+
     async def denied(self) -> Denied:
         verdict = None if self._child is None else self._child.ending.verdict
         if verdict is None:
             return Denied(likely=False)
-        from dataclasses import asdict
-
-        return Denied(verdict.denied, tuple(asdict(record) for record in verdict.denials))
+        return Denied(verdict.denied, tuple(record.members() for record in verdict.denials))
 
 
 def _always() -> bool:

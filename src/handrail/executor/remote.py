@@ -7,41 +7,43 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from handrail.errors import (
     ExecutorSpawnFailed,
     ExecutorTransportFailed,
     ProcessUnknown,
     RpcError,
+    SpawnUnenforceable,
     TransportError,
     UsageError,
 )
-from handrail.executor.base import Executor, ExecutorFeatures, Place, SpawnRequest
+from handrail.executor.argument_checks import check_sandbox, fits_terminal
+from handrail.executor.base import (
+    Executor,
+    ExecutorFeatures,
+    LoopbackStream,
+    Place,
+    SpawnRequest,
+)
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote_files import RemoteFiles
 from handrail.executor.remote_session import RemoteSession
-from handrail.executor.session_client import ExecServerClient
-from handrail.executor.validate import check_sandbox, fits_terminal
 from handrail.protocol import path_uri, percent_words
-from handrail.protocol.envelope import INVALID_REQUEST
+from handrail.protocol.envelope import INVALID_REQUEST, SANDBOX_UNAVAILABLE
+from handrail.protocol.process import LIMITS
 from handrail.sandbox.intent import to_wire
+
+if TYPE_CHECKING:
+    from handrail.network.managed.start import NetworkRequest
 
 OnLag = Literal["auto", "block", "drop"]
 #: Seconds for calls that answer at once; writes may have to wait for the child.
 REQUEST_TIMEOUT = 60.0
 #: How long ``close`` waits for the ends of what it ends.
 _CLOSE_SECONDS = 10.0
-#: What the wire calls the fields of ``Limits``.
-_LIMITS = {
-    "cpu_seconds": "cpuSeconds",
-    "memory": "memoryBytes",
-    "processes": "pids",
-    "file_size": "fileBytes",
-    "open_files": "openFiles",
-    "output": "outputBytes",
-    "address_space": "addressSpaceBytes",
-}
 #: A server keeps the id of a closed process for this long.
 _ID_SECONDS = 60.0
 
@@ -107,6 +109,8 @@ class RemoteExecutor(Executor):
             detach="detach" in offered,
             watch_denials="watchDenials" in offered,
             private_tmp={"sessionTemporary", "privateTmp"} <= offered,
+            network=self.client.carries_networks,
+            loopback="loopback" in offered,
         )
 
     @property
@@ -128,7 +132,12 @@ class RemoteExecutor(Executor):
             raise ExecutorSpawnFailed(f"process {key} already exists")
         reused = self._note(key)
         session = RemoteSession(
-            self.client, key, tty=request.tty, timeout=self._timeout, detached=request.detach
+            self.client,
+            key,
+            tty=request.tty,
+            timeout=self._timeout,
+            detached=request.detach,
+            network=request.network,
         )
         self.client.follow(key, session)
         resumed = self.client.resumed
@@ -141,7 +150,7 @@ class RemoteExecutor(Executor):
             ours = self.client.resumed != resumed and not reused
             if not (ours and error.code == INVALID_REQUEST and "already exists" in error.message):
                 self.client.unfollow(key, session)
-                raise ExecutorSpawnFailed(error.message, errno=_errno(error)) from error
+                raise _spawn_failed(error) from error
         except (TransportError, ExecutorTransportFailed) as error:
             self.client.unfollow(key, session)
             self.client.clean_up(key)  # it may have been started all the same
@@ -162,9 +171,26 @@ class RemoteExecutor(Executor):
         session = RemoteSession(
             self.client, process_id, tty=tty, timeout=self._timeout, detached=detached
         )
+        session.has_past = True
         self.client.follow(process_id, session)
         await session.begin(caught_up=False)
         return session
+
+    async def processes(self) -> dict[str, dict[str, Any]]:
+        """What the server says of the processes of this session, by their ids, as on the wire.
+
+        With ``usage``, where it is offered.  Raises ExecutorTransportFailed.
+        """
+        if "processList" not in self.client.extensions:
+            return {}
+        params = {"usage": True} if "processUsage" in self.client.extensions else {}
+        try:
+            listed = await self.client.call(
+                "process/list", params, timeout=self._timeout, repeat=True
+            )
+        except (RpcError, TransportError) as error:
+            raise ExecutorTransportFailed(str(error)) from error
+        return {entry["processId"]: entry for entry in listed["processes"]}
 
     async def _look_up(self, process_id: str) -> tuple[bool, bool]:
         """Whether it has a terminal, and whether it outlives its session."""
@@ -201,6 +227,17 @@ class RemoteExecutor(Executor):
             raise ExecutorTransportFailed(str(error)) from error
         return _native(made["path"])
 
+    async def connect_loopback(self, name: str, port: int) -> LoopbackStream:
+        """Connect to what a process there listens on; raises ConnectionRefusedError."""
+        if "loopback" not in self.client.extensions:
+            raise UsageError(
+                f"the server at {self.client.where} does not share a loopback among commands; use"
+                " a handrail server of this version"
+            )
+        from handrail.executor.remote_loopback import connect
+
+        return await connect(self.client, name, port, self._timeout)
+
     async def end_left(self, prefix: str) -> None:
         """End the descendants that exited processes with such ids have left; raises nothing."""
         if not {"processList", "terminateGrace"} <= self.client.extensions:
@@ -232,6 +269,23 @@ class RemoteExecutor(Executor):
             version=info.get("executorVersion") or "",
             extensions=self.client.extensions,
         )
+
+    async def leave(self, keep: float | None, wanted: Sequence[str] | None) -> None:
+        """Have the server keep the session for so long, and store the results of ``wanted``."""
+        if "sessionDetach" not in self.client.extensions:
+            if keep is not None:
+                raise UsageError(
+                    f"the server at {self.client.where} cannot be told how long to keep processes;"
+                    " leave keep out, or use a handrail server of this version"
+                )
+            return
+        params: dict[str, Any] = {} if wanted is None else {"processes": list(wanted)}
+        if keep is not None:
+            params["keepMs"] = math.ceil(keep * 1000)
+        try:
+            await self.client.call("session/detach", params, timeout=self._timeout, repeat=True)
+        except (RpcError, TransportError) as error:
+            raise ExecutorTransportFailed(f"cannot leave its processes: {error}") from error
 
     async def detach(self) -> tuple[str, str | None]:
         """Let go and leave everything running; the session's id and the secret to resume it."""
@@ -282,9 +336,18 @@ class RemoteExecutor(Executor):
         }
         if request.sandbox is not None:
             params["sandbox"] = to_wire(request.sandbox)
+            if request.loopback is not None and "loopback" in self.client.extensions:
+                params["loopback"] = request.loopback
+        if request.network is not None:
+            params["networkProxy"] = self._network_proxy(request.network)
+            params["enforceManagedNetwork"] = request.sandbox is not None
         extensions = self.client.extensions
         if request.name is not None and "processName" in extensions:
             params["name"] = request.name
+        if request.labels and "labels" in extensions:
+            params["labels"] = dict(request.labels)
+        if request.secret_env and "secretEnv" in extensions:
+            params["secretEnv"] = list(request.secret_env)
         on_lag = request.on_lag or self._on_lag
         if on_lag is not None and "onLag" in extensions:
             params["onLag"] = on_lag
@@ -300,17 +363,39 @@ class RemoteExecutor(Executor):
             params["size"] = {"rows": rows, "cols": cols}
         return params
 
+    def _network_proxy(self, network: NetworkRequest) -> dict[str, object]:
+        """The wire form; raises ExecutorSpawnFailed for what the server would not honour."""
+        if not self.client.carries_networks:
+            raise ExecutorSpawnFailed(
+                f"the server at {self.client.where} offers no managed network; leave it out, or"
+                " run the command where it is offered"
+            )
+        wire = network.to_wire()
+        if "handrail" in wire and "network" not in self.client.extensions:
+            raise ExecutorSpawnFailed(
+                f"the server at {self.client.where} knows no addresses, reasons, saved rules or"
+                " `ask` of a managed network; leave them out"
+            )
+        return wire
+
     def _words(self, request: SpawnRequest) -> dict[str, Any]:
         """What may be bytes, as it travels; raises UsageError where it cannot."""
         try:
-            return _worded(request, _word)
+            return _worded(request, _word, _texts)
         except UnicodeError as error:
             if "percentWords" not in self.client.extensions:
                 raise UsageError(
                     f"{error.object!r} is not UTF-8, and the server at {self.client.where} takes"  # type: ignore[attr-defined]
                     " only text for arguments and variables; rename it, or put it into a file"
                 ) from None
-        return {**_worded(request, _percent), "words": "percent"}
+        return {**_worded(request, _percent, _percents), "words": "percent"}
+
+
+def _spawn_failed(error: RpcError) -> ExecutorSpawnFailed:
+    told = error.data if isinstance(error.data, dict) else {}
+    unavailable = told.get("kind") == SANDBOX_UNAVAILABLE
+    kind = SpawnUnenforceable if unavailable else ExecutorSpawnFailed
+    return kind(error.message, errno=_errno(error))
 
 
 def _errno(error: RpcError) -> int:
@@ -324,16 +409,20 @@ def _errno(error: RpcError) -> int:
 def _limits(given: dict[str, int], offered: frozenset[str]) -> dict[str, int]:
     """Limits as sent; raises ExecutorSpawnFailed for one that the server does not offer."""
     for name in given:
-        field = _LIMITS[name]
+        field = LIMITS[name]
         if f"limit{field[0].upper()}{field[1:]}" not in offered:
             raise ExecutorSpawnFailed(
                 f"the limit {name} cannot be enforced by this server; leave it out, or run the"
                 " command where it can (`handrail doctor` there says why)"
             )
-    return {_LIMITS[name]: value for name, value in given.items()}
+    return {LIMITS[name]: value for name, value in given.items()}
 
 
-def _worded(request: SpawnRequest, text: Callable[[str | bytes], str]) -> dict[str, Any]:
+def _worded(
+    request: SpawnRequest,
+    text: Callable[[str | bytes], str],
+    texts: Callable[[tuple[str, ...]], list[str]],
+) -> dict[str, Any]:
     params: dict[str, Any] = {
         "argv": [text(word) for word in request.argv],
         "env": {text(name): text(value) for name, value in request.env.items()},
@@ -345,9 +434,9 @@ def _worded(request: SpawnRequest, text: Callable[[str | bytes], str]) -> dict[s
         params["envPolicy"] = {
             "inherit": policy.inherit.value,
             "ignoreDefaultExcludes": policy.ignore_default_excludes,
-            "exclude": [text(name) for name in policy.exclude],
+            "exclude": texts(policy.exclude),
             "set": {text(name): text(value) for name, value in policy.set.items()},
-            "includeOnly": [text(name) for name in policy.include_only],
+            "includeOnly": texts(policy.include_only),
         }
     return params
 
@@ -362,6 +451,16 @@ def _word(word: str | bytes) -> str:
 
 def _percent(word: str | bytes) -> str:
     return percent_words.encode(os.fsencode(word))
+
+
+@lru_cache(maxsize=64)
+def _texts(words: tuple[str, ...]) -> list[str]:
+    """The patterns of a policy, which are the same for nearly all commands."""
+    return [_word(word) for word in words]
+
+
+def _percents(words: tuple[str, ...]) -> list[str]:
+    return [_percent(word) for word in words]
 
 
 def _native(uri: object) -> str | None:

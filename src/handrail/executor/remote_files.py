@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -20,23 +20,37 @@ from handrail.errors import (
     RpcError,
     TransportError,
 )
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.files import FileEntry, FileMetadata, Files, Progress
-from handrail.executor.session_client import ExecServerClient
 from handrail.filesystem.errors import kind_of
 from handrail.protocol import codec, filesystem, path_uri
 from handrail.protocol.envelope import INVALID_REQUEST, NOT_FOUND
 from handrail.sandbox.intent import to_wire
 from handrail.sandbox.profile import Intent
 
+if TYPE_CHECKING:
+    from handrail.executor.trees.base import Trees
+    from handrail.filesystem.trees.loop_watch import Watch
+
 T = TypeVar("T")
 
 #: Larger files are sent in blocks: a message has at most 16 MiB.
 _WHOLE = 8 * 1024 * 1024
 _BLOCK = 1024 * 1024
+#: Seconds that a watch may wait in one call.
+LONGEST_WAIT = 10.0
 #: How a server without error kinds reports an errno.
 _NUMBER = re.compile(r"\(os error (\d+)\)$")
 #: Calls that may take long without sending anything.
-_LASTING = ("fs/copy", "fs/remove")
+_LASTING = (
+    "fs/copy",
+    "fs/move",
+    "fs/remove",
+    "fs/listTree",
+    "fs/writeFiles",
+    "fs/watch",
+    "fs/watchRead",
+)
 
 
 class RemoteFiles(Files):
@@ -63,8 +77,8 @@ class RemoteFiles(Files):
         size = (await self.metadata(path)).size
         if size > _WHOLE:
             return await self._read_blocks(path, size, progress)
-        result = await self._call(
-            "fs/readFile", {"path": _uri(path)}, filesystem.ReadFileResult, path, repeat=True
+        result = await self.call(
+            "fs/readFile", {"path": uri(path)}, filesystem.ReadFileResult, path, repeat=True
         )
         data = codec.decode_base64(result.data_base64, "dataBase64")
         if progress is not None:
@@ -78,7 +92,7 @@ class RemoteFiles(Files):
         try:
             while True:
                 params = {"handleId": handle, "offset": done, "len": _BLOCK}
-                block = await self._call(
+                block = await self.call(
                     "fs/readBlock", params, filesystem.ReadBlockResult, path, repeat=False
                 )
                 data = codec.decode_base64(block.chunk, "chunk")
@@ -95,8 +109,8 @@ class RemoteFiles(Files):
         if len(data) > _WHOLE:
             await self._write_blocks(path, data, progress)
             return
-        params = {"path": _uri(path), "dataBase64": codec.encode_base64(data).decode()}
-        await self._call("fs/writeFile", params, None, path, repeat=True)
+        params = {"path": uri(path), "dataBase64": codec.encode_base64(data).decode()}
+        await self.call("fs/writeFile", params, None, path, repeat=True)
         if progress is not None:
             progress(len(data), len(data))
 
@@ -108,25 +122,25 @@ class RemoteFiles(Files):
         for at in range(0, len(view), _BLOCK):
             chunk = codec.encode_base64(view[at : at + _BLOCK]).decode()
             params = {"handleId": handle, "offset": at, "chunk": chunk}
-            await self._call("fs/writeBlock", params, None, path, repeat=False)
+            await self.call("fs/writeBlock", params, None, path, repeat=False)
             if progress is not None:
                 progress(min(at + _BLOCK, len(view)), len(view))
         await self._close(handle, path)
 
     async def _open(self, path: str, mode: str) -> str:
         handle = f"{self._client.nonce[:8]}-{next(self._handles)}"
-        params = {"handleId": handle, "path": _uri(path), "mode": mode}
-        await self._call("fs/open", params, None, path, repeat=False)
+        params = {"handleId": handle, "path": uri(path), "mode": mode}
+        await self.call("fs/open", params, None, path, repeat=False)
         return handle
 
     async def _close(self, handle: str, path: str) -> None:
         params = {"handleId": handle}
-        await self._call("fs/close", params, None, path, repeat=False, reserved=True)
+        await self.call("fs/close", params, None, path, repeat=False, reserved=True)
 
     async def list(self, path: str) -> list[FileEntry]:
-        result = await self._call(
+        result = await self.call(
             "fs/readDirectory",
-            {"path": _uri(path)},
+            {"path": uri(path)},
             filesystem.ReadDirectoryResult,
             path,
             repeat=True,
@@ -135,34 +149,60 @@ class RemoteFiles(Files):
         return sorted(entries, key=lambda entry: entry.name)
 
     async def metadata(self, path: str) -> FileMetadata:
-        found = await self._call(
-            "fs/getMetadata", {"path": _uri(path)}, filesystem.MetadataResult, path, repeat=True
+        found = await self.call(
+            "fs/getMetadata", {"path": uri(path)}, filesystem.MetadataResult, path, repeat=True
         )
         return FileMetadata(*msgspec.structs.astuple(found))
 
     async def canonical(self, path: str) -> str:
-        result = await self._call(
-            "fs/canonicalize", {"path": _uri(path)}, filesystem.PathResult, path, repeat=True
+        result = await self.call(
+            "fs/canonicalize", {"path": uri(path)}, filesystem.PathResult, path, repeat=True
         )
         return os.fsdecode(path_uri.to_path(result.path))
 
     async def mkdir(self, path: str, *, parents: bool = True) -> None:
-        params = {"path": _uri(path), "recursive": parents}
-        await self._call("fs/createDirectory", params, None, path, repeat=parents)
+        params = {"path": uri(path), "recursive": parents}
+        await self.call("fs/createDirectory", params, None, path, repeat=parents)
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
-        params = {"path": _uri(path), "recursive": recursive, "force": force}
-        await self._call("fs/remove", params, None, path, repeat=force)
+        params = {"path": uri(path), "recursive": recursive, "force": force}
+        await self.call("fs/remove", params, None, path, repeat=force)
 
     async def copy(self, source: str, destination: str, *, recursive: bool = False) -> None:
         params = {
-            "sourcePath": _uri(source),
-            "destinationPath": _uri(destination),
+            "sourcePath": uri(source),
+            "destinationPath": uri(destination),
             "recursive": recursive,
         }
-        await self._call("fs/copy", params, None, source, repeat=False)
+        await self.call("fs/copy", params, None, source, repeat=False)
 
-    async def _call(
+    async def move(self, source: str, destination: str) -> None:
+        if self.trees is None:
+            await super().move(source, destination)
+            return
+        params = {"sourcePath": uri(source), "destinationPath": uri(destination)}
+        await self.call("fs/move", params, None, source, repeat=False)
+
+    @property
+    def trees(self) -> Trees | None:
+        if "fileTrees" not in self._client.extensions:
+            return None
+        from handrail.executor.trees.remote import RemoteTrees
+
+        return RemoteTrees(self)
+
+    async def watch(self, path: str, *, recursive: bool = True) -> Watch:
+        if "fileWatch" not in self._client.extensions:
+            return await super().watch(path, recursive=recursive)
+        from handrail.executor.trees.remote import RemoteWatch
+
+        name = f"{self._client.nonce[:8]}-{next(self._handles)}"
+        params = {"watch": name, "path": uri(path), "recursive": recursive}
+        await self.call("fs/watch", params, None, path, repeat=True)
+        longest = LONGEST_WAIT if self._timeout is None else self._timeout / 2
+        return RemoteWatch(self, name, path, longest)
+
+    async def call(
         self,
         method: str,
         params: dict[str, Any],
@@ -172,6 +212,7 @@ class RemoteFiles(Files):
         repeat: bool,
         reserved: bool = False,
     ) -> T:
+        """Make one call about a path; raises FilesError or ExecutorTransportFailed."""
         if self._sandbox is not None and not params.keys().isdisjoint(("path", "sourcePath")):
             params = {**params, "sandbox": self._sandbox}
         try:
@@ -206,7 +247,8 @@ def _files_error(error: RpcError, path: str) -> FilesError:
     return FilesError(error.message, kind=kind, path=path)
 
 
-def _uri(path: str) -> str:
+def uri(path: str) -> str:
+    """The URI of an absolute path; raises FilesError for another."""
     if not path.startswith("/"):
         raise FilesError(
             f"{path!r} is not absolute; give the whole path", kind="invalid_input", path=path

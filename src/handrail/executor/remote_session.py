@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,24 +25,29 @@ from handrail.errors import (
     UsageError,
     WriteFailed,
 )
+from handrail.executor.argument_checks import check_grace, check_size
 from handrail.executor.base import Denied, OutputKind, WaitOutcome
-from handrail.executor.buffered_session import BufferedSession, UnfinishedLine
+from handrail.executor.client.rpc import CallTimedOut, RpcConnection
+from handrail.executor.client.session import ExecServerClient
+from handrail.executor.output.buffered_session import BufferedSession, UnfinishedLine
+from handrail.executor.output.reorder import Closed, Event, EventOrder, Exited, Output
 from handrail.executor.remote_wait import wait_far
-from handrail.executor.reorder import Closed, Event, EventOrder, Exited, Output
-from handrail.executor.rpc import CallTimedOut, RpcConnection
-from handrail.executor.session_client import ExecServerClient
-from handrail.executor.validate import check_grace, check_size
 from handrail.executor.wait_for import Looking, Patience
 from handrail.process.exit_status import ExitInfo, ExitKind, Usage
 from handrail.process.signals import signal_number
 from handrail.protocol import codec
 from handrail.protocol.envelope import INVALID_PARAMS
+from handrail.protocol.network import PolicyDecisionNotification
 from handrail.protocol.process import (
+    LIMITS,
     ClosedNotification,
     ExitedNotification,
     OutputNotification,
     ReadResult,
 )
+
+if TYPE_CHECKING:
+    from handrail.network.managed.start import NetworkAnswer, NetworkRequest
 
 #: How long a gap in the sequence numbers may last before it is filled by a read.
 _GAP_SECONDS = 0.1
@@ -55,6 +61,9 @@ _STARTING_SECONDS = 0.02
 #: The longest delay between two writes to a full stdin.
 _FULL_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
+_LIMITS: dict[object, str] = {wire: name for name, wire in LIMITS.items()}
+#: For servers that name the limit only where the kind leaves it open.
+_LIMIT_OF_KIND = {"outOfMemory": "memory", "evicted": "output"}
 
 
 class RemoteSession(BufferedSession):
@@ -68,8 +77,12 @@ class RemoteSession(BufferedSession):
         tty: bool,
         timeout: float | None,
         detached: bool = False,
+        network: NetworkRequest | None = None,
     ) -> None:
         super().__init__(process_id, self._hold)
+        self._network = network
+        #: Open questions about hosts, by host and port: asked again after a lost connection.
+        self._questions: dict[tuple[str, int], asyncio.Task[NetworkAnswer]] = {}
         self._client = client
         self._tty = tty
         self._timeout = timeout
@@ -84,6 +97,31 @@ class RemoteSession(BufferedSession):
         self._filling: asyncio.Task[None] | None = None
         #: Whether the server has confirmed the process; earlier events are kept.
         self.started = False
+        #: It was left before: its server may have stored output that is not in its memory any more.
+        self.has_past = False
+
+    def subscribe_output(self, *, paced: bool = False) -> Any:
+        if not self.has_past:
+            return super().subscribe_output(paced=paced)
+        from handrail.executor.stored.reader import PastReader
+
+        return PastReader(self._history, self.find_stored, paced=paced)
+
+    async def first_after(self, at: float) -> int:
+        from handrail.executor.stored.reader import first_after
+
+        stored = await self.find_stored()
+        return 0 if stored is None else await first_after(stored, at)
+
+    async def find_stored(self) -> Any:
+        """The stored result of the process; None: there is none."""
+        from handrail.executor.stored.source import find_result
+
+        for session in (self._client.session_id or "", "")[: 2 if self.detached else 1]:
+            found = await find_result(session, self.process_id, self._client, self._timeout)
+            if found is not None:
+                return found
+        return None
 
     # --- Route: events of the server ------------------------------------------------------------
 
@@ -110,6 +148,26 @@ class RemoteSession(BufferedSession):
             )
         elif method == "process/closed":
             self._take(msgspec.convert(params, ClosedNotification).seq, Closed())
+        elif self._network is not None and self._network.decided is not None:
+            made = msgspec.convert(params, PolicyDecisionNotification)
+            self._network.decided(made.decision, made.host, made.port)
+
+    def asked(self, params: Any, respond: Callable[[Any], None]) -> None:
+        from handrail.executor.network_question import asked, read, spoken
+
+        question = read(params)
+        key = question.host, question.port
+        task = self._questions.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(asked(self._network, question))
+            self._questions[key] = task
+            task.add_done_callback(lambda _: self._questions.pop(key, None))
+
+        def answered(done: asyncio.Task[NetworkAnswer]) -> None:
+            if not done.cancelled():
+                respond(spoken(done.result()))
+
+        task.add_done_callback(answered)
 
     async def begin(self, *, caught_up: bool) -> None:
         """The server has confirmed the process; its first events may be missing."""
@@ -147,7 +205,7 @@ class RemoteSession(BufferedSession):
         try:
             await self._read_missing(rpc)
         except ConnectionLost:
-            pass
+            pass  # it catches up after the next resume
         except CallTimedOut as error:
             rpc.drop(str(error))
         except (RpcError, RemoteProtocolError) as error:
@@ -206,6 +264,8 @@ class RemoteSession(BufferedSession):
             self._exit = self._exit_info(event)
             evidence = tuple(msgspec.to_builtins(denial) for denial in event.denials)
             self._denied = Denied(event.denied, evidence)
+            for question in list(self._questions.values()):
+                question.cancel()
             self._history.wake()
         else:
             self._history.end()
@@ -218,12 +278,12 @@ class RemoteSession(BufferedSession):
             usage = Usage(used.wall_ms, used.user_ms, used.system_ms, used.max_rss_bytes)
         if event.exit is not None:
             told = event.exit
+            limit = _LIMITS.get(told.limit) or _LIMIT_OF_KIND.get(told.kind)
             try:
-                kind = ExitKind(told.kind)
+                kind = ExitKind.LIMIT_EXCEEDED if limit is not None else ExitKind(told.kind)
             except ValueError:
                 kind = ExitKind.EXITED if told.code is not None else ExitKind.LOST
-            exceeded = "processes" if told.limit == "pids" else None
-            return ExitInfo(kind, told.code, told.signal, told.core_dumped, usage, exceeded)
+            return ExitInfo(kind, told.code, told.signal, told.core_dumped, usage, limit)
         if event.code is None or event.code < 0:
             return ExitInfo(ExitKind.LOST, None, usage=usage)
         kind = ExitKind.TERMINATED if self._asked_to_end else ExitKind.EXITED
@@ -383,6 +443,31 @@ class RemoteSession(BufferedSession):
 
     async def _follow(self, looking: Looking, patience: Patience) -> WaitOutcome:
         return await wait_far(self._client, self.process_id, looking, patience)
+
+    async def refused_hosts(self) -> tuple[Mapping[str, object], ...]:
+        if self._network is None or "networkUpdate" not in self._client.extensions:
+            return ()
+        params = {"processId": self.process_id, "maxBytes": 0}
+        try:
+            found = await self._call("process/read", params, repeat=True)
+        except RpcError:
+            return ()  # its id is free again
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
+        return tuple(found.get("denials") or ())
+
+    async def update_network(self, network: NetworkRequest) -> None:
+        if "networkUpdate" not in self._client.extensions or self._exit is not None:
+            return
+        lists = network.start(enforced=True).fields("")
+        names = ("rules", "approved", "denied")
+        params = {"processId": self.process_id, **{name: lists.get(name, []) for name in names}}
+        try:
+            await self._call("network/update", params, repeat=True)
+        except RpcError:
+            pass  # it has ended
+        except TransportError as error:
+            raise ExecutorTransportFailed(str(error)) from error
 
     async def denied(self) -> Denied:
         await self.wait()

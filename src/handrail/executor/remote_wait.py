@@ -20,8 +20,8 @@ import msgspec
 
 from handrail.errors import ExecutorTransportFailed, ProtocolError, RemoteProtocolError
 from handrail.executor.base import WaitOutcome, WaitReason
-from handrail.executor.rpc import CallTimedOut
-from handrail.executor.session_client import ExecServerClient
+from handrail.executor.client.rpc import CallTimedOut
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.wait_for import Looking, Patience, follow
 from handrail.protocol.process import WaitResult
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from handrail.errors import UsageError
 from handrail.executor.base import WaitOutcome, WaitReason
-from handrail.executor.output_buffer import OutputBuffer
+from handrail.executor.output.buffer import OutputBuffer
 
 
 def pattern_source(pattern: str | bytes) -> bytes:

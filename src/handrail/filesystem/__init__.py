@@ -9,6 +9,7 @@ names that are not UTF-8 survive.  What fails raises ``FilesError``.
   regular_file    opening and reading regular files, whole or in pieces
   replacement     new content for a file: all of it, or the old content untouched
   copying, removal, walk        whole trees
+  trees/          trees in bounded calls, for copies between machines, and watches of them
   handles         blocks of open files, per connection
   watch           notice when a missing path appears
   no_follow       opening without crossing a link

@@ -40,14 +40,12 @@ def read_directory(path: NativePath, *, limit: int = DIRECTORY_LIMIT) -> list[Di
                     mode = entry.stat().st_mode
                 except OSError:
                     continue
-                kinds = stat.S_ISDIR(mode), stat.S_ISREG(mode)
+                is_directory, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
             else:
-                kinds = (
-                    entry.is_dir(follow_symlinks=False),
-                    entry.is_file(follow_symlinks=False),
-                )
+                is_file = entry.is_file(follow_symlinks=False)
+                is_directory = not is_file and entry.is_dir(follow_symlinks=False)
             if len(entries) < limit:
-                entries.append(DirectoryEntry(entry.name, *kinds))
+                entries.append(DirectoryEntry(entry.name, is_directory, is_file))
             else:
                 beyond += 1  # counted for the sentence, not kept
     if beyond:

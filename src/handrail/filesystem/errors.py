@@ -69,6 +69,15 @@ def refusal(message: str, path: bytes, kind: str = "invalid_input") -> FilesErro
     return FilesError(message, kind=kind, path=os.fsdecode(path))
 
 
+def named(error: FilesError) -> FilesError:
+    """The error with its path in the sentence, for a reader far from the call."""
+    text = str(error)
+    if not error.path or error.path in text:
+        return error
+    path = shown(os.fsencode(error.path))
+    return FilesError(f"{path}: {text}", kind=error.kind, path=error.path)
+
+
 def not_a_file(path: bytes, *, follow: bool = True) -> FilesError:
     """The error for other than regular files; the peer has two sentences for it."""
     text = f"path `{shown(path)}` is not a file" if follow else "path is not a regular file"
@@ -84,7 +93,16 @@ def os_errors(path: bytes, *, follow: bool = True) -> Iterator[None]:
     """
     try:
         yield
+    except FilesError:
+        raise  # an OSError too, which says all of it already
     except OSError as error:
-        number = error.errno or errno.EIO
-        text = CONTAINS_LINK if number == errno.ELOOP and not follow else os_text(number)
-        raise FilesError(text, kind=kind_of(number), path=os.fsdecode(path)) from error
+        raise of_os_error(error, path, follow=follow) from error
+
+
+def of_os_error(error: OSError, path: bytes, *, follow: bool = True) -> FilesError:
+    """The FilesError that an OSError means for ``path``."""
+    if isinstance(error, FilesError):
+        return error
+    number = error.errno or errno.EIO
+    text = CONTAINS_LINK if number == errno.ELOOP and not follow else os_text(number)
+    return FilesError(text, kind=kind_of(number), path=os.fsdecode(path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from handrail.filesystem import own_processes, syscalls
 from handrail.filesystem.copying import copy
@@ -45,8 +45,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(NamedTuple):
     """What a path leads to; only ``is_symlink`` is about the path itself."""
 
     is_directory: bool
@@ -109,7 +108,7 @@ def get_metadata(path: NativePath, *, follow: bool = True) -> Metadata:
 def metadata_at_once(path: NativePath) -> Metadata:
     """Version of `get_metadata` for the event loop: from memory alone, else BlockingIOError.
 
-    Only if no link is on the way and the file system is on a device of this machine.
+    Only if no link is on the way and the file system is on a device of this machine, or a tmpfs.
     """
     raw = native(path)
     rules = syscalls.RESOLVE_CACHED | syscalls.RESOLVE_NO_SYMLINKS
@@ -124,10 +123,10 @@ def metadata_at_once(path: NativePath) -> Metadata:
         raise BlockingIOError from None
     try:
         found = syscalls.statx_cached(fd)
+        if found is None or (found[4] == 0 and not syscalls.is_tmpfs(fd)):
+            raise BlockingIOError
     finally:
         os.close(fd)
-    if found is None or found[4] == 0:
-        raise BlockingIOError
     mode, size, created, modified, _ = found
     return Metadata(stat.S_ISDIR(mode), stat.S_ISREG(mode), False, size, created, modified)
 

@@ -25,6 +25,8 @@ from handrail.errors import FilesError
 
 T = TypeVar("T")
 
+#: Seconds for one call; a file system that hangs longer is given up on.
+DEADLINE = 60.0
 #: Seconds that a call waits behind busy threads before it gets one of its own.
 PATIENCE = 0.05
 #: Calls that may wait for a thread; a last resort, for requests are bounded elsewhere.

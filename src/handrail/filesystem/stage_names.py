@@ -16,18 +16,15 @@ from __future__ import annotations
 import binascii
 import contextlib
 import fcntl
-import logging
 import os
 import re
 import stat
 import threading
 
-from handrail import private_places
-
-log = logging.getLogger(__name__)
+from handrail import private_files
 
 _NAME = re.compile(rb"\.handrail-[0-9a-f]{8}(?:[0-9a-f]{8})?")
-_JOURNAL = "stages"
+JOURNAL = "stages"
 
 
 def for_target(name: bytes) -> bytes:
@@ -75,7 +72,7 @@ class StageJournal:
     def __init__(self, state: int) -> None:
         """``state``: the fd of the server's state directory."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        self._fd = private_places.open_file(state, _JOURNAL, flags)
+        self._fd = private_files.open_file(state, JOURNAL, flags)
         self._lock = threading.Lock()
         self._under_way = 0
 
@@ -123,6 +120,19 @@ class _NoJournal:
 journal: StageJournal | _NoJournal = _NoJournal()
 
 
+def sweep(state: int) -> None:
+    """Remove what the last server has left in this state directory, and the journal itself.
+
+    Raises OSError.
+    """
+    left = StageJournal(state)
+    try:
+        left.sweep()
+        os.unlink(JOURNAL, dir_fd=state)
+    finally:
+        left.close()
+
+
 def keep_journal(state: int) -> None:
     """Remove what the previous server left in this state directory; keep a journal there."""
     global journal
@@ -130,7 +140,9 @@ def keep_journal(state: int) -> None:
         own = StageJournal(state)
         own.sweep()
     except OSError as error:
-        log.warning(
+        import logging  # a file helper never gets here, and starts without it
+
+        logging.getLogger(__name__).warning(
             "the journal of files being written cannot be kept (%s): a kill in the middle of a"
             " write can leave a file .handrail-* beside its target",
             error.strerror,

@@ -1,4 +1,4 @@
-"""Syscalls that the standard library lacks: openat2, statx, fallocate, inotify.
+"""Syscalls that the standard library lacks: openat2, linkat, statx, fallocate, inotify.
 
 Thin: numbers and structures of linux/openat2.h, linux/stat.h and sys/inotify.h, and no decisions.
 ctypes releases the GIL during each call.
@@ -18,15 +18,21 @@ RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_CACHED = 0x20
 
+IN_MODIFY = 0x2
 IN_ATTRIB = 0x4
+IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
+IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_UNMOUNT = 0x2000
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000
+IN_ONLYDIR = 0x01000000
+IN_EXCL_UNLINK = 0x04000000
 IN_MASK_ADD = 0x20000000
+IN_ISDIR = 0x40000000
 
 _SYS_OPENAT2 = 437  # the same number on every architecture, like all calls since 5.1
 _AT_EMPTY_PATH = 0x1000
@@ -40,6 +46,7 @@ _STATX_DEV_MAJOR_AT = 136
 _FALLOC_FL_KEEP_SIZE = 1
 _STATFS_SIZE = 256  # more than struct statfs takes anywhere
 _PROC_SUPER_MAGIC = 0x9FA0
+_TMPFS_MAGIC = 0x01021994
 
 _libc = ctypes.CDLL(None, use_errno=True)
 #: struct open_how: flags, mode, resolve.
@@ -54,6 +61,15 @@ _openat2.argtypes = (
     ctypes.c_size_t,
 )
 _openat2.restype = ctypes.c_long
+
+_linkat = _libc.linkat
+_linkat.argtypes = (
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_int,
+)
 
 
 def _failed() -> OSError:
@@ -73,6 +89,19 @@ def openat2(dir_fd: int, path: bytes, flags: int, mode: int, resolve: int) -> in
             return fd
         if ctypes.get_errno() != errno.EINTR:
             raise _failed()
+
+
+def link_fd(fd: int, name: bytes, dir_fd: int) -> None:
+    """Give an open file a name.
+
+    By the fd itself, which kernels before 6.10 allow to CAP_DAC_READ_SEARCH alone and else answer
+    with ENOENT; then by its link in /proc, which takes longer to walk than the rest.
+    """
+    if not _linkat(fd, b"", dir_fd, name, _AT_EMPTY_PATH):
+        return
+    if ctypes.get_errno() != errno.ENOENT:
+        raise _failed()
+    os.link(b"/proc/self/fd/%d" % fd, name, dst_dir_fd=dir_fd)
 
 
 @cache
@@ -136,6 +165,12 @@ def is_proc(fd: int) -> bool:
     return _libc.fstatfs(fd, buffer) == 0 and _type_of(buffer) == _PROC_SUPER_MAGIC
 
 
+def is_tmpfs(fd: int) -> bool:
+    """Whether an fd lies in a file system that is in memory alone."""
+    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
+    return _libc.fstatfs(fd, buffer) == 0 and _type_of(buffer) == _TMPFS_MAGIC
+
+
 def is_proc_at(path: bytes) -> bool:
     """Like `is_proc`, for what a path leads to; False if it leads nowhere."""
     buffer = ctypes.create_string_buffer(_STATFS_SIZE)
@@ -161,6 +196,19 @@ def inotify_add(queue: int, fd: int, mask: int) -> int:
     if wd < 0:
         raise _failed()
     return wd
+
+
+def inotify_add_path(queue: int, path: bytes, mask: int) -> int:
+    """Watch what is at ``path``."""
+    wd: int = _libc.inotify_add_watch(queue, path, ctypes.c_uint32(mask))
+    if wd < 0:
+        raise _failed()
+    return wd
+
+
+def inotify_remove(queue: int, wd: int) -> None:
+    """Stop watching; one that is gone already is fine."""
+    _libc.inotify_rm_watch(queue, wd)
 
 
 def inotify_events(data: bytes) -> list[tuple[int, int, bytes]]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from handrail.filesystem import own_processes
@@ -38,8 +37,7 @@ _PLAIN = bytes(b for b in range(0x21, 0x7F) if b not in b'"#%<>?\\`{}')
 _OMITTED, _FILE, _DIRECTORY = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class WalkOptions:
+class WalkOptions(NamedTuple):
     """Bounds and options; depth 0 lists the children of the root alone."""
 
     max_depth: int
@@ -69,11 +67,18 @@ class WalkProblem(NamedTuple):
     message: str
 
 
-@dataclass(slots=True)
 class WalkResult:
-    entries: list[WalkEntry] = field(default_factory=list)
-    errors: list[WalkProblem] = field(default_factory=list)
-    truncated: bool = False
+    """What was found, what could not be read, and whether there is more."""
+
+    def __init__(
+        self,
+        entries: list[WalkEntry] | None = None,
+        errors: list[WalkProblem] | None = None,
+        truncated: bool = False,
+    ) -> None:
+        self.entries = [] if entries is None else entries
+        self.errors = [] if errors is None else errors
+        self.truncated = truncated
 
 
 def walk(path: NativePath, options: WalkOptions) -> WalkResult:

@@ -65,7 +65,7 @@ class MissingWatch:
             if [_edge(path) for path in wanted] == edges:
                 return cls(queue, arming.names)
         except OSError:
-            pass
+            pass  # one of them exists, or a link or a file is on the way
         os.close(queue)
         return None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from handrail.errors import (
 )
 from handrail.protocol import codec
 from handrail.protocol.envelope import METHOD_NOT_FOUND, ErrorResponse, Notification, Request
+from handrail.protocol.methods import POLICY_REQUEST
 from handrail.protocol.peer import Peer
 from handrail.protocol.process import OutputNotification
 from handrail.transport.base import CLOSE_POLICY, Transport
@@ -64,7 +66,11 @@ class RpcConnection:
         self,
         notified: Callable[[str, Any], None],
         closed: Callable[[RpcConnection, str], None],
+        asked: Callable[[Any, Callable[[Any], None]], bool] | None = None,
     ) -> None:
+        """``asked``: takes the params of a ``network/policyRequest`` and what sends the answer;
+        False if the question is not for this client."""
+        self._asked = asked
         self._notified = notified
         self._closed = closed
         self._peer: Peer[asyncio.Future[Any]] = Peer()
@@ -101,7 +107,7 @@ class RpcConnection:
             if type(message) is Notification:
                 self._notified(message.method, message.params)
             elif type(message) is Request:
-                self._refuse(message)
+                self._requested(message)
             else:
                 self._replied(message)
         except (RemoteProtocolError, RpcError, msgspec.ValidationError) as error:
@@ -266,17 +272,25 @@ class RpcConnection:
         else:
             waiter.set_result(message.result)
 
-    def _refuse(self, request: Request) -> None:
-        """Refuse a call of the peer: we offer no methods; a malformed id breaks the protocol."""
+    def _requested(self, request: Request) -> None:
+        """Answer a call of the peer, of which we offer one; a malformed id breaks the protocol."""
         number = request.id
         if type(number) is not int or number < 0 or number in self._inbound:
             raise RemoteProtocolError(f"a call with the id {str(number)[:40]!r}")
         self._inbound.add(number)
         if len(self._inbound) > 4096:
             self._inbound = set(sorted(self._inbound)[-1024:])
+        respond = partial(self._respond, number)
+        asked = self._asked if request.method == POLICY_REQUEST else None
+        if asked is not None and asked(request.params, respond):
+            return
         text = f"this client does not offer {request.method[:80]}"
         if self._transport is not None:
             self._transport.send(codec.error_message(number, METHOD_NOT_FOUND, text))
+
+    def _respond(self, number: int, result: Any) -> None:
+        if self._transport is not None and self.gone is None:
+            self._transport.send(codec.result_message(number, result))
 
 
 def _message(number: int, method: str, params: Any) -> bytes:

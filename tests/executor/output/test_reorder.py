@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from handrail.executor.reorder import (
+from handrail.executor.output.reorder import (
     MOST_EVENTS,
     Closed,
     Event,

@@ -25,7 +25,7 @@ from handrail.executor.base import OutputEvent, OutputKind
 from handrail.process.output.output_log import RETENTION_CHUNKS
 
 if TYPE_CHECKING:
-    from handrail.executor.output_spill import OutputSpill
+    from handrail.executor.output.spill import OutputSpill
 
 #: How much output of a process is kept for late readers, unless its caller says otherwise.
 KEEP_OUTPUT = 256 * 1024 * 1024
@@ -141,7 +141,7 @@ class OutputBuffer:
             return False
         spill = self._spill
         if spill is None:
-            from handrail.executor.output_spill import OutputSpill
+            from handrail.executor.output.spill import OutputSpill
 
             spill = self._spill = OutputSpill(self._limit)
         count = size = 0
@@ -173,7 +173,7 @@ class OutputBuffer:
         return spill.batches[-1].end if spill and spill.batches else self._dropped_events
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Mark the end of the output."""
         self.ended = True
         if self._shut and self._gate is not None:
             self._gate(False)
@@ -181,7 +181,7 @@ class OutputBuffer:
         self.wake()
 
     def fail(self, error: HandrailError) -> None:
-        """Nothing more will come, and output may be missing."""
+        """Mark the end of the output, some of which may be missing."""
         if not self.ended:
             self.failure = error
             self.end()
@@ -211,13 +211,18 @@ class OutputBuffer:
     def follow(self, *, paced: bool = False) -> Follower:
         """A reader from the first retained byte on; close it if it is ``paced``."""
         follower = Follower(self)
-        if paced and not self._released:
-            self.paced.add(follower)
-            self.settle()
+        if paced:
+            self.pace(follower)
         return follower
 
+    def pace(self, follower: Follower) -> None:
+        """Have the process wait for this reader from now on."""
+        if not self._released:
+            self.paced.add(follower)
+            self.settle()
+
     def unpace(self, follower: Follower) -> None:
-        """Nothing waits for this reader any more."""
+        """Let the process go on without waiting for this reader."""
         if follower in self.paced:
             self.paced.discard(follower)
             self.settle()
@@ -258,6 +263,11 @@ class OutputBuffer:
         if number < first and self._spill is not None:
             return self._spill.get(number)
         return number, [self._events[number - first]] if number - first < len(self._events) else []
+
+    @property
+    def last_seq(self) -> int:
+        """The sequence number of the newest piece; 0: there is none."""
+        return self._events[-1].seq if self._events else 0
 
     @property
     def first(self) -> int:

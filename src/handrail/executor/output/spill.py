@@ -61,10 +61,10 @@ class OutputSpill:
         pieces = [(e.kind is OutputKind.STDERR, e.data, e.seq, e.omitted) for e in events]
         data = marshal.dumps(pieces)
         if self._fd is None:
-            self._fd = _unlinked_file()
+            self._fd = unlinked_file()
         at = self._end % self._limit
-        _write(self._fd, memoryview(data)[: self._limit - at], at)
-        _write(self._fd, memoryview(data)[self._limit - at :], 0)
+        write_at(self._fd, memoryview(data)[: self._limit - at], at)
+        write_at(self._fd, memoryview(data)[self._limit - at :], 0)
         output = sum(len(event.data) + event.omitted for event in events)
         self.batches.append(Batch(first, first + len(events), output, self._end, len(data)))
         self._end += len(data)
@@ -83,13 +83,15 @@ class OutputSpill:
         ]
 
 
-def _write(fd: int, data: memoryview, at: int) -> None:
+def write_at(fd: int, data: memoryview, at: int) -> None:
+    """Write all of it at a position of a file; raises OSError."""
     while data:
         written = os.pwrite(fd, data, at)
         data, at = data[written:], at + written
 
 
-def _unlinked_file() -> int:
+def unlinked_file() -> int:
+    """A temporary file without a name, which is gone with its descriptor; raises OSError."""
     import tempfile
 
     fd, path = tempfile.mkstemp(prefix="handrail-output-")

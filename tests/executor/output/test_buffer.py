@@ -8,9 +8,9 @@ import os
 import pytest
 
 from handrail.errors import ExecutorTransportFailed
-from handrail.executor import output_spill
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.executor.output_buffer import MEMORY_BYTES, Follower, OutputBuffer
+from handrail.executor.output import spill as output_spill
+from handrail.executor.output.buffer import MEMORY_BYTES, Follower, OutputBuffer
 from handrail.process.output.output_log import RETENTION_CHUNKS
 
 OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR

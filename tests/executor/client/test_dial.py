@@ -14,9 +14,9 @@ import pytest
 
 from handrail import AsyncWorkspace
 from handrail.errors import ConnectionLost, ExecutorTransportFailed, HandrailError, UsageError
-from handrail.executor.dial import dialer_for, ssh_dialer
+from handrail.executor.client.dial import dialer_for, ssh_dialer
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
-from handrail.executor.session_client import ExecServerClient
 from handrail.transport.base import Transport
 from handrail.transport.websocket import listen
 from tests.support.eventually import eventually_so
@@ -208,3 +208,10 @@ def test_connecting_that_is_cancelled_leaves_no_program(tmp_path: Path) -> None:
             await connecting
 
     asyncio.run(main())
+
+
+def test_scheme_that_is_not_known_is_said_before_its_token() -> None:
+    with pytest.raises(UsageError, match=r"cannot connect to 'http://x'; give ws://"):
+        dialer_for("http://x", token="t")
+    with pytest.raises(UsageError, match="a token is for ws"):
+        dialer_for("unix:/x", token="t")

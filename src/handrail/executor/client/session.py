@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -23,11 +23,11 @@ from handrail.errors import (
     RemoteProtocolError,
     RpcError,
 )
-from handrail.executor.dial import Dialer, dialer_for
-from handrail.executor.rpc import CallTimedOut, RpcConnection
+from handrail.executor.client.dial import Dialer, dialer_for, transport_failed
+from handrail.executor.client.rpc import CallTimedOut, RpcConnection
 from handrail.protocol.envelope import ALREADY_ATTACHED
 from handrail.protocol.process import OutputNotification
-from handrail.transport.handshake import HandshakeError
+from handrail.transport.websocket_handshake import HandshakeError
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,9 @@ class Route(Protocol):
 
     def failed(self, error: HandrailError) -> None:
         """No more events of the process will arrive."""
+
+    def asked(self, params: Any, respond: Callable[[Any], None]) -> None:
+        """Answer a question of the server about a host; raises ValidationError."""
 
 
 class ExecServerClient:
@@ -102,6 +105,8 @@ class ExecServerClient:
         self.info: dict[str, Any] = {}
         #: Names of our extensions that the server offers.
         self.extensions: frozenset[str] = frozenset()
+        #: Whether it can start processes with a managed network.
+        self.carries_networks = False
         #: How often the session was resumed.
         self.resumed = 0
         self._broken = 0
@@ -208,7 +213,7 @@ class ExecServerClient:
     async def _connection(self, method: str, deadline: float | None) -> RpcConnection:
         while True:
             if self._failure is not None:
-                raise ExecutorTransportFailed(self._failure.detail)
+                raise self._failure.again()
             rpc = self._rpc
             if rpc is not None and rpc.gone is None and self._up.is_set():
                 return rpc
@@ -341,7 +346,7 @@ class ExecServerClient:
         ``timeout`` (seconds) is for all of it.  ``present``: send the secret we have.  It may be
         outdated, if the answer with the next one was lost.
         """
-        rpc = RpcConnection(self._notified, self._lost)
+        rpc = RpcConnection(self._notified, self._lost, self._asked)
         self._opening = rpc
         missing = "a connection"
         try:
@@ -391,12 +396,14 @@ class ExecServerClient:
         self.info = info
         capabilities = info.get("capabilities")
         ours = capabilities.get("handrail") if isinstance(capabilities, dict) else None
+        known = capabilities if isinstance(capabilities, dict) else {}
+        self.carries_networks = known.get("networkProxyLaunch") is True
         if isinstance(ours, dict):
             self.extensions = frozenset(name for name, offered in ours.items() if offered is True)
 
     def _notified(self, method: str, params: Any) -> None:
-        if not method.startswith("process/"):
-            return  # we subscribe to no file, HTTP or network notifications
+        if not method.startswith("process/") and method != "network/policyDecision":
+            return  # we subscribe to no file or HTTP notifications
         if isinstance(params, OutputNotification):
             process_id: object = params.process_id
         else:
@@ -407,6 +414,13 @@ class ExecServerClient:
                 route.notified(method, params)
             except msgspec.ValidationError as error:
                 raise RemoteProtocolError(f"a {method} that does not read: {error}") from None
+
+    def _asked(self, params: Any, respond: Callable[[Any], None]) -> bool:
+        process_id = params.get("processId") if isinstance(params, dict) else None
+        route = self._routes.get(process_id) if isinstance(process_id, str) else None
+        if route is not None:
+            route.asked(params, respond)
+        return route is not None
 
     def _lost(self, rpc: RpcConnection, why: str) -> None:
         if rpc is not self._rpc or self._closing:
@@ -425,12 +439,7 @@ class ExecServerClient:
             try:
                 await self._redial()
             except (HandrailError, OSError) as error:
-                self._fail(
-                    ExecutorTransportFailed(
-                        f"the connection to {self.where} ended ({why}) and could not be taken up"
-                        f" again: {error}"
-                    )
-                )
+                self._fail(await self._unrecovered(why, error))
                 return
             rpc = self._rpc
             if rpc is None:
@@ -443,6 +452,11 @@ class ExecServerClient:
             if self._rpc is not None or self._failure is not None:
                 return
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _unrecovered(self, why: str, error: Exception) -> ExecutorTransportFailed:
+        """What followers and callers get when the session could not be resumed."""
+        text = f"the connection to {self.where} ended ({why}) and could not be taken up again"
+        return transport_failed(text, error)
 
     async def _redial(self) -> None:
         loop = asyncio.get_running_loop()

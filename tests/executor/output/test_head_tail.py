@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.executor.head_tail import HeadTail
+from handrail.executor.output.head_tail import HeadTail
 
 CHUNKS = st.lists(st.binary(max_size=12), max_size=12)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from handrail.errors import ExecutorTransportFailed
+from handrail.errors import ExecutorTransportFailed, HandrailError
 from handrail.executor.base import ExecSession, WaitOutcome
-from handrail.executor.output_buffer import Follower, OutputBuffer
+from handrail.executor.output.buffer import Follower, OutputBuffer
 from handrail.executor.wait_for import Looking, Patience, follow
 from handrail.process.exit_status import ExitInfo
 
@@ -58,13 +58,17 @@ class BufferedSession(ExecSession):
     def keep_output(self, limit: int) -> None:
         self._history.keep(limit)
 
+    @property
+    def last_seq(self) -> int:
+        return self._history.last_seq
+
     def try_exit_status(self) -> ExitInfo | None:
         return self._exit
 
     async def wait(self) -> ExitInfo:
         while self._exit is None:
-            if (failure := self._history.failure) is not None:
-                raise ExecutorTransportFailed(f"failed to wait for process: {failure.detail}")
+            if self._history.failure is not None:
+                raise _again(self._history.failure, "failed to wait for process: ")
             await self._history.changed()
         return self._exit
 
@@ -72,7 +76,7 @@ class BufferedSession(ExecSession):
         while not self._history.ended:
             await self._history.changed()
         if self._history.failure is not None:
-            raise ExecutorTransportFailed(self._history.failure.detail)
+            raise _again(self._history.failure)
 
     async def _exited_by(self, deadline: float) -> bool:
         """Wait for the exit until then, by the monotonic clock; whether it is known."""
@@ -97,3 +101,9 @@ class BufferedSession(ExecSession):
 
     async def _follow(self, looking: Looking, patience: Patience) -> WaitOutcome:
         return await follow(looking, patience)
+
+
+def _again(failure: HandrailError, before: str = "") -> ExecutorTransportFailed:
+    if isinstance(failure, ExecutorTransportFailed):
+        return failure.again(before)
+    return ExecutorTransportFailed(before + failure.detail)

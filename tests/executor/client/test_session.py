@@ -18,9 +18,9 @@ from handrail.errors import (
     WriteFailed,
 )
 from handrail.executor.base import SpawnRequest
-from handrail.executor.dial import MemoryDialer
+from handrail.executor.client.dial import MemoryDialer
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
-from handrail.executor.session_client import ExecServerClient
 from handrail.sandbox.profile import Access, Entry, Intent
 from handrail.transport.base import Transport
 from tests.executor.places import collect

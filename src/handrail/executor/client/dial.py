@@ -16,8 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from handrail import credentials, unnamed_file
-from handrail.errors import ConnectionLost, UsageError
+from handrail import credentials, memory_file
+from handrail.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    ExecutorTransportFailed,
+    UsageError,
+)
 from handrail.transport.base import Receiver, Transport
 
 if TYPE_CHECKING:
@@ -145,7 +150,7 @@ class _Program:
     def __init__(self, argv: list[str], env: dict[str, str] | None, *, keep_stderr: bool) -> None:
         #: Whether it has sent anything: if not, it has no session of ours.
         self.spoke = False
-        self.stderr = unnamed_file.create("stderr") if keep_stderr else -1
+        self.stderr = memory_file.create("stderr") if keep_stderr else -1
         try:
             self.process = subprocess.Popen(
                 argv,
@@ -288,8 +293,10 @@ def dialer_for(
         return ProgramDialer(where)
     if where.startswith(("ws://", "wss://")):
         return WebSocketDialer(where, token, ssl)
-    if token is not None:
-        raise UsageError("a token is for ws:// and wss:// only; others know who connects")
+    if token is not None and where.startswith(("unix:", "ssh://")):
+        raise UsageError(
+            "a token is for ws:// and wss:// only: a Unix socket and ssh tell who connects"
+        )
     if where.startswith("unix:"):
         path = where[5:].removeprefix("//")
         if not path.startswith("/"):
@@ -301,3 +308,13 @@ def dialer_for(
         f"cannot connect to {where!r}; give ws://host:port, wss://host, unix:/path, ssh://host,"
         " or the argument list of a program"
     )
+
+
+def transport_failed(text: str, error: BaseException) -> ExecutorTransportFailed:
+    """What a caller is told when no session could be had, and why."""
+    if getattr(error, "status", None) == 401:  # a HandshakeError
+        return AuthenticationFailed(
+            f"{text}: {error}; give the server's token by --token-file or HANDRAIL_TOKEN, in Python"
+            " by token="
+        )
+    return ExecutorTransportFailed(f"{text}: {error}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handrail.errors import ConnectionLost, LocalProtocolError, RpcError
-from handrail.executor.rpc import MOST_CALLS, CallTimedOut, RpcConnection
+from handrail.executor.client.rpc import MOST_CALLS, CallTimedOut, RpcConnection
 from handrail.transport.base import Transport
 from handrail.transport.memory import memory_pair
 from tests.support.eventually import eventually_so

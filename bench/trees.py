@@ -1,0 +1,269 @@
+"""``upload`` and ``download`` of 10,000 small files beside ``tar`` into ``tar`` over the same line.
+
+    python bench/trees.py [--files N] [--rounds N] [--dir DIR] [--ssh]
+
+The line is a TCP connection on loopback that is open before the clock starts: a workspace's to
+``handrail serve``, and for ``tar`` one whose two ends are its stdout and its stdin, which is the
+least that any copy by ``tar`` can cost.  ``--ssh`` puts both through one sshd of this program
+instead, ``tar`` by a connection that is open already (ControlMaster).  Beside them the same on one
+machine: a workspace without a server, plain and sandboxed, against ``tar`` through a pipe.
+
+In turns, so that a busy machine is busy for all.  Prints median and best of the wall time, and the
+processor time of all processes that took part (keepers apart: they copy nothing), each with its
+ratio to ``tar``.  With ``--ssh`` the processor time of sshd is in neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import shlex
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from handrail import AsyncWorkspace
+from handrail.executor.remote import RemoteExecutor
+
+#: Seconds after which a copy counts as hung; the program then ends with an error.
+LIMIT = 120.0
+
+Work = Callable[[], Awaitable[None]]
+
+
+def make_tree(root: Path, files: int) -> None:
+    for number in range(files):
+        place = root / f"d{number % 100}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"f{number}").write_bytes(b"%d\n" % number * 150)
+
+
+async def piped(first: list[str], second: list[str], ends: tuple[int, int] | None = None) -> None:
+    """Run one command into the other, by a pipe or by ``ends`` (read, write)."""
+    begin, end = ends or os.pipe()
+    writer = await asyncio.create_subprocess_exec(*first, stdin=subprocess.DEVNULL, stdout=end)
+    os.close(end)
+    reader = await asyncio.create_subprocess_exec(*second, stdin=begin)
+    os.close(begin)
+    async with asyncio.timeout(LIMIT):
+        codes = await reader.wait(), await writer.wait()
+    if codes != (0, 0):
+        raise SystemExit(f"{shlex.join(first)} | {shlex.join(second)} ended with {codes}")
+
+
+def tcp_ends() -> tuple[int, int]:
+    """The two ends of a connection on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        served, _ = listener.accept()
+    return served.detach(), client.detach()
+
+
+@asynccontextmanager
+async def serving(base: Path) -> AsyncIterator[tuple[str, int]]:
+    """A server of this program: its address and its pid."""
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "handrail", "serve", "--state-dir", str(base / "state")),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert server.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            address = (await server.stdout.readline()).decode().strip()
+        yield address, server.pid
+    finally:
+        server.terminate()
+        await server.wait()
+
+
+def processor_seconds(*pids: int) -> float:
+    """Of this process, its children that have ended, and others by pid."""
+    total = 0.0
+    for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(kind)
+        total += usage.ru_utime + usage.ru_stime
+    for pid in pids:
+        # With the threads that have ended, unlike the sum over those that live.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def helper_pids() -> list[int]:
+    """All descendants of this process that live: file helpers in their sandboxes among them."""
+    found, todo = [], [os.getpid()]
+    while todo:
+        for task in Path(f"/proc/{todo.pop()}/task").iterdir():
+            below = [int(pid) for pid in (task / "children").read_text().split()]
+            found += below
+            todo += below
+    return found
+
+
+class Copies:
+    """The ways to copy one tree, by their names."""
+
+    def __init__(self, base: Path, files: int) -> None:
+        self.source, self.target = base / "source", base / "target"
+        self.files = files
+        make_tree(self.source, files)
+
+    def upload(self, ws: AsyncWorkspace) -> Work:
+        async def work() -> None:
+            async with asyncio.timeout(LIMIT):
+                copied = await ws.files.upload(self.source, self.target)
+            assert copied.files == self.files
+
+        return work
+
+    def download(self, ws: AsyncWorkspace) -> Work:
+        async def work() -> None:
+            async with asyncio.timeout(LIMIT):
+                copied = await ws.files.download(self.source, self.target)
+            assert copied.files == self.files
+
+        return work
+
+    @property
+    def _pack(self) -> list[str]:
+        return ["tar", "c", "-C", str(self.source), "."]
+
+    @property
+    def _unpack(self) -> list[str]:
+        return ["tar", "x", "-C", str(self.target)]
+
+    async def tar_pipe(self) -> None:
+        self.target.mkdir()
+        await piped(self._pack, self._unpack)
+
+    async def tar_tcp(self) -> None:
+        self.target.mkdir()
+        await piped(self._pack, self._unpack, tcp_ends())
+
+    def tar_up(self, line: list[str]) -> Work:
+        async def work() -> None:
+            self.target.mkdir()
+            await piped(self._pack, [*line, shlex.join(self._unpack)])
+
+        return work
+
+    def tar_down(self, line: list[str]) -> Work:
+        async def work() -> None:
+            self.target.mkdir()
+            await piped([*line, shlex.join(self._pack)], self._unpack)
+
+        return work
+
+
+async def measure(
+    title: str, copies: Copies, work: dict[str, tuple[Work, str]], rounds: int
+) -> None:
+    """Print the rows of one line; each has the name of the ``tar`` it is compared with."""
+    walls: dict[str, list[float]] = {name: [] for name in work}
+    costs: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, (one, _) in work.items():
+            pids = helper_pids()
+            used, began = processor_seconds(*pids), time.perf_counter()
+            await one()
+            walls[name].append(time.perf_counter() - began)
+            costs[name].append(processor_seconds(*pids) - used)
+            shutil.rmtree(copies.target)
+    print(title)
+    for name, (_, beside) in work.items():
+        row = f"  {name:22}"
+        for what, times in (("wall", walls), ("cpu", costs)):
+            middle, best = statistics.median(times[name]), min(times[name])
+            ratio = middle / statistics.median(times[beside])
+            row += f"  {what} median {middle:6.3f} s ({ratio:4.2f} x) best {best:6.3f} s"
+        print(row)
+
+
+async def near(base: Path, copies: Copies, rounds: int) -> None:
+    async with AsyncWorkspace(base, sandbox="off") as ws, AsyncWorkspace(base) as held:
+        await held.files.write("warm", "")  # its file helper is started
+        rows = {
+            "tar | tar": (copies.tar_pipe, "tar | tar"),
+            "upload": (copies.upload(ws), "tar | tar"),
+            "download": (copies.download(ws), "tar | tar"),
+            "upload, sandboxed": (copies.upload(held), "tar | tar"),
+            "download, sandboxed": (copies.download(held), "tar | tar"),
+        }
+        await measure("on this machine, beside tar through a pipe", copies, rows, rounds)
+
+
+async def far(base: Path, copies: Copies, rounds: int) -> None:
+    async with serving(base) as (address, _), AsyncWorkspace(base, sandbox="off", at=address) as ws:
+        await ws.files.write("warm", "")
+        rows = {
+            "tar, TCP, tar": (copies.tar_tcp, "tar, TCP, tar"),
+            "upload": (copies.upload(ws), "tar, TCP, tar"),
+            "download": (copies.download(ws), "tar, TCP, tar"),
+        }
+        await measure("to a server, beside tar over a bare TCP line", copies, rows, rounds)
+
+
+async def by_ssh(base: Path, copies: Copies, rounds: int) -> None:
+    from tests.executor.sshd import no_sshd, sshd
+
+    if missing := no_sshd():
+        raise SystemExit(f"--ssh cannot be measured: {missing}")
+    async with AsyncExitStack() as stack:
+        way = await stack.enter_async_context(sshd(base))
+        user, _, port = way.url.removeprefix("ssh://").rpartition(":")
+        # Options end before the host: ssh takes what follows it for the command.
+        options = [*way.ssh, "-o", f"ControlPath={base}/mux", "-p", port]
+        master = subprocess.Popen(
+            [*options, "-o", "ControlMaster=yes", "-N", user], stdin=subprocess.DEVNULL
+        )
+        stack.callback(master.wait)
+        stack.callback(master.terminate)
+        async with asyncio.timeout(LIMIT):
+            while not os.path.exists(base / "mux"):
+                if master.poll() is not None:
+                    raise SystemExit(f"ssh ended with {master.returncode} before it was connected")
+                await asyncio.sleep(0.01)
+            executor = await RemoteExecutor.connect(way.url, ssh=way.ssh, ssh_command=way.proxy)
+        stack.push_async_callback(executor.close)
+        ws = await stack.enter_async_context(AsyncWorkspace(base, sandbox="off", executor=executor))
+        line = [*options, user]
+        rows = {
+            "tar | ssh": (copies.tar_up(line), "tar | ssh"),
+            "upload": (copies.upload(ws), "tar | ssh"),
+            "ssh | tar": (copies.tar_down(line), "ssh | tar"),
+            "download": (copies.download(ws), "ssh | tar"),
+        }
+        await measure("by ssh, beside tar over an open ssh line", copies, rows, rounds)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dir", help="where the trees are; a tmpfs says most about the copying")
+    parser.add_argument("--ssh", action="store_true", help="also through an sshd of this program")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+        base = Path(directory)
+        copies = Copies(base, options.files)
+        await near(base, copies, options.rounds)
+        await far(base, copies, options.rounds)
+        if options.ssh:
+            await by_ssh(base, copies, options.rounds)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

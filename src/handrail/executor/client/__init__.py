@@ -1,0 +1,1 @@
+"""The connection to an exec-server: dialing, calls, and a session that outlives connections."""

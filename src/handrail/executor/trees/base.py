@@ -1,0 +1,44 @@
+"""The contract for trees of an executor's machine, in bounded calls.
+
+``root`` is absolute; paths below it are bytes, relative.  Each call may be repeated: doing it twice
+leads to the same state.  A failure of one file is in the answer; FilesError is raised when the root
+cannot be used, ExecutorTransportFailed when the connection is lost for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from handrail.errors import FilesError
+from handrail.filesystem.trees.entry import Change, Wanted
+from handrail.filesystem.trees.listing import Page
+
+#: The content of each file that was asked for, or why there is none.
+Contents = list[bytes | FilesError]
+#: What went wrong with each change; None: it was made.
+Outcomes = list[FilesError | None]
+
+
+class Trees(Protocol):
+    """Whole trees of one machine."""
+
+    async def list(self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()) -> Page:
+        """A page of what is below a directory; behind ``after``, without what is excluded."""
+
+    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
+        """Content of many files below a directory."""
+
+    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+        """Make many files, links and directories below a directory that exists."""
+
+
+async def pages(trees: Trees, root: str, exclude: Sequence[str] = ()) -> AsyncIterator[Page]:
+    """All pages of what is below a directory, a call for each."""
+    after = b""
+    while True:
+        page = await trees.list(root, after=after, exclude=exclude)
+        yield page
+        if not page.more or not page.entries:
+            return
+        after = page.entries[-1].path

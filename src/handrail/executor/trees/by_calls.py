@@ -1,0 +1,256 @@
+"""Trees of a machine that has no calls about trees: one call for each file.
+
+For the peer's server, and for ``Files`` of a caller's own.  Those calls know neither modes nor
+links.  Where commands can be run there (``Command``), ``find`` tells them and a shell script sets
+them, once for each call; else files get the default mode and a link is reported as not copied.
+A file that is copied in parts is in memory until it is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from handrail import glob_pattern
+from handrail.errors import FilesError
+from handrail.executor.trees.base import Contents, Outcomes, Trees
+from handrail.filesystem.trees.entry import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    MODE_BITS,
+    OTHER,
+    Change,
+    TreeEntry,
+    Wanted,
+    check_relative,
+)
+from handrail.filesystem.trees.listing import Page
+
+if TYPE_CHECKING:
+    from handrail.executor.files import FileMetadata, Files
+
+#: Runs a command there; its stdout, or None when it failed.
+Command = Callable[[tuple[str, ...]], Awaitable[bytes | None]]
+#: The longest script; a word of argv has at most 128 KiB.
+_SCRIPT = 64 * 1024
+
+_MODES = {FILE: 0o644, DIRECTORY: 0o755}
+#: What is told of each name: path, type, mode, time, target.
+_FIND = "%P\\0%y\\0%m\\0%T@\\0%l\\0"
+_Known = dict[bytes, tuple[bytes, int, int, bytes]]
+
+
+class TreesByCalls(Trees):
+    """``Trees`` on the single calls of ``Files``."""
+
+    def __init__(self, files: Files, command: Command | None = None) -> None:
+        self._files = files
+        self._command = command
+        self._reading = asyncio.Lock()
+        self._stages: dict[str, bytearray] = {}
+        #: The large file that is being read in parts.
+        self._open: tuple[str, bytes] | None = None
+
+    async def list(self, root: str, *, after: bytes = b"", exclude: Sequence[str] = ()) -> Page:
+        """The whole tree in one page."""
+        top = _entry(b"", await self._files.metadata(root))
+        page = Page(top._replace(kind=top.kind if top.kind != LINK else FILE), [], [], False)
+        try:
+            patterns = [glob_pattern.translate(one.rstrip("/")) for one in exclude]
+        except ValueError as error:
+            raise FilesError(str(error), kind="invalid_input", path=root) from None
+        known = await self._find(root) if top.kind in (DIRECTORY, FILE) else {}
+        if b"" in known:
+            page = page._replace(root=_better(page.root, known[b""]))
+        pending = [b""] if top.kind == DIRECTORY else []
+        while pending:
+            directory = pending.pop()
+            for path in await self._names(root, directory, page):
+                if any(pattern.match(path) for pattern in patterns):
+                    continue
+                try:
+                    entry = _entry(path, await self._files.metadata(_whole(root, path)))
+                except FilesError as error:
+                    page.problems.append(error)
+                    continue
+                if path in known:
+                    entry = _better(entry, known[path])
+                if entry.kind == LINK and not entry.target:
+                    page.problems.append(_no_links(_whole(root, path)))
+                    continue
+                page.entries.append(entry)
+                if entry.kind == DIRECTORY:
+                    pending.append(path)
+        # The names of dangling links are not among those that are listed.
+        there = {entry.path for entry in page.entries}
+        for path, (kind, _, _, _) in known.items():
+            if kind == b"l" and path and path not in there:
+                page.entries.append(_better(TreeEntry(path, LINK), known[path]))
+        page.entries.sort(key=lambda entry: entry.path.split(b"/"))
+        return page
+
+    async def _names(self, root: str, directory: bytes, page: Page) -> Sequence[bytes]:
+        try:
+            found = await self._files.list(_whole(root, directory))
+        except FilesError as error:
+            if not directory:
+                raise
+            page.problems.append(error)
+            return []
+        prefix = directory + b"/" if directory else b""
+        return [prefix + os.fsencode(one.name) for one in found]
+
+    async def _find(self, root: str) -> _Known:
+        """Modes, times and targets by ``find``; nothing where it is missing or another one."""
+        if self._command is None:
+            return {}
+        told = await self._command(("find", "-H", root, "-printf", _FIND))
+        if told is None:
+            return {}
+        words = told.split(b"\0")
+        known: _Known = {}
+        try:
+            for path, kind, mode, when, target in zip(*[iter(words)] * 5, strict=False):
+                modified = int(float(when) * 1000) * 1_000_000
+                known[path] = kind, int(mode, 8) & MODE_BITS, modified, target
+        except ValueError:
+            return {}
+        return known
+
+    async def read(self, root: str, wanted: Sequence[Wanted]) -> Contents:
+        found: Contents = []
+        for one in wanted:
+            try:
+                found.append(await self._read(_whole(root, one.path), one))
+            except FilesError as error:
+                found.append(error)
+        return found
+
+    async def _read(self, path: str, one: Wanted) -> bytes:
+        async with self._reading:
+            return await self._read_part(path, one)
+
+    async def _read_part(self, path: str, one: Wanted) -> bytes:
+        if self._open is None or self._open[0] != path:
+            self._open = path, await self._files.read(path)
+        data = self._open[1][one.offset : one.offset + one.length]
+        if one.offset + one.length >= len(self._open[1]):
+            self._open = None
+        return data
+
+    async def write(self, root: str, changes: Sequence[Change], data: bytes) -> Outcomes:
+        done: Outcomes = []
+        start = 0
+        script: list[bytes] = []
+        for change in changes:
+            part = data[start : start + change.length]
+            start += change.length
+            try:
+                check_relative(change.path)
+                await self._change(_whole(root, change.path), change, part)
+                done.append(None)
+                if self._command is not None:
+                    script += _lines(os.fsencode(_whole(root, change.path)), change)
+            except FilesError as error:
+                done.append(error)
+        if self._command is not None:
+            await self._dress(self._command, script)
+        return done
+
+    async def _dress(self, command: Command, lines: Sequence[bytes]) -> None:
+        """Run the lines, as few commands as possible; the wire takes no word that is not UTF-8."""
+        text = ""
+        for line in lines:
+            try:
+                more = line.decode()
+            except UnicodeDecodeError:
+                continue
+            if text and len(text) + len(more) > _SCRIPT // 2:
+                await command(("sh", "-c", text))
+                text = ""
+            text += more
+        if text:
+            await command(("sh", "-c", text))
+
+    async def _change(self, path: str, change: Change, data: bytes) -> None:
+        if change.kind == DIRECTORY:
+            await self._files.mkdir(path)
+        elif change.kind == "part":
+            stage = self._stages.setdefault(change.stage, bytearray())
+            end = change.offset + len(data)
+            stage.extend(bytes(max(0, end - len(stage))))
+            stage[change.offset : end] = data
+        elif change.kind == "finish":
+            await self._write(path, bytes(self._stages.pop(change.stage, b"")[: change.offset]))
+        elif change.kind == "abandon":
+            self._stages.pop(change.stage, None)
+        elif change.kind == FILE:
+            await self._write(path, data)
+        elif self._command is None:
+            raise _no_links(path)
+        else:
+            await self._files.mkdir(posixpath.dirname(path))
+
+    async def _write(self, path: str, data: bytes) -> None:
+        try:
+            await self._files.write(path, data)
+        except FilesError as error:
+            if error.kind != "not_found":
+                raise
+            await self._files.mkdir(posixpath.dirname(path))
+            await self._files.write(path, data)
+
+
+def trees_of(files: Files, command: Command | None) -> Trees:
+    """The calls about trees that a machine has, or what stands in for them."""
+    return files.trees or TreesByCalls(files, command)
+
+
+def _no_links(path: str) -> FilesError:
+    text = "a link, which is not copied: that machine has no calls for links"
+    return FilesError(text, kind="invalid_input", path=path)
+
+
+def _lines(path: bytes, change: Change) -> list[bytes]:
+    """The commands that a change needs beside its content."""
+    name = _quoted(path)
+    if change.kind == LINK:
+        return [b"ln -sfn -- %b %b\n" % (_quoted(change.target), name)]
+    if change.kind not in (FILE, DIRECTORY, "finish"):
+        return []
+    seconds = b"%d.%09d" % divmod(change.modified_ns, 10**9)
+    return [
+        b"chmod %o -- %b\n" % (change.mode & MODE_BITS, name),
+        b"touch -d @%b -- %b\n" % (seconds, name),
+    ]
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+def _better(entry: TreeEntry, known: tuple[bytes, int, int, bytes]) -> TreeEntry:
+    _, mode, modified, target = known
+    return entry._replace(
+        mode=mode, modified_ns=modified, target=target if entry.kind == LINK else b""
+    )
+
+
+def _whole(root: str, path: bytes) -> str:
+    return posixpath.join(root, os.fsdecode(path)) if path else root
+
+
+def _entry(path: bytes, found: FileMetadata) -> TreeEntry:
+    if found.is_symlink and path:
+        kind = LINK
+    elif found.is_directory:
+        kind = DIRECTORY
+    else:
+        kind = FILE if found.is_file else OTHER
+    modified = found.modified_at_ms * 1_000_000
+    size = found.size if kind == FILE else 0
+    return TreeEntry(path, kind, _MODES.get(kind, 0), modified, size)

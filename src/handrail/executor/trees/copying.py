@@ -1,0 +1,378 @@
+"""A tree, or one file, from one machine to another.
+
+The tree is listed first.  Small files travel many to a call, large ones in parts, a few calls at a
+time; both sides know nothing of each other.  Modes and times of directories are set at the end,
+for content changes them.
+
+What a lost connection cuts is repeated by the calls themselves: a call that was confirmed is never
+made again, so copying goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from handrail.errors import FilesError, HandrailError
+from handrail.executor.files import Files
+from handrail.executor.trees.base import Trees, pages
+from handrail.executor.trees.by_calls import Command, trees_of
+from handrail.filesystem.errors import named
+from handrail.filesystem.trees.entry import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    Change,
+    TreeEntry,
+    Wanted,
+    check_relative,
+)
+
+#: Called with the files done, the bytes done and the bytes in all.
+CopyProgress = Callable[[int, int, int], None]
+
+#: What one call carries.
+BATCH_BYTES = 1024 * 1024
+BATCH_FILES = 256
+#: Calls under way at a time: reading, travelling and writing overlap.
+WINDOW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied.  ``unchanged``: files that were there already and were not sent."""
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    unchanged: int = 0
+    #: Pipes, sockets and devices, which are not copied; absolute paths.
+    skipped: tuple[str, ...] = ()
+
+
+class NotCopied(FilesError):
+    """Some files were not copied, the others were: ``failures`` and ``copied`` tell."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "other",
+        path: str = "",
+        failures: Sequence[FilesError] = (),
+        copied: Copied | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, path=path)
+        self.failures = tuple(failures)
+        self.copied = copied or Copied()
+
+
+@dataclass(slots=True)
+class Side:
+    """One end of a copy."""
+
+    files: Files
+    path: str
+    #: Runs commands there, for a machine without calls about trees.
+    command: Command | None = None
+    trees: Trees = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trees = trees_of(self.files, self.command)
+
+    def whole(self, path: bytes) -> str:
+        """The absolute path of an entry."""
+        return posixpath.join(self.path, os.fsdecode(path)) if path else self.path
+
+
+async def copy_tree(
+    source: Side,
+    target: Side,
+    *,
+    exclude: Sequence[str] = (),
+    skip_unchanged: bool = False,
+    progress: CopyProgress | None = None,
+) -> tuple[Copied, list[FilesError]]:
+    """Copy what ``source`` names to what ``target`` names: a file to a file, a tree to a tree.
+
+    Returns what was copied and what could not be.  Raises FilesError when nothing can be, and
+    ExecutorTransportFailed when a connection is lost for good.
+    """
+    listed = [page async for page in pages(source.trees, source.path, exclude)]
+    entries = [entry for page in listed for entry in page.entries]
+    problems = [problem for page in listed for problem in page.problems]
+    top, root = listed[0].root, None
+    if top.kind == DIRECTORY:
+        if await _make_root(target):
+            root = top
+    elif top.kind == FILE:
+        entries = [await _single(source, target, top)]
+    else:
+        text = "only files, directories and links are copied"
+        raise FilesError(text, kind="invalid_input", path=source.path)
+    copying = _Copying(source, target, entries, problems, progress)
+    await copying.run(root, skip_unchanged=skip_unchanged)
+    return copying.copied(), [named(error) for error in copying.failures]
+
+
+async def _make_root(target: Side) -> bool:
+    """Make the directory that is copied to; whether it was missing."""
+    try:
+        missing = not (await target.files.metadata(target.path)).is_directory
+    except FilesError as error:
+        if error.kind != "not_found":
+            raise
+        missing = True
+    if missing:
+        await target.files.mkdir(target.path)
+    return missing
+
+
+async def _single(source: Side, target: Side, root: TreeEntry) -> TreeEntry:
+    """One file as the only entry of its directory; it may get another name."""
+    source.path = await source.files.canonical(source.path)
+    source.path, name = posixpath.split(source.path)
+    above, own = posixpath.split(target.path)
+    try:
+        if (await target.files.metadata(target.path)).is_directory:
+            above, own = target.path, name
+    except FilesError as error:
+        if error.kind != "not_found":
+            raise
+        await target.files.mkdir(above)
+    target.path = above
+    # ``target`` of an entry that is no link: the name it gets there.
+    return root._replace(path=os.fsencode(name), target=os.fsencode(own))
+
+
+class _Copying:
+    """One copy under way."""
+
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        entries: list[TreeEntry],
+        problems: list[FilesError],
+        progress: CopyProgress | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self.failures = problems
+        self._progress = progress
+        self._entries = [entry for entry in entries if self._is_sound(entry)]
+        self._total = sum(entry.size for entry in self._entries)
+        self._files = self._bytes = self._links = self._directories = self._unchanged = 0
+        self._skipped: list[str] = []
+
+    def copied(self) -> Copied:
+        return Copied(
+            self._files,
+            self._directories,
+            self._links,
+            self._bytes,
+            self._unchanged,
+            tuple(self._skipped),
+        )
+
+    def _is_sound(self, entry: TreeEntry) -> bool:
+        try:
+            check_relative(entry.path)
+        except FilesError as error:
+            self.failures.append(error)
+            return False
+        return True
+
+    async def run(self, root: TreeEntry | None, *, skip_unchanged: bool) -> None:
+        there = await self._there() if skip_unchanged else {}
+        jobs = self._jobs(there)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WINDOW):
+                    group.create_task(self._work(jobs))
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
+        await self._finish_directories(root)
+
+    async def _work(self, jobs: Iterator[list[TreeEntry]]) -> None:
+        for job in jobs:
+            if job[0].size > BATCH_BYTES:
+                await self._copy_large(job[0])
+            else:
+                await self._copy_batch(job)
+
+    async def _there(self) -> dict[bytes, TreeEntry]:
+        """What the target has already."""
+        return {
+            entry.path: entry
+            async for page in pages(self._target.trees, self._target.path)
+            for entry in page.entries
+        }
+
+    def _jobs(self, there: dict[bytes, TreeEntry]) -> Iterator[list[TreeEntry]]:
+        """Batches of small files and links, and large files alone."""
+        batch: list[TreeEntry] = []
+        size = 0
+        for entry in self._entries:
+            if entry.kind == DIRECTORY:
+                continue
+            if entry.kind not in (FILE, LINK):
+                self._skipped.append(self._source.whole(entry.path))
+                continue
+            if there and _same(entry, there.get(_destination(entry))):
+                self._unchanged += 1
+                self._total -= entry.size
+                continue
+            if entry.size > BATCH_BYTES:
+                yield [entry]
+                continue
+            if len(batch) >= BATCH_FILES or size + entry.size > BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(entry)
+            size += entry.size
+        if batch:
+            yield batch
+
+    async def _copy_batch(self, batch: list[TreeEntry]) -> None:
+        files = [entry for entry in batch if entry.kind == FILE]
+        contents = iter(await self._read([Wanted(e.path, 0, e.size) for e in files]))
+        changes: list[Change] = []
+        parts: list[bytes] = []
+        for entry in batch:
+            data = b""
+            if entry.kind == FILE:
+                found = next(contents)
+                if isinstance(found, FilesError):
+                    self.failures.append(found)
+                    continue
+                data = found
+            parts.append(data)
+            changes.append(_change(entry, len(data)))
+        for change, problem in zip(
+            changes, await self._write(changes, b"".join(parts)), strict=True
+        ):
+            if problem is not None:
+                self.failures.append(problem)
+            elif change.kind == LINK:
+                self._links += 1
+            else:
+                self._files += 1
+                self._bytes += change.length
+        self._tell()
+
+    async def _read(self, wanted: list[Wanted]) -> list[bytes | FilesError]:
+        if not wanted:
+            return []
+        return await self._source.trees.read(self._source.path, wanted)
+
+    async def _write(self, changes: list[Change], data: bytes) -> list[FilesError | None]:
+        if not changes:
+            return []
+        return await self._target.trees.write(self._target.path, changes, data)
+
+    # --- large files -------------------------------------------------------------------------
+
+    async def _copy_large(self, entry: TreeEntry) -> None:
+        stage = secrets.token_hex(8)
+        path = _destination(entry)
+        done = self._bytes
+        try:
+            size = await self._send_parts(entry, path, stage)
+            finish = _change(entry, 0)._replace(kind="finish", stage=stage, offset=size)
+            _raise_first(await self._write([finish], b""))
+            self._files += 1
+            self._tell()
+        except BaseException as error:
+            try:
+                await self._write([Change(path, "abandon", stage=stage)], b"")
+            except HandrailError:
+                pass  # it is removed later, as ``writing`` says
+            if not isinstance(error, FilesError):
+                raise
+            self._bytes = done
+            self.failures.append(error)
+
+    async def _send_parts(self, entry: TreeEntry, path: bytes, stage: str) -> int:
+        """Send the content; how long it was, for the file may have been cut meanwhile."""
+        end = await self._send_part(entry, path, stage, 0)  # makes the stage
+        for first in range(BATCH_BYTES, entry.size, BATCH_BYTES * WINDOW):
+            last = min(first + BATCH_BYTES * WINDOW, entry.size)
+            lengths = await asyncio.gather(
+                *(
+                    self._send_part(entry, path, stage, offset)
+                    for offset in range(first, last, BATCH_BYTES)
+                )
+            )
+            end += sum(lengths)
+        return end
+
+    async def _send_part(self, entry: TreeEntry, path: bytes, stage: str, offset: int) -> int:
+        length = min(BATCH_BYTES, entry.size - offset)
+        (found,) = await self._read([Wanted(entry.path, offset, length)])
+        if isinstance(found, FilesError):
+            raise found
+        if found:
+            part = Change(path, "part", length=len(found), offset=offset, stage=stage)
+            _raise_first(await self._write([part], found))
+            self._bytes += len(found)
+            self._tell()
+        return len(found)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def _finish_directories(self, root: TreeEntry | None) -> None:
+        """Modes and times, the deepest first: a mode may lock out."""
+        found = [entry for entry in self._entries if entry.kind == DIRECTORY][::-1]
+        for start in range(0, len(found), BATCH_FILES):
+            changes = [_change(entry, 0) for entry in found[start : start + BATCH_FILES]]
+            for problem in await self._write(changes, b""):
+                if problem is not None:
+                    self.failures.append(problem)
+                else:
+                    self._directories += 1
+        if root is not None:
+            await self._finish_root(root)
+        self._tell()
+
+    async def _finish_root(self, root: TreeEntry) -> None:
+        """Mode and time of a root that was made here: as an entry of the directory above."""
+        above, name = posixpath.split(self._target.path)
+        change = _change(root, 0)._replace(path=os.fsencode(name))
+        (problem,) = await self._target.trees.write(above, [change], b"")
+        self._directories += 1
+        if problem is not None:
+            self.failures.append(problem)
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._files, self._bytes, max(self._total, self._bytes))
+
+
+def _raise_first(outcomes: list[FilesError | None]) -> None:
+    for problem in outcomes:
+        if problem is not None:
+            raise problem
+
+
+def _destination(entry: TreeEntry) -> bytes:
+    return entry.target if entry.kind == FILE and entry.target else entry.path
+
+
+def _change(entry: TreeEntry, length: int) -> Change:
+    link = entry.target if entry.kind == LINK else b""
+    return Change(_destination(entry), entry.kind, entry.mode, entry.modified_ns, length, link)
+
+
+def _same(entry: TreeEntry, other: TreeEntry | None) -> bool:
+    """Whether the target has it; files are whole there, so size, time and mode tell."""
+    return (
+        other is not None
+        and entry[1:5] == other[1:5]
+        and (entry.kind != LINK or entry.target == other.target)
+    )

@@ -1,0 +1,8 @@
+"""Whole trees in bounded steps: the machine's half of copying them to and from another one.
+
+entry      what a name in a tree is; which names are taken from another machine
+listing    the names of a tree, a page at a time
+reading    content of many files in one answer
+writing    many files, links and directories by one call, never outside the root
+changes    what changes below a directory, as events
+"""
