@@ -16,15 +16,23 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
+from functools import lru_cache
 
-from handrail import private_places
+from handrail import private_files, private_places
 
 #: In the state home: files named PORT.NETWORK.PROCESS.
 _PLACE = "listeners"
 _TRIES = 3
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+#: A directory that was changed so recently is read again: a second change may have the same time,
+#: on file systems that count it in seconds, or in twos.
+_SETTLED_NS = 2_500_000_000
+
 _counts: dict[int, int] = {}
+#: The names in a directory, and when it was changed last.
+_seen: dict[str, tuple[int, list[str]]] = {}
 #: What other processes see of a port: the locked file and its name.
 _marks: dict[int, tuple[int, str]] = {}
 
@@ -74,6 +82,11 @@ def leave(port: int) -> None:
         os.close(file)
 
 
+def ports() -> list[int]:
+    """The ports of this process."""
+    return list(_counts)
+
+
 def has(port: int) -> bool:
     """Whether a listener of handrail's has this port, at any address."""
     return port in _counts or _is_marked(port)
@@ -83,15 +96,15 @@ def _mark(port: int) -> None:
     """Record the port for other processes of this user; without a state home that is left out."""
     try:
         place = os.path.join(private_places.state_home(), _PLACE)
-        directory = private_places.open_directory(place)
-    except private_places.NotOurs:
+        directory = private_files.open_directory(place)
+    except private_files.NotOurs:
         return
     name = f"{port}.{_network()}.{os.getpid()}"
     try:
         _sweep(place)
         # Another process may sweep between the two steps: then the file has no name any more.
         for _ in range(_TRIES):
-            file = private_places.open_file(directory, name, os.O_RDWR | os.O_CREAT)
+            file = private_files.open_file(directory, name, os.O_RDWR | os.O_CREAT)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file).st_nlink:
                 _marks[port] = (file, os.path.join(place, name))
@@ -105,14 +118,26 @@ def _mark(port: int) -> None:
 
 def _is_marked(port: int) -> bool:
     """Whether another process of this user listens there, in this network namespace."""
-    begin = f"{port}.{_network()}."
-    # Others may have been started with other variables.
-    homes = {*private_places.state_homes(), private_places.default_state_home() or ""}
-    for home in homes - {""}:
-        place = os.path.join(home, _PLACE)
-        if any(name.startswith(begin) and _is_locked(place, name) for name in _names(place)):
-            return True
+    begin = f"{port}."
+    variables = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
+    for place in _places(*variables, os.geteuid()):
+        for name in _names(place):
+            # Few have this port: only for them the kernel is asked where we are.
+            if not name.startswith(begin) or not name.startswith(f"{begin}{_network()}."):
+                continue
+            if _is_locked(place, name):
+                return True
     return False
+
+
+@lru_cache(4)
+def _places(state_home: str | None, home: str | None, uid: int) -> tuple[str, ...]:
+    """The directories of records, with these variables and for this user.
+
+    Others may have been started with other variables: the default one is always among them.
+    """
+    homes = {*private_places.state_homes(), private_places.default_state_home() or ""}
+    return tuple(os.path.join(one, _PLACE) for one in homes - {""})
 
 
 def _sweep(place: str) -> None:
@@ -124,10 +149,18 @@ def _sweep(place: str) -> None:
 
 
 def _names(place: str) -> list[str]:
+    """The names in a directory, which is read when it has changed; each connection asks."""
     try:
-        return os.listdir(place)
+        changed = os.stat(place).st_mtime_ns
+        known = _seen.get(place)
+        if known is not None and known[0] == changed:
+            return known[1]
+        names = os.listdir(place)
     except OSError:
         return []
+    if time.time_ns() - changed > _SETTLED_NS:
+        _seen[place] = (changed, names)
+    return names
 
 
 def _is_locked(place: str, name: str) -> bool:
@@ -136,12 +169,9 @@ def _is_locked(place: str, name: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return private_files.is_locked(file)
     except OSError:
-        return True
-    finally:
-        os.close(file)
-    return False
+        return True  # no locks on this file system: all count as listening
 
 
 def _network() -> int:

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from handrail.server import connection
-from handrail.server.auth import Throttle
+from handrail.server.auth.tokens import Throttle
 from tests.support.clients import MemoryClient
 from tests.support.eventually import LIMIT
 from tests.support.servers import server_process, serving

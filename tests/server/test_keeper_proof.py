@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from handrail import private_places, proof
+from handrail import place_secret, proof
 from handrail.keeper import messages
-from handrail.process.keeper_client.start import find_keeper
+from handrail.process.keeper_client.start import KeeperSilent, find_keeper
 from handrail.server.recovery.state_dir import StateDir, claim
 from tests.support.eventually import LIMIT
 from tests.support.processes import ended
@@ -69,7 +69,7 @@ def test_what_does_not_know_the_secret_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with claimed(tmp_path / "state") as taken:
-        private_places.make_secret(taken.fd)
+        place_secret.make_secret(taken.fd)
         with listening(tmp_path / "state") as heard:
             with caplog.at_level(logging.ERROR):
                 handle = taken.keeper(600.0)
@@ -116,10 +116,27 @@ def test_a_sandboxed_process_is_no_keeper_of_an_earlier_version(
         assert "is in a sandbox" in caplog.text
 
 
+def test_a_keeper_that_accepts_no_more_is_silent_and_not_missing(tmp_path: Path) -> None:
+    """Each server that stops connects to see whether it listens; a stopped one accepts none."""
+    path = str(tmp_path / "s")
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind(path)
+        listener.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                early = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                early.setblocking(False)
+                early.connect(path)
+        with pytest.raises(KeeperSilent):
+            find_keeper(path)
+    assert find_keeper(path) is None
+
+
 def test_a_server_has_to_prove_itself_too(tmp_path: Path) -> None:
     with claimed(tmp_path / "state") as taken:
         handle = taken.keeper(600.0)
-        secret = private_places.read_secret(taken.fd)
+        secret = place_secret.read_secret(taken.fd)
         assert secret == taken.secret != b""
         hello = messages.Hello(messages.VERSION, os.getpid()).pack()
         asked = proof.nonce()

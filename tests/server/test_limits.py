@@ -139,6 +139,7 @@ async def test_processor_time() -> None:
         # One that ignores the warning is killed a second later.
         exited = await exit_of(client)
         assert (exited["kind"], exited["signal"]) == ("signaled", "SIGKILL")
+        assert exited["limit"] == "cpuSeconds"
 
 
 async def test_more_output_than_it_may_write() -> None:
@@ -147,6 +148,7 @@ async def test_more_output_than_it_may_write() -> None:
         await client.start("p", "yes", limits={"outputBytes": 300_000})
         exited = await exit_of(client)
         assert (exited["kind"], exited["signal"]) == ("evicted", "SIGKILL")
+        assert exited["limit"] == "outputBytes"
         await client.until_closed("p")
         assert len(client.output("p")) > 300_000
         await client.start(

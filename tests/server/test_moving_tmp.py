@@ -16,7 +16,7 @@ import pytest
 
 from handrail.process.keeper_client.launcher import Spawned
 from handrail.process.spec import ProcessSpec
-from handrail.sandbox import tries
+from handrail.sandbox import plan_retries
 from tests.support.clients import MemoryClient, b64
 from tests.support.eventually import LIMIT
 from tests.support.servers import Served, serving
@@ -105,7 +105,7 @@ async def test_what_vanishes_from_a_shared_tmp_fails_no_call(what: str, ws: Path
                 await client.call(method, **params)
             # The second try leaves out what has come since the first; other tests work in the same
             # directory, and what vanishes of theirs may cost another.
-            assert len(started) < tries.MOST
+            assert len(started) < plan_retries.MOST
     finally:
         shutil.rmtree(trusted.now)
 
@@ -123,7 +123,7 @@ async def test_a_workspace_that_never_rests_is_refused_in_the_end(what: str, ws:
         method, params = call(client, what, ws)
         with before_each_start(served, moving) as started:
             code, text = await client.refused(method, params)
-        assert (code, len(started)) == (-32602, tries.MOST)
+        assert (code, len(started)) == (-32602, plan_retries.MOST)
         assert "failed to prepare" in text
         assert "project-" in text or "No such file" in text
         await client.call(method, **params)  # it rests

@@ -9,9 +9,9 @@ import socket
 import threading
 
 from handrail.transport.base import Transport
-from handrail.transport.handshake import HandshakeError
 from handrail.transport.http_head import HttpRequest
 from handrail.transport.websocket import connect
+from handrail.transport.websocket_handshake import HandshakeError
 from tests.support.eventually import LIMIT
 from tests.transport.transport_kit import Recorder, echo, listening
 

@@ -126,3 +126,65 @@ async def test_an_error_of_the_line_is_told() -> None:
     line.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
     assert "reset" in await receiver.until_lost()
     assert line.buffered == 0
+
+
+class CountingTransport(HandTransport):
+    """Counts the calls that write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+
+def counted(receiver: Recorder) -> tuple[LineConnection, CountingTransport]:
+    transport = CountingTransport()
+    line = LineConnection(receiver, "hand", limit=1_000_000)
+    line.connection_made(transport)
+    return line, transport
+
+
+async def test_what_is_gathered_is_written_in_one_piece() -> None:
+    line, transport = counted(Recorder())
+    line.gather()
+    line.send(b"1")
+    line.send(b"2")
+    assert (transport.writes, line.buffered) == ([], 4)
+    line.write_gathered()
+    line.send(b"3")
+    assert (transport.writes, line.buffered) == ([b"1\n2\n", b"3\n"], 0)
+    line.connection_lost(None)
+
+
+async def test_what_is_gathered_is_written_when_the_turn_ends() -> None:
+    line, transport = counted(Recorder())
+    line.gather()
+    line.send(b"1")
+    await asyncio.sleep(0)
+    assert transport.writes == [b"1\n"]
+    line.connection_lost(None)
+
+
+async def test_what_is_gathered_is_written_before_the_end() -> None:
+    line, transport = counted(Recorder())
+    line.gather()
+    line.send(b"1")
+    line.close()
+    assert transport.writes == [b"1\n"]
+    line.connection_lost(None)
+    await asyncio.sleep(0)
+    assert transport.writes == [b"1\n"]
+
+
+async def test_answers_to_messages_that_came_together_are_written_together() -> None:
+    receiver = Recorder(lambda self, data: self.transport.send(bytes(data, "utf-8") * 10))
+    line, transport = counted(receiver)
+    line.data_received(b"a\n")
+    assert transport.writes == [b"a" * 10 + b"\n"]
+    line.data_received(b"b\nc\nd\n")
+    assert transport.writes[1:] == [b"b" * 10 + b"\n", b"c" * 10 + b"\n" + b"d" * 10 + b"\n"]
+    line.data_received(b"e" * 2000 + b"\n" + b"f" * 2000 + b"\n" + b"g\n")
+    assert len(transport.writes) == 6  # more than a few KiB are not held back
+    line.connection_lost(None)

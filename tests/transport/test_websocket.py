@@ -19,11 +19,11 @@ from websockets.asyncio.server import serve as their_serve
 from websockets.exceptions import ConnectionClosed
 
 from handrail.errors import ConnectionLost, TransportError, UsageError
-from handrail.transport.handshake import HandshakeError
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.websocket import connect, listen
 from handrail.transport.websocket_connection import ConnectionLimits
+from handrail.transport.websocket_handshake import HandshakeError
 from tests.support.eventually import LIMIT
 from tests.support.raw_sockets import UPGRADE, RawSocket, raw_socket
 from tests.transport.transport_kit import (

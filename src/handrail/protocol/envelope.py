@@ -24,6 +24,10 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32004
 ALREADY_ATTACHED = -32010
+#: Ours, ``kind`` in the ``data`` of an error: the sandbox cannot be enforced, nothing was run.
+SANDBOX_UNAVAILABLE = "sandboxUnavailable"
+#: Ours: no room for a workspace; ``data.what`` says of which resource.
+NO_ROOM = -32020
 
 _MIN_ID = -(2**63)
 _MAX_ID = 2**63 - 1

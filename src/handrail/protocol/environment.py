@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -63,12 +63,61 @@ class TemporaryResult(Wire):
     path: str
 
 
+class DetachParams(Wire, forbid_unknown_fields=True):
+    """Ours: leave the session; the next connection ends without ending it.
+
+    Output and exits are stored until they are fetched, within the server's bounds.
+    """
+
+    #: How long its processes may go on; absent or null: until they end.
+    keep_ms: Annotated[int, Meta(ge=0)] | None = None
+    #: The ids of the processes whose results are wanted; absent: all, also of those that this
+    #: connection starts from now on.
+    processes: list[str] | None = None
+
+
+class ResultParams(Wire, forbid_unknown_fields=True):
+    """Ours: read the stored result of a process of a session that was left, ended or not."""
+
+    #: The session in which it ran, which only its client knows.
+    session_id: str
+    process_id: str
+    #: Position in the stored output.
+    offset: Annotated[int, Meta(ge=0)] = 0
+    #: Remove the result instead: it has been fetched.
+    forget: bool = False
+
+
+class ResultResult(Wire):
+    """A part of a stored result."""
+
+    #: What is stored beside the output (``handrail.results.store.About``); null: there is none.
+    about: dict[str, Any] | None
+    #: Records of output (``handrail.results.record``), as base64; empty at the end.
+    data: str = ""
+
+
+class ServerStatus(Wire):
+    """Ours: the server itself."""
+
+    pid: int
+    version: str
+    started_at_ms: int
+    sessions: int
+    #: Those that run.
+    processes: int
+
+
 class Empty(Struct, forbid_unknown_fields=True):
     """No parameters: absent, null and ``{}`` are the same."""
 
 
 class Nothing(Wire):
     """An answer that says only that it was done."""
+
+
+#: The one object of that shape that handlers answer with.
+NOTHING = Nothing()
 
 
 class ConfigReadParams(Wire):

@@ -11,7 +11,17 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from handrail.protocol import capability, environment, filesystem, http, process
+from handrail.protocol import (
+    capability,
+    environment,
+    file_trees,
+    filesystem,
+    http,
+    loopback,
+    network,
+    process,
+    workspace,
+)
 
 
 class Lane(enum.Enum):
@@ -32,12 +42,15 @@ class Method:
     lane: Lane = Lane.ORDINARY
 
 
-_E, _F, _H, _P = environment, filesystem, http, process
+_E, _F, _H, _L, _P, _T = environment, filesystem, http, loopback, process, file_trees
+_N, _W = network, workspace
 _CONTROL = Lane.CONTROL
 
 INITIALIZE = "initialize"
 INITIALIZED = "initialized"
 START = "process/start"
+#: The one request of a server, and the notification of what was decided.
+POLICY_REQUEST, POLICY_DECISION = "network/policyRequest", "network/policyDecision"
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -56,9 +69,12 @@ METHODS: dict[str, Method] = {
         Method("process/resize", "exec", _P.ResizeParams, _E.Nothing, _CONTROL),
         Method("process/closeStdin", "exec", _P.ProcessParams, _E.Nothing),
         Method("process/wait", "exec", _P.WaitParams, _P.WaitResult),
-        Method("process/list", "exec", _E.Empty, _P.ListResult, _CONTROL),
+        Method("process/list", "exec", _P.ListParams, _P.ListResult, _CONTROL),
         Method("session/close", "exec", _E.Empty, _E.Nothing, _CONTROL),
         Method("session/temporary", "exec", _E.Empty, _E.TemporaryResult),
+        Method("session/detach", "exec", _E.DetachParams, _E.Nothing, _CONTROL),
+        Method("session/result", "exec", _E.ResultParams, _E.ResultResult),
+        Method("server/status", "environment info", _E.Empty, _E.ServerStatus, _CONTROL),
         # Files, by the peer's names.
         Method("fs/readFile", "filesystem", _F.LinkParams, _F.ReadFileResult),
         Method("fs/writeFile", "filesystem", _F.WriteFileParams, _E.Nothing),
@@ -74,6 +90,14 @@ METHODS: dict[str, Method] = {
         Method("fs/writeBlock", "filesystem", _F.WriteBlockParams, _E.Nothing),
         Method("fs/close", "filesystem", _F.HandleParams, _E.Nothing, _CONTROL),
         Method("fs/watchMissing", "filesystem", _F.WatchMissingParams, _F.WatchMissingResult),
+        # Trees and watches: ours.
+        Method("fs/move", "filesystem", _T.MoveParams, _E.Nothing),
+        Method("fs/listTree", "filesystem", _T.ListTreeParams, _T.ListTreeResult),
+        Method("fs/readFiles", "filesystem", _T.ReadFilesParams, _T.ReadFilesResult),
+        Method("fs/writeFiles", "filesystem", _T.WriteFilesParams, _T.WriteFilesResult),
+        Method("fs/watch", "filesystem", _T.WatchParams, _E.Nothing),
+        Method("fs/watchRead", "filesystem", _T.WatchReadParams, _T.WatchReadResult),
+        Method("fs/unwatch", "filesystem", _T.UnwatchParams, _E.Nothing, _CONTROL),
         Method("http/request", "http", _H.HttpRequestParams, _H.HttpResponseResult),
         Method(
             "capabilityRoots/discoverV1",
@@ -87,6 +111,22 @@ METHODS: dict[str, Method] = {
             environment.ConfigReadParams,
             environment.ConfigReadResult,
         ),
+        # What was decided about hosts, for a process that runs: ours.
+        Method("network/update", "network", _N.UpdateParams, _E.Nothing, _CONTROL),
+        # Connections to what processes listen on, ours.
+        Method("loopback/connect", "loopback", _L.ConnectParams, _E.Nothing),
+        Method("loopback/read", "loopback", _L.ConnectionParams, _L.ReadResult),
+        Method("loopback/write", "loopback", _L.WriteParams, _E.Nothing),
+        Method("loopback/close", "loopback", _L.ConnectionParams, _E.Nothing, _CONTROL),
+        # Workspaces of a fleet, all ours.
+        Method("workspace/hold", "workspace", _W.HoldParams, _W.HoldResult, _CONTROL),
+        Method("workspace/create", "workspace", _W.CreateParams, _W.WorkspaceResult),
+        Method("workspace/enter", "workspace", _W.WorkspaceParams, _W.WorkspaceResult),
+        Method("workspace/adopt", "workspace", _W.WorkspaceParams, _W.AdoptResult),
+        Method("workspace/release", "workspace", _W.WorkspaceParams, _E.Nothing, _CONTROL),
+        Method("workspace/list", "workspace", _W.ListParams, _W.ListResult, _CONTROL),
+        Method("workspace/pool", "workspace", _W.PoolParams, _W.PoolResult),
+        Method("template/add", "workspace", _W.TemplateAddParams, _E.Nothing),
         # Of the wire, not offered: it answers -32601 after the handshake checks.
         Method("capabilities/discoverV2", "capability discovery", None, None),
     )

@@ -16,6 +16,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _DRIVE = re.compile(r"/?[A-Za-z]:(?:/|$)", re.ASCII)
 #: Nothing in it to decode or resolve: most paths, and seven times faster.
 _ORDINARY = re.compile(r"file://((?:/[A-Za-z0-9._~\-]+)+)", re.ASCII)
+_DOTS = re.compile(r"/\.\.?(?:/|$)")
 _SAFE = "/!$&'()*+,-.:;=@_~[]|^"
 _PLAIN = re.compile(rb"[A-Za-z0-9._~-]+")
 _DOT = {".", "%2e"}
@@ -37,7 +38,7 @@ class NotNative(HandrailError):
 def to_path(uri: str) -> bytes:
     """The native path of a URI; raises BadUri or NotNative."""
     match = _ORDINARY.fullmatch(uri)
-    if match is not None and "/." not in uri:
+    if match is not None and ("/." not in uri or _DOTS.search(uri) is None):
         return match[1].encode()
     text = uri.strip("".join(map(chr, range(0x21))))
     text = text.translate({9: None, 10: None, 13: None})

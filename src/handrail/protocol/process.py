@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from handrail.protocol.network import NetworkProxyParams
 from handrail.protocol.struct_base import U16, Unsigned, Wire
 
 #: Within the kernel's own range.
@@ -72,10 +73,14 @@ class StartParams(Wire):
     sandbox: dict[str, Any] | None = None
     enforce_managed_network: bool = False
     managed_network: ManagedNetwork | None = None
-    network_proxy: dict[str, Any] | None = None
+    network_proxy: NetworkProxyParams | None = None
     shell_snapshot: dict[str, Any] | None = None
     #: Ours: a display name, shown by ``process/list``.
     name: str | None = None
+    #: Ours: labels, shown by ``process/list`` and stored with its result.
+    labels: dict[str, str] | None = None
+    #: Ours: the names of variables whose values are masked in what is stored of it.
+    secret_env: list[str] | None = None
     #: Ours: output that the client does not take: ``block`` makes the process wait, also while no
     #: client is attached, and drops nothing; ``drop`` never makes it wait, and reports what was
     #: dropped.  Without it the process waits while a client is attached, and beyond the retention
@@ -91,6 +96,10 @@ class StartParams(Wire):
     detach: bool = False
     #: Ours: the first size of the terminal.
     size: SizeParams | None = None
+    #: Ours: sandboxed processes of a session that name the same, and may do the same (files, and
+    #: hosts of a managed network), have one network namespace: what one of them listens on at
+    #: 127.0.0.1 the others reach there.  Without it each has its own, as with the peer.
+    loopback: str | None = None
     #: Ours: record what the sandbox refuses while it happens (see ``docs/sandbox.md``).
     watch_denials: bool = False
     #: Ours: ``percent`` says that ``argv``, ``arg0``, ``env`` and ``envPolicy`` are
@@ -123,6 +132,20 @@ class ReadParams(Wire):
     wait_ms: Unsigned | None = None
 
 
+#: What the wire calls the fields of ``Limits``.
+LIMITS = {
+    "cpu_seconds": "cpuSeconds",
+    "memory": "memoryBytes",
+    "processes": "pids",
+    "file_size": "fileBytes",
+    "open_files": "openFiles",
+    "output": "outputBytes",
+    "address_space": "addressSpaceBytes",
+}
+#: What the wire calls the end by a limit that handrail enforces; for the others the kernel does.
+LIMIT_KINDS = {"memory": "outOfMemory", "output": "evicted", "processes": "evicted"}
+
+
 class OutputChunk(Wire):
     """Some bytes of one stream, as base64."""
 
@@ -141,7 +164,9 @@ class ExitShape(Wire):
     code: int | None
     signal: str | None = None
     core_dumped: bool = False
-    #: ``pids`` of one that is ``evicted`` for that limit, and not for its output.
+    #: The field of ``limits`` that has ended it: ``memoryBytes`` (the kind is ``outOfMemory``),
+    #: ``outputBytes`` or ``pids`` (``evicted``), ``cpuSeconds`` or ``fileBytes`` (``signaled``, or
+    #: ``exited`` where a shell passes it on).  Absent: none has.
     limit: str | UnsetType = UNSET
 
 
@@ -167,6 +192,18 @@ class DenialShape(Wire):
     path: str | None
     source: str
     certain: bool
+    #: Of a network denial: the host, its port, and what is known of the request.
+    host: str | UnsetType = UNSET
+    port: int | UnsetType = UNSET
+    protocol: str | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    pid: int | UnsetType = UNSET
+    comm: str | UnsetType = UNSET
+    #: How often it was refused.
+    count: int | UnsetType = UNSET
+    #: So many further denials of this kind are not listed.
+    omitted: int | UnsetType = UNSET
 
 
 class Omitted(Wire):
@@ -310,6 +347,16 @@ class ProcessInfo(Wire):
     held_open: bool
     #: Its session has ended, and it runs on.
     detached: bool
+    labels: dict[str, str] = field(default_factory=dict)
+    #: What it has cost so far, or in all; absent unless it was asked for.
+    usage: UsageShape | UnsetType | None = UNSET
+
+
+class ListParams(Wire, forbid_unknown_fields=True):
+    """Ours: which facts about processes to look up; ``{}`` and no parameters are the same."""
+
+    #: Also what they cost: running ones are looked up in ``/proc``.
+    usage: bool = False
 
 
 class ListResult(Wire):

@@ -7,13 +7,12 @@ import logging
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from handrail import listeners, private_places
-from handrail.config import STOP_SIGNALS, Listen, ServerSettings, is_overflow_user
-from handrail.errors import HandrailError, KeeperLost, RpcError, UsageError
+from handrail.config import STOP_SIGNALS, ServerSettings
+from handrail.errors import HandrailError, KeeperLost, RpcError
 from handrail.filesystem import own_processes, stage_names
 from handrail.filesystem.pool import FilePool
 from handrail.process.keeper_client import silent_keeper
@@ -26,28 +25,28 @@ from handrail.protocol.envelope import INTERNAL_ERROR
 from handrail.protocol.environment import EnvironmentInfo
 from handrail.protocol.methods import METHODS
 from handrail.server import environment, quota
-from handrail.server.auth import Authenticator, Principal, Throttle
+from handrail.server.auth.tokens import Authenticator, Principal
 from handrail.server.connection import Connection
-from handrail.server.http_front import HttpFront
-from handrail.server.http_out.client import HttpClient
-from handrail.server.method_lookup import MethodLookup
-from handrail.server.methods.session import HANDLERS
+from handrail.server.listener import ListenSocket, listen
+from handrail.server.methods.table import MethodLookup
 from handrail.server.metrics import ServerMetrics
-from handrail.server.recovery import upgrade_server
+from handrail.server.recovery import unused_state_dirs, upgrade_server
 from handrail.server.recovery.adopt import adopt, renew_keeper
 from handrail.server.recovery.restart_keeper import KeeperRestart
 from handrail.server.recovery.state_dir import StateDir
-from handrail.server.sessions import Session, Sessions
-from handrail.telemetry import prometheus
-from handrail.transport import websocket
+from handrail.server.results import Results
+from handrail.server.session import Session
+from handrail.server.sessions import Sessions
 from handrail.transport.base import CLOSE_GOING_AWAY, CLOSE_RESTART, Receiver
-from handrail.transport.connection_limits import ListenLimits
 from handrail.transport.websocket import WebSocketListener
 
 if TYPE_CHECKING:
-    from handrail.sandbox.sandbox import Sandbox
+    from handrail.network.managed.porter_life import PorterLife
+    from handrail.sandbox.mechanism import Sandbox
     from handrail.sandboxed_files.plan import FileSandboxes
     from handrail.sandboxed_files.pool import FileHelper
+    from handrail.server.http_out.client import HttpClient
+    from handrail.server.workspaces.registry import Workspaces
     from handrail.telemetry.otel import Export
 
 log = logging.getLogger(__name__)
@@ -71,21 +70,32 @@ class Server:
         self.loop = loop
         self.launcher = launcher
         self.measures = ServerMetrics(tuple(METHODS))
-        self.rows = MethodLookup(HANDLERS, self.measures)
+        self.rows = MethodLookup(self.measures)
         self.export = self._start_export() if settings.otel else None
+        self.results = Results(loop, settings.results, settings.state_dir)
         self.sessions = Sessions(
-            launcher, loop, self.measures, ttl=settings.detach_ttl, retention=settings.retention
+            launcher,
+            loop,
+            self.measures,
+            ttl=settings.detach_ttl,
+            retention=settings.retention,
+            results=self.results,
         )
+        self.started_at = time.time()
         #: Without the variable that only configures our keepers.
         self.own_environment = {n: v for n, v in os.environ.items() if n != "HANDRAIL_TREES"}
+        #: The workspaces that it holds for a fleet.
+        self.workspaces: Workspaces | None = None
         self.pool = FilePool()
-        self.http_client = HttpClient(self.own_environment)
+        self._http_client: HttpClient | None = None
         self._file_sandboxes: FileSandboxes | None = None
         self.ending_helpers: set[FileHelper] = set()
         self._sandbox: Sandbox | None = None
+        self._network: PorterLife | None = None
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self.draining = False
+        self._ends_everything = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._info: EnvironmentInfo | None = None
@@ -105,8 +115,18 @@ class Server:
                 self.launcher.abilities,
                 header_env=bool(self.settings.http_header_env),
                 waits=not self.settings.strict_lanes,
+                workspaces=self.workspaces is not None,
             )
         return self._info
+
+    @property
+    def http_client(self) -> HttpClient:
+        """The client of http/request."""
+        if self._http_client is None:
+            from handrail.server.http_out.client import HttpClient
+
+            self._http_client = HttpClient(self.own_environment)
+        return self._http_client
 
     @property
     def file_sandboxes(self) -> FileSandboxes:
@@ -121,17 +141,31 @@ class Server:
     def sandbox(self) -> Sandbox:
         """The sandbox of this server; made on first use."""
         if self._sandbox is None:
-            from handrail.sandbox.sandbox import Sandbox
+            from handrail.sandbox.mechanism import Sandbox
 
             self._sandbox = Sandbox()
         return self._sandbox
+
+    @property
+    def network(self) -> PorterLife:
+        """The managed networks of this server; made on first use."""
+        if self._network is None:
+            from handrail.network.managed.porter_life import PorterLife
+
+            environ = self.own_environment
+            self._network = PorterLife(self.launcher, self.loop, environ, self.measures)
+        return self._network
+
+    def porter(self) -> tuple[int, int, dict[bytes, int]] | None:
+        """The number, pid and descriptors of the porter, for a new keeper; None: there is none."""
+        return None if self._network is None else self._network.holdings()
 
     def admit(self, session: Session) -> None:
         """Refuse a new process while the server drains, or when a quota is used up."""
         if self.draining:
             raise RpcError(INTERNAL_ERROR, "the server is stopping and starts no more processes")
         bounds = self.settings.quota
-        retained = self._retained.at(self.loop.time(), bounds.bytes)
+        retained = self._retained.at(self.loop.time())
         refusal = quota.refusal(bounds, session.table, self.measures.running, retained)
         if refusal is not None:
             raise RpcError(INTERNAL_ERROR, refusal)
@@ -155,7 +189,27 @@ class Server:
 
     def accept(self, principal: Principal) -> Receiver:
         """Make the receiver for an authenticated connection."""
-        return Connection(self, f"{principal.mode.value}:{principal.issuer}:{principal.subject}")
+        return Connection(self, principal.text, principal.tenant)
+
+    def metrics_text(self, principal: Principal) -> bytes:
+        """What is counted, for Prometheus; of tenants only the client's own, if it has one."""
+        from handrail.telemetry import prometheus
+
+        if self.workspaces is not None:
+            self.workspaces.count()
+        return prometheus.render(self.measures.registry, principal.tenant)
+
+    def open_workspaces(self) -> None:
+        """Read the records of workspaces, if there is a directory for them; raises UsageError."""
+        if self.settings.workspaces is not None:
+            from handrail.server.workspaces.registry import Workspaces
+
+            self.workspaces = Workspaces(self, self.settings.workspaces)
+
+    def end_everything(self) -> None:
+        """Stop, and leave nothing for a next server."""
+        self._ends_everything = True
+        self.stopping.set()
 
     def keeper_lost(self) -> None:
         """Give up: the keeper is gone and no other can be started."""
@@ -171,29 +225,43 @@ class Server:
     async def stop(self) -> None:
         """Drain, and end the children or leave them to the keeper."""
         self.draining = True
-        keep = self.settings.on_stop == "keep" or self.successor is not None or self.failed
+        keep = self.settings.on_stop == "keep" and not self._ends_everything
+        keep = keep or self.successor is not None or self.failed
+        if keep and self._network is not None:
+            self._network.park()  # first: clients that are gone by this are no answer
         for connection in list(self._connections):
             if keep:
                 connection.transport.close(CLOSE_RESTART, "restarting; resume with the session id")
             else:
                 connection.transport.close(CLOSE_GOING_AWAY, "the server stops")
+        workspaces = self.workspaces
+        if workspaces is not None:
+            await (workspaces.settled() if keep else workspaces.end_all())
+            workspaces.close()
         if keep:
             # The children are left to the keeper: check first that it is alive.
             await self.launcher.link.at_hand()
+            await self.results.park()
             for child in self.sessions.children():
                 release.park(child)
+            if self._network is not None:
+                self._network.close()
             self.launcher.close()
             if self.successor is not None:
                 upgrade_server.go(self.successor)
             return
         stdio = self.settings.listen.kind == "stdio"
         await self.sessions.end_all(0.0 if stdio else self.settings.stop_grace)
+        self.results.close()
         for task in list(self._tasks):
             task.cancel()
         for helper in list(self.ending_helpers):
             await helper.ended()
         self.pool.close()
-        await self.http_client.close()
+        if self._http_client is not None:
+            await self._http_client.close()
+        if self._network is not None:
+            self._network.close()
         await self.launcher.stop()
         if self._sandbox is not None:
             self._sandbox.close()
@@ -226,6 +294,7 @@ async def serve(
     if state is not None:
         server.sessions.temporaries.directory = state.fd
         stage_names.keep_journal(state.fd)
+        server.results.state_dir = state.path
 
     def new_keeper() -> KeeperHandle:
         return start_keeper() if state is None else state.keeper(settings.orphan_ttl)
@@ -234,7 +303,9 @@ async def serve(
         if state is not None:
             state.at_work(mark)
 
-    loss = KeeperRestart(launcher, server.sessions, new_keeper, server.keeper_lost, at_work)
+    loss = KeeperRestart(
+        launcher, server.sessions, new_keeper, server.keeper_lost, at_work, server.porter
+    )
     launcher.link.on_lost = None  # until the keeper has answered hello
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stopping.set)
@@ -242,8 +313,9 @@ async def serve(
     listener: WebSocketListener | None = None
     server.failed = keeper.found
     try:
+        server.open_workspaces()
         given = None if heir is None else heir.listener
-        listening = _ListenSocket(settings.listen, given)
+        listening = ListenSocket(settings.listen, given)
         leased = await _unless_stopped(server, _take_lease(server, keeper, state, listening))
         if leased is None:
             if state is not None:
@@ -257,9 +329,11 @@ async def serve(
         elif keeper.found and state is not None:
             known = set(launcher.marks.values())
             await asyncio.to_thread(state.end_others, launcher.mark, known)
-        ready = None if state is None else state.ready
-        listener = await _listen(server, auth, listening.sock, ready, announce=heir is None)
+        if server.workspaces is not None:
+            server.workspaces.begin(found=keeper.found)
+        listener = await listen(server, auth, listening.sock, state, announce=heir is None)
         server.failed = False
+        server.results.sweep_later()
         if state is not None and listener is not None:
             offer = upgrade_server.Upgrade(state.path, state.lock, listener.fileno)
             loop.add_signal_handler(
@@ -288,6 +362,7 @@ async def serve(
                     await listener.wait_closed()
             if state is not None and launcher.link.ended:
                 state.done()
+                unused_state_dirs.retire()
         except TimeoutError:
             if server.successor is None:
                 log.error("the keeper does not answer; leaving its children to it")
@@ -296,27 +371,8 @@ async def serve(
     return server.exit_code
 
 
-class _ListenSocket:
-    """The listening socket, opened before syscalls of adopted sandboxes are answered.
-
-    Sandboxed commands must not connect to it, so its address is registered first
-    (``handrail.listeners``).
-    """
-
-    def __init__(self, listen: Listen, given: socket.socket | None) -> None:
-        self._listen = listen
-        self.sock = given
-        self._opened = False
-
-    def open(self) -> None:
-        """Bind the address, or register the inherited socket; raises UsageError."""
-        if not self._opened and self._listen.kind == "websocket":
-            self.sock = _tcp_socket(self._listen, self.sock)
-        self._opened = True
-
-
 async def _take_lease(
-    server: Server, keeper: KeeperHandle, state: StateDir | None, listening: _ListenSocket
+    server: Server, keeper: KeeperHandle, state: StateDir | None, listening: ListenSocket
 ) -> KeeperHandle:
     """Take the lease of a keeper, adopt its processes, and return the keeper that answered.
 
@@ -330,7 +386,7 @@ async def _take_lease(
                 log.info("trees are ended by %s", launcher.abilities.trees)
                 listening.open()
                 if keeper.found:
-                    await adopt(server.sessions, launcher, server.loop)
+                    await adopt(server.sessions, launcher, server.loop, lambda: server.network)
             break
         except KeeperLost:
             if last or launcher.link.alive or state is None or not keeper.found:
@@ -372,83 +428,3 @@ async def _hand_over(server: Server, offer: upgrade_server.Upgrade) -> None:
         await asyncio.sleep(0.005)
     server.successor = control
     server.stopping.set()
-
-
-def _tcp_socket(listen: Listen, given: socket.socket | None) -> socket.socket:
-    """A listening socket, registered in ``handrail.listeners``."""
-    if given is not None:
-        listeners.enter(given)
-        return given
-    try:
-        return listeners.open_tcp(listen.host, listen.port, websocket.BACKLOG)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
-        ) from None
-
-
-async def _listen(
-    server: Server,
-    auth: Authenticator,
-    sock: socket.socket | None,
-    ready: Callable[[], None] | None,
-    *,
-    announce: bool,
-) -> WebSocketListener | None:
-    """Open the listener; ``announce`` is False with the previous server's socket.
-
-    ``ready`` is called before the address is printed.
-    """
-    listen = server.settings.listen
-    if listen.kind == "stdio":
-        from handrail.transport.stdio import open_stdio
-
-        if ready is not None:
-            ready()
-        await open_stdio(Connection(server, "stdio"))
-        return None
-    front = HttpFront(
-        auth,
-        lambda: prometheus.render(server.measures.registry),
-        server.accept,
-        listen.host or "localhost",
-        allowed_hosts=server.settings.allowed_hosts,
-        allowed_origins=server.settings.allowed_origins,
-    )
-    if listen.kind == "unix":
-        from handrail.transport import unix_socket
-
-        unix = await unix_socket.listen(
-            listen.path, front, accept=lambda uid: Connection(server, f"uid:{uid}"), sock=sock
-        )
-        private_places.add(listen.path)
-        if ready is not None:
-            ready()
-        if announce:
-            _announce(f"unix:{listen.path}")
-        return unix
-    limits = ListenLimits(refused=Throttle().failed)
-    tcp = await websocket.listen(
-        listen.host,
-        listen.port,
-        front,
-        limits=limits,
-        sock=sock,
-        # As the overflow user the server starts only with a token, so the token decides.
-        any_user=server.settings.any_user or is_overflow_user(),
-    )
-    if ready is not None:
-        ready()
-    if announce:
-        host, port = tcp.sockname[:2]  # type: ignore[index]
-        _announce(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}")
-    return tcp
-
-
-def _announce(url: str) -> None:
-    """Print the address on stdout, the only line there; the program that started us reads it."""
-    try:
-        sys.stdout.write(url + "\n")
-        sys.stdout.flush()
-    except OSError as error:
-        raise UsageError(f"cannot print the address on stdout: {error.strerror}") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import ConnectionLost, RemoteProtocolError
@@ -21,16 +22,18 @@ from handrail.protocol.envelope import (
 from handrail.protocol.filesystem import MissingChangedNotification
 from handrail.protocol.methods import INITIALIZED
 from handrail.protocol.peer import Peer
-from handrail.server.methods.files import ConnectionFiles
-from handrail.server.methods.http import ConnectionHttp
 from handrail.server.notifier import Notifier
+from handrail.server.policy_questions import PolicyQuestions
 from handrail.server.raw_results import Streamed
 from handrail.server.request_queue import RequestQueue
-from handrail.server.sessions import Session
+from handrail.server.session import Session
 from handrail.transport.base import CLOSE_POLICY, Transport
 
 if TYPE_CHECKING:
     from handrail.server.app import Server
+    from handrail.server.methods.files import ConnectionFiles
+    from handrail.server.methods.http import ConnectionHttp
+    from handrail.server.methods.loopback import ConnectionLoopback
     from handrail.server.methods.process_wait import Watch
 
 log = logging.getLogger(__name__)
@@ -46,9 +49,11 @@ class Connection:
 
     notifier: Notifier
 
-    def __init__(self, server: Server, owner: str) -> None:
+    def __init__(self, server: Server, owner: str, tenant: str | None = None) -> None:
         self.server = server
         self.owner = owner
+        #: The one tenant whose workspaces this client may use; None: all.
+        self.tenant = tenant
         self.session: Session | None = None
         self.initialized = False
         settings = server.settings
@@ -59,16 +64,21 @@ class Connection:
         self.waits: dict[str, Watch] = {}
         self._files: ConnectionFiles | None = None
         self._http: ConnectionHttp | None = None
+        self._loopback: ConnectionLoopback | None = None
         self._paused = False
         self._gone = False
         self._writers: list[asyncio.Future[None]] = []
         self._streaming = asyncio.Lock()
         self._deadline: asyncio.TimerHandle | None = None
+        #: Called when the connection has ended.
+        self.on_end: Callable[[Connection], None] | None = None
 
     @property
     def files(self) -> ConnectionFiles:
         """Open files and watches; they end with the connection."""
         if self._files is None:
+            from handrail.server.methods.files import ConnectionFiles
+
             self._files = ConnectionFiles(self, self.server.pool)
         return self._files
 
@@ -76,14 +86,37 @@ class Connection:
     def http(self) -> ConnectionHttp:
         """Running HTTP requests; they end with the connection."""
         if self._http is None:
+            from handrail.server.methods.http import ConnectionHttp
+
             self._http = ConnectionHttp(self)
         return self._http
+
+    @property
+    def loopback(self) -> ConnectionLoopback:
+        """Connections to what processes listen on; they end with this one."""
+        if self._loopback is None:
+            from handrail.server.methods.loopback import ConnectionLoopback
+
+            self._loopback = ConnectionLoopback(self)
+        return self._loopback
+
+    def request(self, method: str, params: Any) -> tuple[int, asyncio.Future[Any]]:
+        """Ask the client something; the future gets its answer, or is cancelled with the line."""
+        waiter: asyncio.Future[Any] = self.server.loop.create_future()
+        number = self._peer.call(waiter)
+        self.transport.send(codec.request_message(number, method, params))
+        return number, waiter
+
+    def give_up(self, number: int) -> None:
+        """Wait for that answer no longer; it is ignored if it comes."""
+        self._peer.give_up(number)
 
     # --- Receiver --------------------------------------------------------------------------
 
     def connected(self, transport: Transport) -> None:
         self._transport = transport
         self.notifier = Notifier(transport)
+        self.notifier.policy = PolicyQuestions(self)
         self.server.opened(self)
         if transport.kind != "stdio":
             self._deadline = self.server.loop.call_later(INITIALIZE_SECONDS, self._too_late)
@@ -179,11 +212,15 @@ class Connection:
             self._files.close()
         if self._http is not None:
             self._http.close()
+        if self._loopback is not None:
+            self._loopback.close()
         self.calls.abandon()
         for waiter in self._peer.abandon():
             waiter.cancel()
         if self.session is not None:
             self.server.sessions.detach(self.session, self)
+        if self.on_end is not None:
+            self.on_end(self)
         self.server.closed(self, why)
 
     # --- Attached ----------------------------------------------------------------------------
@@ -204,6 +241,7 @@ class Connection:
             self.initialized = True
             if self.session is not None:
                 self.session.arrived()
+                self.server.sessions.ask_again(self.session)
 
     def _violated(self, why: str) -> None:
         log.warning("closing the connection of %s: %s", self.transport.peer, why)

@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Mapping
 
+from handrail.process.default_shell import default_shell
 from handrail.process.keeper_client.launcher import Abilities
 from handrail.process.output.spool import can_splice
 from handrail.process.stdin.log import can_send
@@ -23,7 +24,8 @@ _WIRE_CAPABILITIES = (
     "linuxApprovedRootWritePreservesRestrictions",
 )  # fmt: skip
 _HAS = frozenset({
-    "fsWatchMissing", "environmentConfigRead", "sandboxedFileStreaming", "fileWriteStreaming",
+    "networkProxyLaunch", "fsWatchMissing", "environmentConfigRead", "sandboxedFileStreaming",
+    "fileWriteStreaming",
 })  # fmt: skip
 
 #: Our own capabilities, so that a client can check before it uses them.
@@ -32,7 +34,8 @@ EXTENSIONS = (
     "processCloseStdin", "writeBusy", "processList", "processSignals", "processWait", "waitId",
     "terminateGrace", "exitInfo", "omitted", "onLag", "timeout", "detach", "heldOpen",
     "sessionClose", "sessionTemporary", "privateTmp", "sandboxBackend", "denials", "watchDenials",
-    "keeper",
+    "fileTrees", "fileWatch", "keeper", "labels", "secretEnv", "processUsage", "sessionDetach",
+    "sessionResult", "serverStatus", "network", "loopback", "networkUpdate",
 )  # fmt: skip
 
 
@@ -42,14 +45,16 @@ def describe(
     *,
     header_env: bool = False,
     waits: bool = True,
+    workspaces: bool = False,
 ) -> EnvironmentInfo:
     """Describe this machine once; nothing of it changes while a server runs.
 
     ``waits``: whether a waiting request leaves the others free.  If not, a client that waits for a
     process could not write to it meanwhile, and should follow the output instead.
+    ``workspaces``: whether it was given a directory to hold workspaces in.
     """
-    shell = _shell(environ)
-    home = environ.get("HOME") or _passwd_field(5)
+    shell = default_shell(environ)
+    home = environ.get("HOME") or _home()
     tmpdir = environ.get("TMPDIR")
     identity = hashlib.sha256(f"handrail {__version__}".encode()).hexdigest()
     return EnvironmentInfo(
@@ -68,10 +73,16 @@ def describe(
             "handrail": {
                 **dict.fromkeys(EXTENSIONS, True),
                 "processWait": waits,
+                "workspaces": workspaces,
                 **_machine(abilities),
             },
         },
     )
+
+
+def of_fleet(environ: Mapping[str, str]) -> dict[str, str]:
+    """The server's own environment without what a fleet has in it: no command is to see that."""
+    return {n: v for n, v in environ.items() if not n.startswith(("RAY_", "HANDRAIL_"))}
 
 
 def _machine(abilities: Abilities) -> dict[str, bool]:
@@ -99,15 +110,8 @@ def _cwd() -> bytes:
         return b"/"
 
 
-def _shell(environ: Mapping[str, str]) -> str:
-    for path in (_passwd_field(6), environ.get("SHELL", ""), "/bin/bash"):
-        if path and os.access(path, os.X_OK):
-            return path
-    return "/bin/sh"
-
-
-def _passwd_field(index: int) -> str:
+def _home() -> str:
     try:
-        return str(pwd.getpwuid(os.getuid())[index])
+        return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return ""

@@ -6,11 +6,15 @@ Handles are resolved here, once per label set, so that counting costs an additio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from handrail.process.child import Child
 from handrail.process.exit_status import ExitKind
 from handrail.telemetry import names
 from handrail.telemetry.metrics import Counter, Gauge, Histogram, Registry
+
+if TYPE_CHECKING:
+    from handrail.network.records import Record
 
 _FINISHED = ("success", "error", "terminated", names.UNKNOWN)
 
@@ -39,6 +43,8 @@ class ServerMetrics:
         self.registry = registry = Registry(methods)
         self._known = frozenset(methods)
         self._methods: dict[str, RequestMetrics] = {}
+        #: Connections of managed networks: of which process, and its number there.
+        self._carried: set[tuple[str, int]] = set()
         self._active: Gauge = registry.gauge(names.PROCESSES_ACTIVE).labels()
         finished = registry.counter(names.PROCESSES_FINISHED_TOTAL)
         duration = registry.histogram(names.PROCESS_DURATION)
@@ -82,6 +88,38 @@ class ServerMetrics:
     def running(self) -> int:
         """Processes of all sessions that have not exited."""
         return int(self._active.value)
+
+    # --- managed networks: called by the porter's owner ------------------------------------
+
+    def network_recorded(self, record: Record) -> None:
+        registry = self.registry
+        if record.kind == "end":
+            self._carried.discard((record.process, record.connection))
+            moved = registry.counter(names.NETWORK_BYTES_TOTAL)
+            moved.labels(direction="sent").inc(record.sent)
+            moved.labels(direction="received").inc(record.received)
+            self._count_carried()
+            if record.dialled is not None:
+                dialled = registry.histogram(names.NETWORK_DIAL_SECONDS).labels()
+                dialled.observe(record.dialled)
+            return
+        registry.counter(names.NETWORK_DECISIONS_TOTAL).labels(
+            decision=record.decision, reason=record.reason, protocol=record.protocol
+        ).inc()
+        if record.decision == "allow":
+            self._carried.add((record.process, record.connection))
+            self._count_carried()
+
+    def _count_carried(self) -> None:
+        self.registry.gauge(names.NETWORK_CONNECTIONS).labels().set(len(self._carried))
+
+    def network_answered(self, seconds: float) -> None:
+        self.registry.histogram(names.NETWORK_ASK_SECONDS).labels().observe(seconds)
+
+    def porter_restarted(self) -> None:
+        self._carried.clear()
+        self._count_carried()
+        self.registry.counter(names.NETWORK_PORTER_RESTARTS_TOTAL).labels().inc()
 
     # --- processes: called by the process table --------------------------------------------
 

@@ -6,15 +6,30 @@ stream, and the base64 is sent as a part of its own, never copied into a string.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from msgspec import UNSET
 
 from handrail.process.child import Child
 from handrail.process.output.output_log import Chunk
 from handrail.process.output.stream import STREAM_NAMES
 from handrail.protocol.codec import encode, encode_base64
-from handrail.protocol.process import DenialShape, ExitShape, Omitted, UsageShape
+from handrail.protocol.process import (
+    LIMIT_KINDS,
+    LIMITS,
+    DenialShape,
+    ExitShape,
+    Omitted,
+    UsageShape,
+)
 from handrail.server.delivery_acks import DeliveryAcks
 from handrail.transport.base import Transport
+
+if TYPE_CHECKING:
+    from handrail.network.managed.start import NetworkQuestion
+    from handrail.network.records import Record
+    from handrail.server.policy_questions import PolicyQuestions
 
 _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STREAM_NAMES)
 
@@ -22,7 +37,7 @@ _STREAM_TAGS = tuple(b',"stream":"%b","chunk":"' % name.encode() for name in STR
 class Notifier:
     """The sink of all children of one attached session."""
 
-    __slots__ = ("_blocked", "_transport", "extended", "ready", "receipts")
+    __slots__ = ("_blocked", "_transport", "extended", "policy", "ready", "receipts")
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -31,6 +46,8 @@ class Notifier:
         self.ready = True
         #: The client asked for our members in ``process/exited``.
         self.extended = False
+        #: Questions about hosts, and decisions; set by the connection.
+        self.policy: PolicyQuestions | None = None
 
     def output(self, child: Child, chunk: Chunk) -> None:
         tag = child.tags.get("output")
@@ -58,6 +75,8 @@ class Notifier:
             )
             if child.ending.verdict is not None:
                 extra += b',"denials":%b' % encode(denial_shapes(child))
+        if child.output.ended:
+            self._transport.gather()  # the close follows at once
         self._transport.send(
             b'{"method":"process/exited","params":{"processId":%b,"seq":%d,'
             b'"exitCode":%b,"sandboxDenied":%b%b}}'
@@ -72,12 +91,25 @@ class Notifier:
             b'{"method":"process/closed","params":{"processId":%b,"seq":%d%b}}'
             % (encode(child.key), seq, held)
         )
+        self._transport.write_gathered()
         if child.output.waits:
             self.receipts.notified(child, seq, 0)
             self.receipts.ask()
 
     def blocked(self, child: Child) -> None:
         self._blocked.append(child)
+
+    def question(self, child: Child, question: NetworkQuestion) -> None:
+        if self.policy is not None:
+            self.policy.ask(child, question)
+
+    def withdrawn(self, child: Child, number: int) -> None:
+        if self.policy is not None:
+            self.policy.withdrawn(number)
+
+    def decided(self, child: Child, record: Record) -> None:
+        if self.ready and self.policy is not None:  # else dropped: the audit has it
+            self.policy.decided(child, record)
 
     def pause(self) -> None:
         self.ready = False
@@ -99,12 +131,16 @@ def exit_shape(child: Child) -> ExitShape | None:
     info = child.exit
     if info is None:
         return None
+    kind = info.kind.value
+    if info.limit is not None:
+        ended = "exited" if info.signal is None else "signaled"
+        kind = LIMIT_KINDS.get(info.limit, ended)
     return ExitShape(
-        kind=info.kind.value,
+        kind=kind,
         code=info.code,
         signal=info.signal,
         core_dumped=info.core_dumped,
-        limit=UNSET if info.exceeded is None else "pids",
+        limit=UNSET if info.limit is None else LIMITS[info.limit],
     )
 
 
@@ -114,12 +150,15 @@ def denied(child: Child) -> bool:
 
 
 def denial_shapes(child: Child) -> list[DenialShape]:
-    """The denials of a sandboxed child, for the wire."""
-    found = child.ending.verdict.denials if child.ending.verdict is not None else ()
-    return [
-        DenialShape(kind=d.kind, op=d.op, path=d.path, source=d.source, certain=d.certain)
-        for d in found
-    ]
+    """The denials of a child, for the wire; of one that runs, the hosts it was refused so far."""
+    found: Sequence[Any] = ()
+    if child.ending.verdict is not None:
+        found = child.ending.verdict.denials
+    elif child.spec.network is not None:
+        from handrail.sandbox.denial import records_of
+
+        found = records_of(child.spec.network)
+    return [DenialShape(**denial.members()) for denial in found]
 
 
 def usage_shape(child: Child) -> UsageShape | None:

@@ -10,28 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from handrail.config import Quota
-from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.table import ProcessTable
 
-#: How old a count of all retained output may be.
+#: How old a sum over all sessions may be.
 _COUNT_SECONDS = 1.0
 
 
 class Retained:
-    """Bytes of output retained for all sessions, counted now and then."""
+    """Bytes of output retained for all sessions, added up now and then."""
 
     def __init__(self, tables: Callable[[], list[ProcessTable]]) -> None:
         self._tables = tables
         self._count = 0
         self._until = 0.0
 
-    def at(self, now: float, bound: int) -> int:
-        """About how many; 0 while there are too few processes to reach the limit."""
+    def at(self, now: float) -> int:
+        """About how many."""
         if now >= self._until:
             self._until = now + _COUNT_SECONDS
-            tables = self._tables()
-            enough = sum(map(len, tables)) * RETENTION_BYTES > bound
-            self._count = sum(c.output.log.retained for t in tables for c in t) if enough else 0
+            self._count = sum(table.retained for table in self._tables())
         return self._count
 
 
@@ -55,12 +52,9 @@ def refusal(quota: Quota, table: ProcessTable, running: int, retained: int) -> s
             f"{retained} bytes of output are retained for all sessions, more than the server may"
             " hold; end processes or sessions, or wait until those that have closed are forgotten"
         )
-    # Not counted as long as all of it together cannot exceed the limit.
-    if len(table) * RETENTION_BYTES > quota.session_bytes:
-        own = sum(child.output.log.retained for child in table)
-        if own > quota.session_bytes:
-            return (
-                f"{own} bytes of output are retained for this session, more than it may"
-                " have; end processes, or wait until those that have closed are forgotten"
-            )
+    if table.retained > quota.session_bytes:
+        return (
+            f"{table.retained} bytes of output are retained for this session, more than it may"
+            " have; end processes, or wait until those that have closed are forgotten"
+        )
     return None

@@ -30,11 +30,11 @@ from handrail.protocol.envelope import (
 )
 from handrail.protocol.methods import INITIALIZE, START, Lane
 from handrail.server.handshake import check_handshake
-from handrail.server.method_lookup import MethodRow
 from handrail.server.raw_results import Parts, Streamed
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
+    from handrail.server.methods.table import MethodRow
     from handrail.telemetry.otel import RequestSpan
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 
-from handrail import private_places
+from handrail import private_files
 from handrail.sandbox.temp_dirs import TempDir, clear, usual_place
 
 _PREFIX = "handrail-session-"
-_FILE = "temporary"
+FILE = "temporary"
 
 
 class SessionTempDirs:
@@ -33,7 +33,7 @@ class SessionTempDirs:
             return held.path
         path = os.path.join(usual_place(), f"{_PREFIX}{os.urandom(8).hex()}".encode())
         _note(self.directory, path)  # first: what is not written down stays for ever
-        os.close(private_places.make_directory(path))
+        os.close(private_files.make_directory(path))
         return path
 
     def remove(self, path: bytes) -> None:
@@ -48,7 +48,7 @@ class SessionTempDirs:
 def clear_all(directory: int) -> None:
     """Remove all: nothing is left of any session of this state directory."""
     try:
-        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
+        file = private_files.open_file(directory, FILE, os.O_RDONLY)
     except FileNotFoundError:
         return
     with open(file, "rb") as lines:
@@ -57,12 +57,12 @@ def clear_all(directory: int) -> None:
             with contextlib.suppress(OSError):
                 if name.startswith(_PREFIX.encode()) and os.lstat(path).st_uid == os.geteuid():
                     clear(path)
-    os.unlink(_FILE, dir_fd=directory)
+    os.unlink(FILE, dir_fd=directory)
 
 
 def _note(directory: int, path: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    file = private_places.open_file(directory, _FILE, flags)
+    file = private_files.open_file(directory, FILE, flags)
     try:
         os.write(file, path + b"\0")
     finally:

@@ -10,18 +10,15 @@ note of each session, so that the next server resumes it with its remaining time
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import os
-import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from handrail.config import ResultBounds
 from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.keeper_client.launcher import Launcher
@@ -29,91 +26,24 @@ from handrail.process.recovery import start_note
 from handrail.process.table import ProcessTable
 from handrail.protocol.envelope import ALREADY_ATTACHED, INVALID_REQUEST
 from handrail.server.metrics import ServerMetrics
-from handrail.server.notifier import Notifier
+from handrail.server.results import Results, owned
+from handrail.server.session import Attached, Session, SessionNote
 from handrail.server.session_temp import SessionTempDirs
 
 log = logging.getLogger(__name__)
 
 #: Seconds between TERM and KILL for children of an expired session.
 EXPIRY_GRACE = 1.0
+#: Processes of a workspace's session that have closed, and bytes of their output, that are kept.
+KEPT_PROCESSES = 64
+KEPT_BYTES = 16 * 1024 * 1024
+#: How long the end of a session waits until the results of its processes are stored.
+STORE_SECONDS = 3.0
 #: The longest time to live that a client may ask for.
 LONGEST_TTL = 24 * 3600.0
 
 
-class Attached(Protocol):
-    """The connection a session belongs to."""
-
-    notifier: Notifier
-
-    def evicted(self) -> None:
-        """Close: another connection has taken the session over."""
-
-
-class SessionNote(msgspec.Struct, array_like=True, frozen=True):
-    """A session as the next server has to know it."""
-
-    owner: str
-    ttl: float
-    secret: str | None  # its digest
-    detached_at: float | None  # monotonic
-    temporary: str | None = None
-    older: str | None = None  # the digest of a secret that is still valid
-
-
 _KEY = b"session/"
-
-
-class Session:
-    """A set of processes, and the connection that is notified of them."""
-
-    def __init__(
-        self,
-        session_id: str,
-        owner: str,
-        table: ProcessTable,
-        ttl: float,
-        save: Callable[[Session], None],
-    ) -> None:
-        self.id = session_id
-        self.owner = owner
-        self.table = table
-        self.ttl = ttl
-        self.secret: str | None = None  # the digest of the latest secret
-        #: The digest of the previous secret, until the client has confirmed the latest.
-        self.older: str | None = None
-        self.detached_at: float | None = None
-        #: Its directory for temporary files.
-        self.temporary: str | None = None
-        self._save = save
-        self.holder: Attached | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.ended = False
-
-    def sink(self) -> Notifier | None:
-        """The sink of a child that starts now."""
-        return self.holder.notifier if self.holder is not None else None
-
-    def new_secret(self) -> str:
-        """Make a secret for the next resume; the previous one is valid until this has arrived."""
-        secret = secrets.token_urlsafe(32)
-        self.older = self.older or self.secret
-        self.secret = _digest(secret)
-        self._save(self)
-        return secret
-
-    def arrived(self) -> None:
-        """The client confirmed the new resume secret; revoke the previous one."""
-        if self.older is not None:
-            self.older = None
-            self._save(self)
-
-    def knows(self, secret: str | None) -> bool:
-        """Whether this is a valid secret of the session."""
-        if secret is None:
-            return False
-        digest = _digest(secret)
-        last, before = _same(digest, self.secret or ""), _same(digest, self.older or "")
-        return last or before
 
 
 class Sessions:
@@ -127,14 +57,18 @@ class Sessions:
         *,
         ttl: float,
         retention: float,
+        results: Results | None = None,
     ) -> None:
         self._launcher = launcher
+        self.results = results or Results(loop, ResultBounds(each=0))
         self._loop = loop
         self._measures = measures
         self._ttl = ttl
         self._retention = retention
         self.temporaries = SessionTempDirs()
         self._sessions: dict[str, Session] = {}
+        #: The ids of sessions in workspaces: they live as long as these, with or without a client.
+        self.lasting: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         #: Processes that outlived their sessions, by owner.
         self._detached: dict[str, ProcessTable] = {}
@@ -150,6 +84,8 @@ class Sessions:
 
     def _make(self, session_id: str, owner: str, ttl: float) -> Session:
         session = Session(session_id, owner, self._table(session_id), ttl, self._save)
+        if session_id in self.lasting:
+            session.table.keep_closed(KEPT_PROCESSES, KEPT_BYTES)
         self._sessions[session_id] = session
         return session
 
@@ -172,6 +108,9 @@ class Sessions:
             session.detached_at,
             session.temporary,
             session.older,
+            session.left,
+            session.keep,
+            session.guarded,
         )
         self._launcher.note(_KEY + session.id.encode(), msgspec.json.encode(note))
 
@@ -211,10 +150,11 @@ class Sessions:
             session = self._make(key[len(_KEY) :].decode(), note.owner, note.ttl)
             session.secret, session.older = note.secret, note.older
             session.temporary = note.temporary
+            session.left, session.keep = note.left, note.keep
+            session.guarded = note.guarded
             session.detached_at = lost_at if note.detached_at is None else note.detached_at
             self._save(session)
-            left = session.detached_at + session.ttl - time.monotonic()
-            session.timer = self._loop.call_later(max(0.0, left), self._expire, session)
+            self._await_return(session)
 
     # --- processes that outlive their session ----------------------------------------------
 
@@ -234,6 +174,8 @@ class Sessions:
         session.table.adopt(child)
         self._launcher.renote(child.number, start_note.move(session.id, child.key))
         child.sink = session.sink()
+        if child.spec.network is not None:
+            child.spec.network.attached()
         return child
 
     def revive_detached(self, owner: str, child: Child, closed_ago: float | None) -> None:
@@ -249,7 +191,10 @@ class Sessions:
                 session.table.give_up(child)
                 child.sink = None
                 child.output.resume()
+                if child.spec.network is not None:
+                    child.spec.network.detached()
                 self._detached.setdefault(session.owner, self._table()).adopt(child)
+                self.results.begin(child, owned(session.owner), session.owner)
                 moved = start_note.move(session.owner, child.key, detached=True)
                 self._launcher.renote(child.number, moved)
         return outlived
@@ -262,7 +207,8 @@ class Sessions:
         if session is None or session.owner != owner:
             # One error for "not yours" and "not there".
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
-        if secret is not None and not session.knows(secret) and session.holder is None:
+        guarded = session.guarded or (secret is not None and session.holder is None)
+        if guarded and not session.knows(secret):
             log.warning("a wrong secret was presented for session %s", session.id)
             raise RpcError(INVALID_REQUEST, f"unknown session id {session_id}")
         if session.holder is not None:
@@ -279,13 +225,20 @@ class Sessions:
             session.timer = None
         session.holder = holder
         session.detached_at = None
+        session.stores_new = False
         self._save(session)
         for child in session.table:
             child.sink = holder.notifier
         return session
 
+    def ask_again(self, session: Session) -> None:
+        """Ask the client of a resumed session what its processes wait for."""
+        for child in session.table:
+            if child.spec.network is not None:
+                child.spec.network.attached()
+
     def temporary(self, session: Session) -> str:
-        """Its directory for temporary files, made on first use; raises OSError."""
+        """The session's directory for temporary files, made on first use; raises OSError."""
         if session.temporary is None:
             session.temporary = os.fsdecode(self.temporaries.make())
             self._save(session)
@@ -303,16 +256,103 @@ class Sessions:
         self._let_go(session)
         session.detached_at = time.monotonic()
         self._save(session)
-        session.timer = self._loop.call_later(session.ttl, self._expire, session)
+        if session.left:
+            self.store(session, (child.key for child in session.table if child.running))
+        self._await_return(session)
+
+    def leave(self, session: Session, keep: float | None, wanted: list[str] | None) -> None:
+        """The client is about to leave it on purpose; results of ``wanted`` are stored."""
+        session.left, session.keep, session.stores_new = True, keep, wanted is None
+        self._save(session)
+        self.store(session, [child.key for child in session.table] if wanted is None else wanted)
+
+    def store(self, session: Session, keys: Iterable[str]) -> None:
+        """Store the results of these processes from now on."""
+        for key in keys:
+            child = session.table.get(key)
+            if isinstance(child, Child):
+                session.stored.add(key)
+                self.results.begin(child, session.id, session.owner)
+
+    def _await_return(self, session: Session) -> None:
+        """Wait for the next connection of a session, as long as that may take."""
+        if session.id in self.lasting:
+            return
+        ttl = session.keep if session.left else session.ttl
+        if ttl is None:
+            session.timer = self._loop.call_later(self._retention, self._look, session)
+            return
+        gone = time.monotonic() - (session.detached_at or 0.0)
+        session.timer = self._loop.call_later(max(0.0, ttl - gone), self._expire, session)
+
+    def _look(self, session: Session) -> None:
+        """End a session that was left until its processes have ended, once they have."""
+        session.timer = None
+        task = self._loop.create_task(self._end_if_idle(session))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_if_idle(self, session: Session) -> None:
+        idle = await session.table.is_idle()
+        if session.holder is None and not session.ended and session.timer is None:
+            if idle:
+                await self.end(session, EXPIRY_GRACE)
+            else:
+                self._await_return(session)
+
+    # --- sessions in workspaces --------------------------------------------------------------
+
+    def last(self, session: Session) -> None:
+        """Let a session live as long as its workspace, with the processes that have closed."""
+        self.lasting.add(session.id)
+        session.table.keep_closed(KEPT_PROCESSES, KEPT_BYTES)
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+
+    async def leave_workspace(self, session: Session, *, shared: bool) -> None:
+        """End every process of a session; with ``shared`` an attached session itself goes on."""
+        if not shared or session.holder is None:
+            await self.end(session, EXPIRY_GRACE, keep_detached=False)
+            return
+        await session.table.end_all(EXPIRY_GRACE)
+        session.close_loopbacks()
+        temporary, session.temporary = session.temporary, None
+        if temporary is not None:
+            self._save(session)
+            await asyncio.to_thread(self.temporaries.remove, os.fsencode(temporary))
+        self.last_no_more(session)
+
+    def last_no_more(self, session: Session) -> None:
+        """Give a session its time to live back."""
+        self.lasting.discard(session.id)
+        session.table.keep_no_longer()
+        if not session.ended and session.holder is None and session.timer is None:
+            self._await_return(session)
+
+    def hand_over(self, session: Session, owner: str) -> str:
+        """Give a session to another client, evict the one that has it; the secret to resume it."""
+        evicted = session.holder
+        if evicted is not None:
+            self._let_go(session)
+            session.detached_at = time.monotonic()
+            evicted.evicted()
+        session.owner = owner
+        session.secret = session.older = None
+        session.guarded = True
+        return session.new_secret()
 
     def _let_go(self, session: Session) -> None:
         session.holder = None
         for child in session.table:
             child.sink = None
             child.output.resume()
+            child.wake()  # what is stored of it need not wait for a reader any more
+            if child.spec.network is not None:
+                child.spec.network.detached()
 
     def _expire(self, session: Session) -> None:
-        log.info("session %s expired after %.1f s without a connection", session.id, session.ttl)
+        log.info("session %s expired: it had no connection for too long", session.id)
         self.close(session)
 
     def close(self, session: Session) -> asyncio.Task[None]:
@@ -333,19 +373,38 @@ class Sessions:
             session.timer.cancel()
             session.timer = None
         self._sessions.pop(session.id, None)
+        self.lasting.discard(session.id)
         # First: otherwise the next server ends what we have not ended.
         self._launcher.note(_KEY + session.id.encode(), None)
         session.holder = None
         outlived = self._detach_processes(session) if keep_detached else False
-        await session.table.end_all(grace)
+        await self._end_table(session.table, grace)
+        session.close_loopbacks()
         if session.temporary is not None and not outlived:
             await asyncio.to_thread(self.temporaries.remove, os.fsencode(session.temporary))
+
+    async def _end_table(self, table: ProcessTable, grace: float) -> None:
+        """End processes; the ends of those whose results are stored are stored too."""
+        storing = [child for child in table if self.results.has(child)]
+        for child in storing:
+            child.sink = None
+            child.output.resume()
+            child.wake()
+        ending = (child.end(grace) for child in storing if child.running)
+        await asyncio.gather(*ending, return_exceptions=True)
+        await self.results.settled(storing, STORE_SECONDS)
+        await table.end_all(grace)
+
+    async def forget(self, session: Session) -> None:
+        """Remove the results of a session: its client has them, and ends it."""
+        if session.stored:
+            await self.results.drop(session.id, session.stored)
 
     async def end_all(self, grace: float = 0.0) -> None:
         """End all sessions; the server stops."""
         ending = [self.end(s, grace, keep_detached=False) for s in self._sessions.values()]
         detached, self._detached = self._detached, {}
-        ending += [table.end_all(grace) for table in detached.values()]
+        ending += [self._end_table(table, grace) for table in detached.values()]
         await asyncio.gather(*ending)
         if self._ending:
             await asyncio.wait(self._ending)
@@ -357,13 +416,3 @@ class Sessions:
     def tables(self) -> list[ProcessTable]:
         """The tables of all sessions, and of processes that outlived theirs."""
         return [*(s.table for s in self._sessions.values()), *self._detached.values()]
-
-
-def _digest(secret: str) -> str:
-    """The stored form of a secret: random enough to need no salt."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _same(one: str, other: str) -> bool:
-    """Compare in constant time; as bytes, because compare_digest refuses non-ASCII text."""
-    return hmac.compare_digest(one.encode(), other.encode())

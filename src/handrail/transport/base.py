@@ -53,6 +53,13 @@ class Transport(Protocol):
     def buffered(self) -> int:
         """Bytes handed over and not yet taken by the kernel."""
 
+    def gather(self) -> None:
+        """Write what is sent from now on in one piece: by ``write_gathered``, or when this turn of
+        the loop ends."""
+
+    def write_gathered(self) -> None:
+        """Write what was gathered."""
+
     def confirm(self, received: Callable[[], None]) -> None:
         """Call back once the peer has everything that was sent until now.
 

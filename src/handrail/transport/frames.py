@@ -24,6 +24,7 @@ from handrail.errors import RemoteProtocolError
 from handrail.transport.base import CLOSE_INVALID_TEXT, CLOSE_PROTOCOL_ERROR, CLOSE_TOO_BIG
 from handrail.transport.masking import apply_mask
 from handrail.transport.message_limits import MESSAGE_LIMIT
+from handrail.transport.receive_buffer import ReceiveBuffer
 
 CONTINUATION = 0x0
 TEXT = 0x1
@@ -70,40 +71,21 @@ LARGE_TEXT = 64 * 1024
 Event = str | bytes | bytearray | Ping | Pong | Close
 
 
-class FrameDecoder:
+class FrameDecoder(ReceiveBuffer):
     """The receiving half of one connection; ``masked`` is True if the peer is a client."""
 
-    # fmt: off
-    __slots__ = (
-        "_buf", "_done", "_fin", "_limit", "_mask", "_mask_bit", "_message", "_need", "_opcode",
-        "_pos",
-    )
-    # fmt: on
+    __slots__ = ("_done", "_fin", "_limit", "_mask", "_mask_bit", "_message", "_need", "_opcode")
 
     def __init__(self, *, masked: bool, limit: int = MESSAGE_LIMIT) -> None:
+        super().__init__()
         self._mask_bit = _MASKED if masked else 0
         self._limit = limit
-        self._buf = b""
-        self._pos = 0
         self._message = bytearray()
         self._opcode = CONTINUATION  # of the current message; CONTINUATION when there is none
         self._need = 0
         self._fin = False
         self._mask = b""
         self._done = False
-
-    def feed(self, data: bytes) -> None:
-        """Add what was read.  The tail kept from before is short unless no event is taken."""
-        if self._buf:
-            self._buf = self._buf[self._pos :] + data
-            self._pos = 0
-        else:
-            self._buf = data
-
-    @property
-    def backlog(self) -> int:
-        """How many bytes were fed and not examined."""
-        return len(self._buf) - self._pos
 
     @property
     def under_way(self) -> bytearray | None:

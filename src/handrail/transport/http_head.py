@@ -11,7 +11,6 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
-from http import HTTPStatus
 
 HEAD_LIMIT = 16 * 1024
 HEADER_COUNT = 100
@@ -19,6 +18,7 @@ HEADER_COUNT = 100
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TARGET = re.compile(rb"[!-~]+")
 _VALUE = re.compile(rb"[\t -~\x80-\xff]*")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?")
 
 Headers = tuple[tuple[str, str], ...]
@@ -83,10 +83,11 @@ class ResponseHead:
 class HeadReader:
     """Collects one head from reads of any size, and keeps what follows it."""
 
-    __slots__ = ("_buf", "rest")
+    __slots__ = ("_buf", "_limit", "rest")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = HEAD_LIMIT) -> None:
         self._buf = bytearray()
+        self._limit = limit
         #: Bytes after the head, once it is complete.
         self.rest = b""
 
@@ -99,14 +100,12 @@ class HeadReader:
         start = max(0, len(self._buf) - 3)
         self._buf += data
         end = self._buf.find(b"\r\n\r\n", start)
+        if _BARE_LF.search(self._buf, start, end if end >= 0 else len(self._buf)):
+            raise HeadError(400, "lines of an HTTP head end with CR LF")
+        if (end + 4 if end >= 0 else len(self._buf)) > self._limit:
+            raise HeadError(431, f"an HTTP head holds at most {self._limit} bytes")
         if end < 0:
-            if self._buf.find(b"\n\n", start) >= 0:
-                raise HeadError(400, "lines of an HTTP head end with CR LF")
-            if len(self._buf) > HEAD_LIMIT:
-                raise HeadError(431, f"an HTTP head holds at most {HEAD_LIMIT} bytes")
             return None
-        if end + 4 > HEAD_LIMIT:
-            raise HeadError(431, f"an HTTP head holds at most {HEAD_LIMIT} bytes")
         head = bytes(self._buf[:end])
         self.rest = bytes(self._buf[end + 4 :])
         self._buf = bytearray()
@@ -115,7 +114,7 @@ class HeadReader:
 
 def parse_request(head: bytes) -> HttpRequest:
     """A request from its head; raises HeadError with a 4xx or 5xx."""
-    first, headers = _split(head)
+    first, headers = split(head)
     parts = first.split(b" ")
     if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
         raise HeadError(400, "the request line is malformed")
@@ -126,9 +125,9 @@ def parse_request(head: bytes) -> HttpRequest:
     return HttpRequest(method, target, path, query, headers, version)
 
 
-def parse_response(head: bytes) -> ResponseHead:
+def parse_response(head: bytes, most: int = HEADER_COUNT) -> ResponseHead:
     """Parse a response head; raises HeadError, in which the status then means nothing."""
-    first, headers = _split(head)
+    first, headers = split(head, most)
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
         raise HeadError(400, "the answer does not begin with an HTTP status line")
@@ -178,6 +177,8 @@ def encode_head(lines: list[str]) -> bytes:
 
 
 def status_line(status: int) -> str:
+    from http import HTTPStatus  # a start does not need it
+
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -195,10 +196,11 @@ def _origin_form(target: str) -> str:
     return target
 
 
-def _split(head: bytes) -> tuple[bytes, Headers]:
+def split(head: bytes, most: int = HEADER_COUNT) -> tuple[bytes, Headers]:
+    """The first line and the headers of a head, at most so many; raises HeadError."""
     first, *lines = head.split(b"\r\n")
-    if len(lines) > HEADER_COUNT:
-        raise HeadError(431, f"an HTTP head holds at most {HEADER_COUNT} headers")
+    if len(lines) > most:
+        raise HeadError(431, f"an HTTP head holds at most {most} headers")
     headers = []
     for line in lines:
         name, colon, value = line.partition(b":")

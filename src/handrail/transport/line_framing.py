@@ -13,6 +13,7 @@ from collections.abc import Callable
 from handrail.errors import RemoteProtocolError
 from handrail.transport.base import CLOSE_OK, Receiver
 from handrail.transport.message_deadline import MessageDeadline
+from handrail.transport.receive_buffer import ReceiveBuffer
 from handrail.transport.stream import CLOSE_TIMEOUT, OPEN, StreamConnection, printable
 
 
@@ -20,33 +21,20 @@ class LineError(RemoteProtocolError):
     """A line that cannot be accepted; the connection has to end."""
 
 
-class LineDecoder:
+class LineDecoder(ReceiveBuffer):
     """Bytes in, lines out; pulled one at a time like ``FrameDecoder``.
 
     ``_buf[_pos:]`` has not been searched yet, ``_partial`` has been and holds no LF: each byte is
     searched once, however long the line and however small the reads.
     """
 
-    __slots__ = ("_buf", "_ended", "_limit", "_partial", "_pos")
+    __slots__ = ("_ended", "_limit", "_partial")
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._buf = b""
-        self._pos = 0
         self._partial = bytearray()
         self._ended = False
-
-    def feed(self, data: bytes) -> None:
-        if self._buf:
-            self._buf = self._buf[self._pos :] + data
-            self._pos = 0
-        else:
-            self._buf = data
-
-    @property
-    def backlog(self) -> int:
-        """How many bytes were fed and not examined."""
-        return len(self._buf) - self._pos
 
     @property
     def under_way(self) -> bytearray | None:

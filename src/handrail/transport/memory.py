@@ -67,6 +67,12 @@ class MemoryTransport:
     def buffered(self) -> int:
         return 0 if self._lost else self._other._unread
 
+    def gather(self) -> None:
+        """Do nothing: a message costs no system call."""
+
+    def write_gathered(self) -> None:
+        """Do nothing: nothing was gathered."""
+
     def confirm(self, received: Callable[[], None]) -> None:
         if not (self._closing or self._ended or self._lost):
             self._other._inbox.append(received)

@@ -70,10 +70,15 @@ class _Found(NamedTuple):
 
 
 class PeerUids:
-    """Looks up the owners of peers; holds one netlink socket.  Not thread-safe."""
+    """Looks up the owners of peers; holds one netlink socket.  Not thread-safe.
 
-    def __init__(self) -> None:
-        self._netlink: socket.socket | None = None
+    With a ``netlink`` socket that was made in another network namespace, peers are looked for
+    there and nowhere else.
+    """
+
+    def __init__(self, netlink: socket.socket | None = None) -> None:
+        self._netlink = netlink
+        self._elsewhere = netlink is not None
         self._asked = 0
         self._works = False
 
@@ -84,6 +89,13 @@ class PeerUids:
 
     def uid(self, conn: socket.socket) -> int:
         """The uid of the process that holds the other end of ``conn``; raises UnknownOwner."""
+        return self._owner(conn).uid
+
+    def inode(self, conn: socket.socket) -> int:
+        """The inode of the other end's socket, as /proc shows it; raises UnknownOwner."""
+        return self._owner(conn).inode
+
+    def _owner(self, conn: socket.socket) -> _Found:
         try:
             ends = _ends(conn)
             found = self._look(ends)
@@ -94,9 +106,11 @@ class PeerUids:
             raise UnknownOwner("no socket of this machine has these addresses")
         if still != ends or found.state not in _CONNECTED or not found.inode:
             raise UnknownOwner("the process at the other end has closed it")
-        return found.uid
+        return found
 
     def _look(self, ends: _Ends) -> _Found | None:
+        if self._elsewhere:
+            return self._diag(ends)
         try:
             found = self._diag(ends)
             # Without the kernel module for TCP every socket is reported missing, our own end too.

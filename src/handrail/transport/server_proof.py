@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 
-from handrail import private_places, proof
+from handrail import place_secret, private_files, private_places, proof
 from handrail.errors import UsageError
 
 _LONGEST_NAME = 107
@@ -39,8 +39,8 @@ def make_secret(path: str) -> bytes:
     ours = private_places.contains(path)
     try:
         parent = os.path.dirname(path) if ours else _elsewhere(path)
-        directory = private_places.open_directory(parent)
-    except private_places.NotOurs:
+        directory = private_files.open_directory(parent)
+    except private_files.NotOurs:
         if ours:
             raise
         return b""
@@ -48,7 +48,7 @@ def make_secret(path: str) -> bytes:
         if not ours:
             _note(directory, path)
             _forget_gone(os.path.dirname(parent))
-        return private_places.make_secret(directory)
+        return place_secret.make_secret(directory)
     except OSError as error:
         raise UsageError(
             f"no secret can be kept in {parent} ({error.strerror}), so clients could not know this"
@@ -84,7 +84,7 @@ def connected(sock: socket.socket, path: str) -> bool:
     parent, name = os.path.split(path)
     directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _connected(sock, private_places.socket_address(directory, name))
+        return _connected(sock, private_files.socket_address(directory, name))
     finally:
         os.close(directory)
 
@@ -104,7 +104,7 @@ def begin(sock: socket.socket, path: str) -> Talk | None:
         raise Unproven(path, f"it belongs to user {uid}")
     if not private_places.contains(path):
         return _begin_elsewhere(path, pid, uid)
-    secret = private_places.secret_in(os.path.dirname(path))
+    secret = place_secret.secret_in(os.path.dirname(path))
     if secret is None:
         raise Unproven(path, "it has no secret by which it could prove that it is ours")
     if uid != os.geteuid() or proof.sandboxed(pid):
@@ -117,9 +117,9 @@ def _begin_elsewhere(path: str, pid: int, uid: int) -> Talk | None:
         raise Unproven(path, "its process is a sandboxed command", "remove the socket")
     try:
         place = _elsewhere(path)
-    except private_places.NotOurs:
+    except private_files.NotOurs:
         return None
-    secret = private_places.secret_in(place)
+    secret = place_secret.secret_in(place)
     if secret is None or uid != os.geteuid():  # none of ours was there, or it is root's now
         return None
     return Talk(path, secret, f"if another program is to listen there, remove {place}")
@@ -136,7 +136,7 @@ def _elsewhere(path: str) -> str:
 
 
 def _note(directory: int, path: str) -> None:
-    file = private_places.open_file(directory, _PATH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    file = private_files.open_file(directory, _PATH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.write(file, os.fsencode(os.path.abspath(path)))
     finally:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from handrail.transport.base import CLOSE_INTERNAL, CLOSE_OK, Receiver
@@ -35,6 +35,11 @@ LOST = 2
 #: How long a closing peer may make no progress, and how long closing may take in all.
 CLOSE_TIMEOUT = 1.0
 CLOSE_TOTAL = 10.0
+#: What is gathered is written when it is more than this: a client can begin with it.
+_GATHER_BYTES = 8 * 1024
+#: Bytes of a read by asyncio.  It allocates as many each time, which beyond 128 KiB is a mapping of
+#: its own: three system calls and a page fault for each small message.
+_READ_BYTES = 64 * 1024
 #: Interval for checking whether the kernel has taken everything, for ``confirm``.
 _LOOK_SECONDS = 0.005
 
@@ -46,8 +51,8 @@ class StreamConnection(asyncio.Protocol, ABC):
 
     # fmt: off
     __slots__ = (
-        "_buffered_before", "_close_before", "_close_timeout", "_held", "_joins", "_loop",
-        "_on_lost",
+        "_buffered_before", "_close_before", "_close_timeout", "_gathered", "_gathered_size",
+        "_held", "_joins", "_loop", "_on_lost",
         "_paused", "_pumping", "_receiver", "_state", "_stopped", "_timer", "_transport", "_why",
         "peer",
     )
@@ -76,6 +81,8 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._why = ""
         self._timer: asyncio.TimerHandle | None = None
         self._buffered_before = 0
+        self._gathered: list[bytes] | None = None  # to be written together
+        self._gathered_size = 0
         self._held: list[tuple[bytes, ...]] | None = None  # sent during a message in pieces
         self._close_before = 0.0
 
@@ -116,10 +123,20 @@ class StreamConnection(asyncio.Protocol, ABC):
     def buffered(self) -> int:
         if self._state == LOST:
             return 0
-        size = self._transport.get_write_buffer_size()
+        size = self._transport.get_write_buffer_size() + self._gathered_size
         if self._held:
             size += sum(len(part) for parts in self._held for part in parts)
         return size
+
+    def gather(self) -> None:
+        if self._gathered is None and self._state == OPEN:
+            self._gathered = []
+            self._loop.call_soon(self.write_gathered)
+
+    def write_gathered(self) -> None:
+        gathered, self._gathered, self._gathered_size = self._gathered, None, 0
+        if gathered and self._state != LOST:
+            self._write_now(gathered)
 
     def confirm(self, received: Callable[[], None]) -> None:
         if self._state != OPEN:
@@ -158,6 +175,8 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._joins = isinstance(self._loop, asyncio.BaseEventLoop) and not getattr(
             transport, "takes_parts", False
         )
+        if self._joins and hasattr(transport, "max_size"):
+            transport.max_size = _READ_BYTES
         transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         transport.set_protocol(self)
         try:
@@ -208,11 +227,17 @@ class StreamConnection(asyncio.Protocol, ABC):
             return
         self._pumping = True
         receive = self._receiver.message
+        several = gathers = False
         try:
             while self._state == OPEN and not self._paused:
                 data = self._next_message()
                 if data is None:
                     break
+                if several and self._gathered is None:
+                    # Answers to messages that came together are written together.
+                    self._gathered = []
+                    gathers = True
+                several = True
                 try:
                     receive(data)
                 except Exception:  # as in open()
@@ -222,6 +247,8 @@ class StreamConnection(asyncio.Protocol, ABC):
                 return
         finally:
             self._pumping = False
+            if gathers:
+                self.write_gathered()
         self._start_reading()
         self._ran_dry()
 
@@ -231,6 +258,18 @@ class StreamConnection(asyncio.Protocol, ABC):
             self._transport.resume_reading()
 
     def _write(self, parts: tuple[bytes, ...]) -> None:
+        gathered = self._gathered
+        if gathered is None:
+            self._write_now(parts)
+            return
+        gathered += parts
+        for part in parts:
+            self._gathered_size += len(part)
+        if self._gathered_size > _GATHER_BYTES:
+            self._gathered, self._gathered_size = [], 0
+            self._write_now(gathered)
+
+    def _write_now(self, parts: Sequence[bytes]) -> None:
         if self._joins:
             self._transport.write(b"".join(parts))
         else:
@@ -250,6 +289,7 @@ class StreamConnection(asyncio.Protocol, ABC):
         self._state = CLOSING
         self._why = self._why or why
         self._stop_timer()
+        self.write_gathered()
         self._close_before = self._loop.time() + max(CLOSE_TOTAL, self._close_timeout)
         self._buffered_before = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._close_timeout, self._check_closing)

@@ -15,15 +15,15 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from handrail import private_places, proof
+from handrail import private_files, private_places, proof
 from handrail.errors import ConnectionLost, UsageError
 from handrail.transport import server_proof
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.connection_limits import Admission, ListenLimits
-from handrail.transport.handshake import HttpHandshake, Route
 from handrail.transport.line_framing import LineConnection
 from handrail.transport.message_limits import MESSAGE_LIMIT
 from handrail.transport.websocket import BACKLOG, WebSocketListener
+from handrail.transport.websocket_handshake import HttpHandshake, Route
 
 _METHODS = tuple(
     f"{name} ".encode()
@@ -231,14 +231,14 @@ def _prepare_directory(path: str) -> tuple[str, str]:
     """The full path and its directory, which then exists and is safe."""
     path = os.path.abspath(path)
     parent = os.path.dirname(path)
-    short = private_places.socket_address(os.sysconf("SC_OPEN_MAX"), os.path.basename(path))
+    short = private_files.socket_address(os.sysconf("SC_OPEN_MAX"), os.path.basename(path))
     if len(os.fsencode(path)) > _LONGEST_NAME < len(os.fsencode(short)):
         raise UsageError(
             f"the socket path {path} is longer than the {_LONGEST_NAME} bytes the kernel takes;"
             " give a shorter one"
         )
     try:
-        private_places.make_above(os.fsencode(path))
+        private_files.make_above(os.fsencode(path))
         info = os.stat(parent)
     except OSError as error:
         raise UsageError(f"cannot use {parent} for a socket: {error.strerror}") from error
@@ -279,7 +279,7 @@ def _bind(path: str, parent: str) -> socket.socket:
     try:
         address = path
         if len(os.fsencode(path)) > _LONGEST_NAME:
-            address = private_places.socket_address(directory, os.path.basename(path))
+            address = private_files.socket_address(directory, os.path.basename(path))
         _remove_stale(path, address)
         sock.bind(address)
         sock.listen(BACKLOG)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -18,9 +18,8 @@ from handrail import listeners
 from handrail.errors import ConnectionLost, TransportError, UsageError
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.connection_limits import Admission, ListenLimits
-from handrail.transport.handshake import ClientHandshake, HttpHandshake, Route
-from handrail.transport.loopback_users import LoopbackUsers
 from handrail.transport.websocket_connection import ConnectionLimits
+from handrail.transport.websocket_handshake import ClientHandshake, HttpHandshake, Route
 from handrail.transport.websocket_upgrade import make_key, request_head
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Connects the kernel queues; a burst beyond it costs its clients a second each.
 BACKLOG = 512
+#: Seconds for the TLS handshake of a peer.
+TLS_SECONDS = 10.0
 
 
 class _Server(Protocol):
@@ -39,6 +40,16 @@ class _Server(Protocol):
     def close(self) -> None: ...
 
 
+class Gate(Protocol):
+    """Refuses peers of a listener before anything is read from them."""
+
+    def before(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
+        """Wrap a protocol factory so that it is called for admitted peers only."""
+
+    def close(self) -> None:
+        """Admit no further peer."""
+
+
 class WebSocketListener:
     """A listening socket and the peers that came through it."""
 
@@ -48,7 +59,7 @@ class WebSocketListener:
         admission: Admission,
         sockname: object,
         *,
-        gate: LoopbackUsers | None = None,
+        gate: Gate | None = None,
         port: int | None = None,
     ) -> None:
         self._server = server
@@ -95,12 +106,13 @@ async def listen(
     *,
     limits: ListenLimits | None = None,
     sock: socket.socket | None = None,
-    any_user: bool = False,
+    gate: Gate | None = None,
+    ssl: ssl_module.SSLContext | None = None,
 ) -> WebSocketListener:
     """Accept WebSockets on ``host:port`` (0: any free port), or on a socket that listens there.
 
-    Such a socket was opened by ``listeners.open_tcp``, or entered there.  Peers on loopback must be
-    processes of our own user, or root's, unless ``any_user`` admits all users.
+    Such a socket was opened by ``listeners.open_tcp``, or entered there.  ``gate`` refuses peers
+    before anything is read from them.  With ``ssl`` they speak TLS.
 
     ``route`` gets each complete request, of any method and path, and answers with an HttpResponse,
     or with the Receiver of the WebSocket to be opened.  A request that is no valid upgrade
@@ -112,13 +124,16 @@ async def listen(
     # A socket of our own: given a host, the loop would start threads to resolve it.
     if sock is None:
         sock = listeners.open_tcp(host, port, BACKLOG)
-    gate = None if any_user else LoopbackUsers(admission.warn)
 
     def make() -> HttpHandshake:
         return HttpHandshake(route, admission)
 
     server = await loop.create_server(
-        make if gate is None else gate.before(make), sock=sock, backlog=BACKLOG
+        make if gate is None else gate.before(make),
+        sock=sock,
+        backlog=BACKLOG,
+        ssl=ssl,
+        ssl_handshake_timeout=None if ssl is None else TLS_SECONDS,
     )
     sockname = server.sockets[0].getsockname()
     return WebSocketListener(server, admission, sockname, gate=gate, port=sockname[1])

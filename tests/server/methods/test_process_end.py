@@ -286,6 +286,7 @@ async def test_the_list_says_what_is_there(tmp_path: Path) -> None:
                 "orphans": 0,
                 "heldOpen": False,
                 "detached": False,
+                "labels": {},
             }
             assert rows[1]["tty"] is True
             assert rows[1]["name"] is None

@@ -430,7 +430,7 @@ async def test_a_server_that_stops_starts_nothing() -> None:
 
 @pytest.mark.parametrize("sandbox", [{}, {"sandbox": None}, {"sandbox": {}}])
 async def test_a_managed_network_is_never_an_open_one(sandbox: dict[str, Any]) -> None:
-    """It is not offered, so a process that is to have one does not start, sandbox or not."""
+    """Without a proxy or without a sandbox nothing could be enforced: it does not start."""
     async with serving() as served:
         client = await served.client()
         wanted = client.start_params("p", "/bin/echo", enforceManagedNetwork=True, **sandbox)

@@ -12,9 +12,9 @@ import pytest
 
 from handrail.errors import RpcError
 from handrail.executor.base import SpawnRequest
+from handrail.executor.client.session import ExecServerClient
 from handrail.executor.remote import RemoteExecutor
 from handrail.executor.remote_session import RemoteSession
-from handrail.executor.session_client import ExecServerClient
 from handrail.testing import memory_executor
 
 

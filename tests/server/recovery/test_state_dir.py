@@ -144,7 +144,7 @@ def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
 def test_what_a_crash_has_left_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before one that is free, and best the one that listened where we shall."""
+    """Before one that is free, if it listened where we shall; another server's is left to it."""
     monkeypatch.setattr(state_dir, "_base", lambda: str(tmp_path))
     with ExitStack() as stack:
         for number, address in enumerate(("", "a", "b")):
@@ -156,13 +156,17 @@ def test_what_a_crash_has_left_is_found_again(
                 # A child has our lock until its exec has closed it, a moment after we go on.
                 eventually(lambda place=place: not state_dir.in_use(str(place)), "it is free")  # type: ignore[misc]
                 (place / "address").write_text(address)
-        for address, expected in (("b", "2"), ("a", "1"), ("c", "1")):
+        (tmp_path / "2" / "serving").write_text('{"address": "ws://127.0.0.1:9000"}')
+        real = "websocket 127.0.0.1 9000 "
+        for address, expected in (("b", "2"), ("a", "1"), ("c", "0"), (real, "2"), ("c", "0")):
             taken = claim(None, address)
             assert Path(taken.path).name == expected
-            assert taken.claimed is not None
-            taken.claimed.sock.close()
+            assert (taken.claimed is None) == (expected == "0")
+            if taken.claimed is not None:
+                taken.claimed.sock.close()
             taken.close()
-            (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
+            if expected != "0":
+                (tmp_path / expected / "address").write_text({"2": "b"}.get(expected, "a"))
 
 
 def test_a_full_disk_and_a_spoilt_record_stop_no_start(

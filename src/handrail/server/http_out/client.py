@@ -238,6 +238,6 @@ async def _finish(answer: Answer) -> None:
                 async for _ in pieces:
                     pass
     except (BodyFailed, TimeoutError):
-        pass
+        pass  # then its connection is closed instead
     finally:
         await answer.close()

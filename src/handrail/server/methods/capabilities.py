@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.errors import FilesError, RpcError
 from handrail.filesystem import regular_file, walk
 from handrail.filesystem.errors import native, os_errors, os_text
+from handrail.filesystem.pool import DEADLINE
 from handrail.protocol import codec, path_uri
 from handrail.protocol.capability import (
     CapabilityFile,
@@ -37,7 +38,6 @@ from handrail.server.raw_results import Parts
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
-DEADLINE = 60.0
 MOST_ROOTS = 128
 FILE_LIMIT = 1024 * 1024
 BUNDLE_LIMIT = 16 * 1024 * 1024

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError, RpcError
+from handrail.filesystem.pool import DEADLINE
 from handrail.protocol import path_uri, toml_text
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS
 from handrail.protocol.environment import (
@@ -27,7 +28,6 @@ from handrail.server.codex_config import Layer, Layers, LayersError
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
-DEADLINE = 60.0
 
 #: Requested names and, below each, what is requested of it; empty means all of it.
 Wanted = dict[str, "Wanted"]

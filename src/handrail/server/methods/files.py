@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from handrail.errors import FilesError, RpcError
 from handrail.filesystem import copying, directories, local, regular_file, removal, walk
 from handrail.filesystem.handles import HandleTable, Mode
-from handrail.filesystem.pool import FilePool
+from handrail.filesystem.pool import DEADLINE, FilePool
 from handrail.filesystem.watch import MissingWatch, WatchSlot
 from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import (
@@ -20,7 +20,7 @@ from handrail.protocol.envelope import (
     INVALID_REQUEST,
     NOT_FOUND,
 )
-from handrail.protocol.environment import Nothing
+from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
     CreateDirectoryParams,
@@ -33,7 +33,6 @@ from handrail.protocol.filesystem import (
     PathParams,
     PathResult,
     ReadBlockParams,
-    ReadDirectoryResult,
     RemoveParams,
     WalkParams,
     WatchMissingParams,
@@ -45,18 +44,19 @@ from handrail.sandboxed_files.pool import FileHelper, FileHelpers
 from handrail.server.raw_results import Parts, Streamed
 
 if TYPE_CHECKING:
+    from handrail.filesystem.trees.loop_watch import LoopWatch
+    from handrail.sandboxed_files.trees import HelperWatch
     from handrail.server.connection import Connection
 
 T = TypeVar("T")
 
-#: Seconds for one call; a file system that hangs longer is given up on.
-DEADLINE = 60.0
 #: Files up to this size are read and encoded at once, larger ones are sent in pieces.
 WHOLE = 8 * 1024 * 1024
 #: A piece of a larger file: a multiple of 3, so that its base64 needs no padding.
 PIECE = 384 * 1024
 
-_NOTHING = Nothing()
+#: Names that are encoded at a time.
+_ROWS = 512
 _CODES = {
     "not_found": NOT_FOUND,
     "invalid_input": INVALID_REQUEST,
@@ -73,6 +73,8 @@ class ConnectionFiles:
         self._helpers: FileHelpers | None = None
         self._spawn = conn.server.spawn_task
         self.handles = HandleTable()
+        #: Trees that are watched, by the client's names.
+        self.watches: dict[str, LoopWatch | HelperWatch] = {}
         self.watch = WatchSlot(conn.server.loop, conn.missing_changed)
 
     @property
@@ -94,6 +96,8 @@ class ConnectionFiles:
 
     def close(self) -> None:
         self.watch.close()
+        while self.watches:
+            self.watches.popitem()[1].stop()
         if self._helpers is not None:
             self._helpers.close()
         if len(self.handles) and self._conn.server.draining:
@@ -103,7 +107,8 @@ class ConnectionFiles:
             self._spawn(self.pool.run(self.handles.close_all, deadline=DEADLINE))
 
 
-async def _run(conn: Connection, work: Callable[..., T], *args: Any, **options: Any) -> T:
+async def run(conn: Connection, work: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Do the work in a thread; a FilesError becomes the wire's error."""
     try:
         return await conn.files.pool.run(work, *args, deadline=DEADLINE, **options)
     except FilesError as error:
@@ -132,7 +137,7 @@ def default(value: bool | None, otherwise: bool) -> bool:
 
 async def read_file(conn: Connection, params: LinkParams) -> Parts | Streamed:
     follow = default(params.follow_symlinks, True)
-    return await _run(conn, _read_file, native_path(params.path), follow, discard=_drop_result)
+    return await run(conn, _read_file, native_path(params.path), follow, discard=_drop_result)
 
 
 def _read_file(path: bytes, follow: bool) -> Parts | Streamed:
@@ -155,8 +160,8 @@ def _piece(plan: regular_file.ReadPlan) -> bytes:
 
 async def write_file(conn: Connection, params: WriteFileParams) -> Nothing:
     follow = default(params.follow_symlinks, True)
-    await _run(conn, _write_file, native_path(params.path), params.data_base64, follow)
-    return _NOTHING
+    await run(conn, _write_file, native_path(params.path), params.data_base64, follow)
+    return NOTHING
 
 
 def _write_file(path: bytes, text: str, follow: bool) -> None:
@@ -173,14 +178,14 @@ def decode_data(text: str) -> bytes:
 
 
 async def create_directory(conn: Connection, params: CreateDirectoryParams) -> Nothing:
-    await _run(
+    await run(
         conn,
         directories.create_directory,
         native_path(params.path),
         recursive=default(params.recursive, True),
         follow=default(params.follow_symlinks, True),
     )
-    return _NOTHING
+    return NOTHING
 
 
 def get_metadata(conn: Connection, params: LinkParams) -> Any:
@@ -195,7 +200,7 @@ def get_metadata(conn: Connection, params: LinkParams) -> Any:
 
 
 async def _metadata_later(conn: Connection, path: bytes, follow: bool) -> MetadataResult:
-    return metadata_result(await _run(conn, local.get_metadata, path, follow=follow))
+    return metadata_result(await run(conn, local.get_metadata, path, follow=follow))
 
 
 def metadata_result(found: local.Metadata) -> MetadataResult:
@@ -210,12 +215,12 @@ def metadata_result(found: local.Metadata) -> MetadataResult:
 
 
 async def canonicalize(conn: Connection, params: PathParams) -> PathResult:
-    found = await _run(conn, local.canonicalize, native_path(params.path))
+    found = await run(conn, local.canonicalize, native_path(params.path))
     return PathResult(path=path_uri.to_uri(found))
 
 
 async def read_directory(conn: Connection, params: PathParams) -> Parts:
-    return await _run(conn, _read_directory, native_path(params.path))
+    return await run(conn, _read_directory, native_path(params.path))
 
 
 def _read_directory(path: bytes) -> Parts:
@@ -223,8 +228,15 @@ def _read_directory(path: bytes) -> Parts:
 
 
 def directory_parts(path: bytes, found: list[directories.DirectoryEntry]) -> Parts:
-    entries = [_entry(path, entry.name, entry.is_directory, entry.is_file) for entry in found]
-    return Parts([codec.encode(ReadDirectoryResult(entries=entries))])
+    """Encode a ``ReadDirectoryResult``, some rows at a time.
+
+    All at once they would take memory from the system, and give it back, with every call.
+    """
+    rows = [
+        codec.encode([_entry(path, *entry) for entry in found[start : start + _ROWS]])[1:-1]
+        for start in range(0, len(found), _ROWS)
+    ]
+    return Parts([b'{"entries":[', b",".join(rows), b"]}"])
 
 
 def _entry(parent: bytes, name: bytes, is_directory: bool, is_file: bool) -> DirectoryEntryShape:
@@ -238,7 +250,7 @@ def _entry(parent: bytes, name: bytes, is_directory: bool, is_file: bool) -> Dir
 
 async def walk_tree(conn: Connection, params: WalkParams) -> Parts:
     options = params.options
-    return await _run(
+    return await run(
         conn,
         _walk,
         native_path(params.path),
@@ -277,7 +289,7 @@ def walk_parts(result: walk.WalkResult) -> Parts:
 
 
 async def remove(conn: Connection, params: RemoveParams) -> Nothing:
-    await _run(
+    await run(
         conn,
         removal.remove,
         native_path(params.path),
@@ -285,13 +297,13 @@ async def remove(conn: Connection, params: RemoveParams) -> Nothing:
         force=default(params.force, True),
         follow=default(params.follow_symlinks, True),
     )
-    return _NOTHING
+    return NOTHING
 
 
 async def copy(conn: Connection, params: CopyParams) -> Nothing:
     source, destination = native_path(params.source_path), native_path(params.destination_path)
-    await _run(conn, copying.copy, source, destination, recursive=params.recursive)
-    return _NOTHING
+    await run(conn, copying.copy, source, destination, recursive=params.recursive)
+    return NOTHING
 
 
 # --- blocks -----------------------------------------------------------------------------------
@@ -300,7 +312,7 @@ async def copy(conn: Connection, params: CopyParams) -> Nothing:
 async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
     mode = Mode.READ if params.mode == "read" else Mode.REPLACE
     handles, name = conn.files.handles, params.handle_id
-    await _run(
+    await run(
         conn,
         handles.open,
         name,
@@ -312,7 +324,7 @@ async def open_file(conn: Connection, params: OpenParams) -> HandleResult:
 
 
 async def read_block(conn: Connection, params: ReadBlockParams) -> Parts:
-    return await _run(
+    return await run(
         conn, _read_block, conn.files.handles, params.handle_id, params.offset, params.len
     )
 
@@ -325,13 +337,13 @@ def _read_block(handles: HandleTable, handle_id: str, offset: int, length: int) 
 async def write_block(conn: Connection, params: WriteBlockParams) -> Nothing:
     data = codec.decode_base64(params.chunk, "chunk")
     handles = conn.files.handles
-    await _run(conn, handles.write_block, params.handle_id, params.offset, data)
-    return _NOTHING
+    await run(conn, handles.write_block, params.handle_id, params.offset, data)
+    return NOTHING
 
 
 async def close_file(conn: Connection, params: HandleParams) -> Nothing:
-    await _run(conn, conn.files.handles.close, params.handle_id)
-    return _NOTHING
+    await run(conn, conn.files.handles.close, params.handle_id)
+    return NOTHING
 
 
 async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMissingResult:
@@ -339,7 +351,7 @@ async def watch_missing(conn: Connection, params: WatchMissingParams) -> WatchMi
     slot = conn.files.watch
     if not slot.claim(params.watch_id):
         return WatchMissingResult(watching=False)
-    watch = await _run(conn, MissingWatch.arm, paths, discard=_close_watch)
+    watch = await run(conn, MissingWatch.arm, paths, discard=_close_watch)
     return WatchMissingResult(watching=slot.hold(params.watch_id, watch))
 
 

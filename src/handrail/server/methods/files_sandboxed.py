@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from handrail.errors import FilesError, SandboxError
 from handrail.filesystem import directories, local, walk
+from handrail.filesystem.pool import DEADLINE
 from handrail.protocol import codec, path_uri
-from handrail.protocol.environment import Nothing
+from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.filesystem import (
     CopyParams,
     CreateDirectoryParams,
@@ -31,15 +32,14 @@ from handrail.sandboxed_files.client import SMALL_HEAD, Reply
 from handrail.sandboxed_files.frames import path_bytes, path_text
 from handrail.sandboxed_files.plan import FileSandbox, restricts_files
 from handrail.sandboxed_files.pool import FileHelper
+from handrail.server.methods import file_trees, file_watches, files_sandboxed_handles
 from handrail.server.methods import files as plain
-from handrail.server.methods import files_sandboxed_handles
 from handrail.server.methods.files import default, native_path, rpc_error
 from handrail.server.raw_results import Parts, Streamed
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
 
-_NOTHING = Nothing()
 
 Plain = Callable[["Connection", Any], Any]
 Inside = Callable[["Connection", FileHelper, Any], Awaitable[Any]]
@@ -109,7 +109,7 @@ async def _create_directory(
     recursive, follow = default(params.recursive, True), default(params.follow_symlinks, True)
     reply = await helper.call("createDirectory", _text(params.path), recursive, follow)
     reply.result()
-    return _NOTHING
+    return NOTHING
 
 
 async def _remove(conn: Connection, helper: FileHelper, params: RemoveParams) -> Nothing:
@@ -121,13 +121,13 @@ async def _remove(conn: Connection, helper: FileHelper, params: RemoveParams) ->
         default(params.follow_symlinks, True),
     )
     reply.result()
-    return _NOTHING
+    return NOTHING
 
 
 async def _copy(conn: Connection, helper: FileHelper, params: CopyParams) -> Nothing:
     source, destination = _text(params.source_path), _text(params.destination_path)
     (await helper.call("copy", source, destination, params.recursive)).result()
-    return _NOTHING
+    return NOTHING
 
 
 async def _read_directory(conn: Connection, helper: FileHelper, params: PathParams) -> Parts:
@@ -168,7 +168,7 @@ async def _shaped(conn: Connection, reply: Reply, shape: Callable[[], Parts]) ->
     """Decode and encode a long listing in a thread."""
     if len(reply.head) <= SMALL_HEAD:
         return shape()
-    return await conn.files.pool.run(shape, deadline=plain.DEADLINE)
+    return await conn.files.pool.run(shape, deadline=DEADLINE)
 
 
 # --- content ----------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ async def _write_file(conn: Connection, helper: FileHelper, params: WriteFilePar
     follow = default(params.follow_symlinks, True)
     data = plain.decode_data(params.data_base64)
     await content.write(helper, _text(params.path), data, follow=follow)
-    return _NOTHING
+    return NOTHING
 
 
 FILE_HANDLERS: dict[str, Plain] = {
@@ -215,6 +215,13 @@ FILE_HANDLERS: dict[str, Plain] = {
     "fs/walk": _either(plain.walk_tree, _walk_tree),
     "fs/remove": _either(plain.remove, _remove, writes=True),
     "fs/copy": _either(plain.copy, _copy, writes=True),
+    "fs/move": _either(file_trees.move, file_trees.move_inside, writes=True),
+    "fs/listTree": _either(file_trees.list_tree, file_trees.list_tree_inside),
+    "fs/readFiles": _either(file_trees.read_files, file_trees.read_files_inside),
+    "fs/writeFiles": _either(file_trees.write_files, file_trees.write_files_inside, writes=True),
+    "fs/watch": _either(file_watches.watch, file_watches.watch_inside),
+    "fs/watchRead": file_watches.watch_read,
+    "fs/unwatch": file_watches.unwatch,
     "fs/open": _either(files_sandboxed_handles.open_plain, files_sandboxed_handles.open_file),
     "fs/readBlock": files_sandboxed_handles.read_block,
     "fs/writeBlock": files_sandboxed_handles.write_block,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from handrail.errors import FilesError
 from handrail.filesystem.handles import MAX_BLOCK, MAX_HANDLES, MAX_ID_BYTES
 from handrail.protocol import codec
-from handrail.protocol.environment import Nothing
+from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.filesystem import (
     HandleParams,
     HandleResult,
@@ -26,8 +26,6 @@ from handrail.server.raw_results import Parts
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
-
-_NOTHING = Nothing()
 
 
 async def open_file(conn: Connection, helper: FileHelper, params: OpenParams) -> HandleResult:
@@ -112,7 +110,7 @@ async def write_block(conn: Connection, params: WriteBlockParams) -> Nothing:
         (await helper.call("writeBlock", name, params.offset, body=data)).result()
     except FilesError as error:
         raise rpc_error(error) from None
-    return _NOTHING
+    return NOTHING
 
 
 async def close_file(conn: Connection, params: HandleParams) -> Nothing:
@@ -124,4 +122,4 @@ async def close_file(conn: Connection, params: HandleParams) -> Nothing:
         (await helper.call("close", _inner(params.handle_id))).result()
     except FilesError as error:
         raise rpc_error(error) from None
-    return _NOTHING
+    return NOTHING

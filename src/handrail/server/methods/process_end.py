@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from handrail.errors import RpcError
 from handrail.process.child import Child
 from handrail.process.signals import signal_number
 from handrail.process.table import Starting
+from handrail.process.usage_now import usage_now
 from handrail.protocol import path_uri
 from handrail.protocol.envelope import INVALID_PARAMS
-from handrail.protocol.environment import Empty, Nothing
+from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.process import (
+    ListParams,
     ListResult,
     ProcessInfo,
     SignalParams,
     TerminateParams,
     TerminateResult,
+    UsageShape,
 )
 from handrail.server.methods import process_lookup
-from handrail.server.notifier import exit_shape
+from handrail.server.notifier import exit_shape, usage_shape
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
-
-_NOTHING = Nothing()
 
 
 async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
@@ -47,7 +50,7 @@ async def process_signal(conn: Connection, params: SignalParams) -> Nothing:
         )
     if isinstance(child, Child):
         await child.signal(number, tree=params.tree)
-    return _NOTHING
+    return NOTHING
 
 
 async def process_terminate(conn: Connection, params: TerminateParams) -> TerminateResult:
@@ -77,7 +80,7 @@ async def process_terminate(conn: Connection, params: TerminateParams) -> Termin
     return TerminateResult(running=True)
 
 
-async def process_list(conn: Connection, params: Empty) -> ListResult:
+async def process_list(conn: Connection, params: ListParams) -> ListResult:
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     orphans = await conn.server.launcher.orphans()
@@ -87,7 +90,28 @@ async def process_list(conn: Connection, params: Empty) -> ListResult:
             rows.append(_info(child, orphans[child.number]))
     for child in conn.server.sessions.detached(session.owner):
         rows.append(_info(child, orphans.get(child.number, 0), detached=True))
+    if params.usage:
+        await _add_usage(conn, rows)
     return ListResult(processes=rows)
+
+
+async def _add_usage(conn: Connection, rows: list[ProcessInfo]) -> None:
+    ended = {child.key: usage_shape(child) for child in conn.server.sessions.children()}
+    now = time.time() * 1000
+
+    def look() -> None:
+        for row in rows:
+            row.usage = ended.get(row.process_id)
+            if row.pid is not None:
+                used = usage_now(row.pid, max(0, int(now - row.started_at_ms)))
+                row.usage = UsageShape(
+                    wall_ms=used.wall_ms,
+                    user_ms=used.user_ms,
+                    system_ms=used.system_ms,
+                    max_rss_bytes=used.max_rss_bytes,
+                )
+
+    await asyncio.to_thread(look)
 
 
 def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
@@ -108,4 +132,5 @@ def _info(child: Child, orphans: int, *, detached: bool = False) -> ProcessInfo:
         orphans=orphans,
         held_open=child.ending.held_open,
         detached=detached,
+        labels=dict(child.spec.labels),
     )

@@ -81,7 +81,8 @@ def _read_now(
         tail["heldOpen"] = True
     if lost_chunks:
         tail["omitted"] = Omitted(bytes=lost_bytes, chunks=lost_chunks)
-    if child.ending.verdict is not None:
+    so_far = child.spec.network is not None and conn.notifier.extended
+    if child.ending.verdict is not None or so_far:
         tail["denials"] = denial_shapes(child)
     parts.append(b"]," + codec.encode(tail)[1:])
     if not child.output.waits:

@@ -6,23 +6,28 @@ sandbox.
 
 from __future__ import annotations
 
+import marshal
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import handrail.sandbox.syscalls.supervisor  # noqa: F401 (now, rather than when a command first connects)
-from handrail.errors import RpcError, SandboxError
+from handrail.errors import RpcError, SandboxError, SandboxUnavailable
 from handrail.filesystem.pool import FilePool
+from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.spec import ProcessSpec
 from handrail.protocol import codec, path_uri
-from handrail.protocol.envelope import INVALID_PARAMS
+from handrail.protocol.envelope import INVALID_PARAMS, SANDBOX_UNAVAILABLE
 from handrail.protocol.sandbox import SandboxParams
+from handrail.sandbox import loopback
 from handrail.sandbox.intent import from_wire
-from handrail.sandbox.profile import BadIntent, Profile
-from handrail.sandbox.sandbox import Preparation, Sandbox
+from handrail.sandbox.loopback import Joining
+from handrail.sandbox.mechanism import Preparation, Sandbox
+from handrail.sandbox.profile import BadIntent, Intent, Profile
 from handrail.sandbox.sandboxed_command import SandboxedCommand
 
 if TYPE_CHECKING:
-    from handrail.server.sessions import Session
+    from handrail.server.session import Session
 
 #: What the wire's sentences call the URIs of an intent.
 _URIS = {
@@ -30,24 +35,38 @@ _URIS = {
     "workspaceRoots": "sandbox workspace root URI",
     "privateTmp": "private /tmp URI",
 }
+#: Intents by their form on the wire, how many, and the longest form.
+_INTENTS: dict[bytes, Intent] = {}
+_MOST_INTENTS = 64
+_LONGEST_KEY = 16 * 1024
 
 
 def sandboxed(
-    sandbox: Sandbox, profile: Profile, spec: ProcessSpec, *, watch: bool = False
+    sandbox: Sandbox,
+    profile: Profile,
+    spec: ProcessSpec,
+    launcher: Launcher,
+    *,
+    watch: bool = False,
+    join: Callable[[Profile], Joining | None] | None = None,
 ) -> SandboxedCommand:
     """The command sandboxed as the profile says; raises RpcError -32602.
 
-    ``watch``: what it tries in vain is recorded.
+    ``watch``: what it tries in vain is recorded.  ``join``: which network it shares.
     """
     try:
-        return sandbox.sandboxed(spec, profile, watch=watch, lasting=True)
+        return sandbox.sandboxed(
+            spec, profile, watch=watch, lasting=True, join=join, launcher=launcher
+        )
     except SandboxError as error:
         raise refused(error) from None
 
 
 def refused(error: SandboxError, what: str = "process") -> RpcError:
     """The wire's error for a sandbox that could not be made."""
-    return RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}")
+    unavailable = isinstance(error, SandboxUnavailable)
+    data = {"kind": SANDBOX_UNAVAILABLE} if unavailable else None
+    return RpcError(INVALID_PARAMS, f"failed to prepare {what} sandbox: {error}", data)
 
 
 def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
@@ -58,7 +77,7 @@ def prepare(sandbox: Sandbox, profile: Profile) -> Preparation | None:
         return None  # which ``sandboxed`` has an answer for
 
 
-async def planned(pool: FilePool, preparation: Preparation) -> None:
+async def planned(pool: FilePool, preparation: Preparation | loopback.Preparation) -> None:
     """Do it; raises RpcError -32602, and FilesError when no thread is to be had."""
     try:
         await preparation.in_thread(pool)
@@ -66,13 +85,17 @@ async def planned(pool: FilePool, preparation: Preparation) -> None:
         raise refused(error) from None
 
 
-def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
+def profile_of(
+    sandbox: Sandbox, given: dict[str, Any], cwd: bytes, *, managed: bool = False
+) -> Profile:
     """What a ``sandbox`` member means on this machine; raises RpcError -32602.
 
-    ``cwd`` is where relative patterns start from when the intent names no directory.
+    ``cwd`` is where relative patterns start from when the intent names no directory.  ``managed``:
+    a proxy is the only way out, whatever the permissions say of the network.
     """
     try:
-        return sandbox.resolve(from_wire(codec.convert(given, SandboxParams)), cwd)
+        intent = _intent(given)
+        return sandbox.resolve(intent._replace(managed=True) if managed else intent, cwd)
     except BadIntent as error:
         if error.field == "path":
             text = f"invalid sandbox permission path URI: {error}"
@@ -82,6 +105,19 @@ def profile_of(sandbox: Sandbox, given: dict[str, Any], cwd: bytes) -> Profile:
         else:
             text = f"invalid sandbox permissions: {error}"
         raise RpcError(INVALID_PARAMS, text) from None
+
+
+def _intent(given: dict[str, Any]) -> Intent:
+    """Read a ``sandbox`` member; a client sends the same one with each of its requests."""
+    key = marshal.dumps(given, 2)  # of equal bytes for equal members alone
+    found = _INTENTS.get(key)
+    if found is None:
+        found = from_wire(codec.convert(given, SandboxParams))
+        if len(key) <= _LONGEST_KEY:
+            if len(_INTENTS) >= _MOST_INTENTS:
+                _INTENTS.clear()
+            _INTENTS[key] = found
+    return found
 
 
 def check_private_tmp(session: Session, given: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
@@ -10,7 +11,15 @@ from msgspec import UNSET, structs
 from handrail.errors import ProcessExists, RpcError, SandboxError, SpawnFailed
 from handrail.process import env_policy, find_program
 from handrail.process.child import Child
-from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS, NO_LIMITS, Limits, OnLag, ProcessSpec
+from handrail.process.spec import (
+    DEFAULT_COLS,
+    DEFAULT_ROWS,
+    NO_LIMITS,
+    Group,
+    Limits,
+    OnLag,
+    ProcessSpec,
+)
 from handrail.process.table import StartCancelled
 from handrail.protocol import path_uri, percent_words
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
@@ -20,8 +29,10 @@ from handrail.sandbox.sandboxed_command import BUBBLEWRAP, NO_SANDBOX
 from handrail.server.methods import process_lookup
 
 if TYPE_CHECKING:
+    from handrail.network.managed.process import ManagedProcess
+    from handrail.sandbox import loopback
+    from handrail.sandbox.mechanism import Preparation
     from handrail.sandbox.profile import Profile
-    from handrail.sandbox.sandbox import Preparation
     from handrail.sandbox.sandboxed_command import SandboxedCommand
     from handrail.server.connection import Connection
 
@@ -31,6 +42,11 @@ LONGEST_TIMEOUT = 10 * 365 * 86_400.0
 
 def process_start(conn: Connection, params: StartParams) -> Any:
     key = process_lookup.key(params.process_id)
+    managed = None
+    if params.network_proxy is not None or params.enforce_managed_network:
+        from handrail.server.methods.process_network import managed_start
+
+        managed = managed_start(conn, params)
     spec = _spec(conn, params if params.words is None else _decoded(params))
     session = conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
@@ -38,29 +54,29 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     if not spec.argv[0] and session.table.get(key) is None:
         raise RpcError(INTERNAL_ERROR, "missing program for pipe spawn")
     made: SandboxedCommand | None = None
+    network: ManagedProcess | None = None
     if params.watch_denials and params.sandbox is None:
         raise RpcError(
             INVALID_PARAMS, "`watchDenials` needs a `sandbox`; leave it out, or give one"
         )
-    if params.sandbox is not None:
-        from handrail.server.methods.process_sandbox import (  # only when one is asked for
-            check_private_tmp,
-            prepare,
-            profile_of,
-            sandboxed,
-        )
+    if params.loopback is not None:
+        _check_loopback(params.loopback, params.sandbox)
+    if managed is not None and session.table.get(key) is None:
+        from handrail.sandbox.denial import with_network
+        from handrail.server.methods.process_network import with_variables
 
-        if session.table.get(key) is None:
-            check_private_tmp(session, params.sandbox)
-            profile = profile_of(conn.server.sandbox, params.sandbox, spec.cwd)
-            if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
-                _check_program(profile, spec)
-            preparation = prepare(conn.server.sandbox, profile)
-            watch = params.watch_denials
-            if preparation is not None:
-                return _started_later(conn, key, spec, profile, preparation, watch=watch)
-            made = sandboxed(conn.server.sandbox, profile, spec, watch=watch)
-            spec = made.spec(spec)
+        spec, network = with_variables(conn, managed, spec)
+        if params.sandbox is None:
+            spec = with_network(spec, network)
+    if params.sandbox is not None:
+        try:
+            spec, made, later = _in_sandbox(conn, key, params, spec, network)
+        except BaseException:
+            if network is not None:
+                network.ended()
+            raise
+        if later is not None:
+            return later
     try:
         # Now, not when a task runs: a request behind this one must find the id taken.
         starting = session.table.start(key, spec, session.sink)
@@ -71,47 +87,114 @@ def process_start(conn: Connection, params: StartParams) -> Any:
     return _started(conn, key, starting, made)
 
 
+def _in_sandbox(
+    conn: Connection,
+    key: str,
+    params: StartParams,
+    spec: ProcessSpec,
+    network: ManagedProcess | None,
+) -> tuple[ProcessSpec, SandboxedCommand | None, Any]:
+    """The spec to start in a sandbox; or the answer of a start whose sandbox takes long to plan."""
+    from handrail.server.methods.process_sandbox import (  # only when one is asked for
+        check_private_tmp,
+        prepare,
+        profile_of,
+        sandboxed,
+    )
+
+    session, server = conn.session, conn.server
+    assert session is not None and params.sandbox is not None  # noqa: S101, PT018 (checked before)
+    if session.table.get(key) is not None:
+        return spec, None, None  # refused by the table
+    check_private_tmp(session, params.sandbox)
+    managed = params.enforce_managed_network
+    profile = profile_of(server.sandbox, params.sandbox, spec.cwd, managed=managed)
+    if conn.notifier.extended:  # the wire knows an exit code for it, our clients a reason
+        _check_program(profile, spec)
+    preparations: list[Preparation | loopback.Preparation | None]
+    preparations = [prepare(server.sandbox, profile)]
+    watch = params.watch_denials
+    join = None
+    if params.loopback is not None:
+        hosts, led_to = ("", None) if network is None else (network.hosts, network.led_to)
+        join = session.loopbacks.joiner(params.loopback, hosts, led_to)
+        preparations.append(session.loopbacks.preparation(params.loopback, profile, hosts))
+
+    def make() -> tuple[ProcessSpec, SandboxedCommand]:
+        made = sandboxed(server.sandbox, profile, spec, server.launcher, watch=watch, join=join)
+        ready = made.spec(spec)
+        if network is not None:
+            from handrail.sandbox.denial import with_network
+
+            ready = with_network(ready, network)
+        return ready, made
+
+    needed = [one for one in preparations if one is not None]
+    if needed:
+        return spec, None, _started_later(conn, key, needed, make, network)
+    return *make(), None
+
+
+def _check_loopback(name: str, sandbox: dict[str, Any] | None) -> None:
+    if sandbox is None:
+        raise RpcError(
+            INVALID_PARAMS,
+            "`loopback` needs a `sandbox`, without which a process has that of the"
+            " machine; leave it out, or give one",
+        )
+    if not 1 <= len(name) <= process_lookup.LONGEST_ID:
+        raise RpcError(
+            INVALID_PARAMS, f"`loopback` has 1 to {process_lookup.LONGEST_ID} characters"
+        )
+
+
 def _started_later(
     conn: Connection,
     key: str,
-    spec: ProcessSpec,
-    profile: Profile,
-    preparation: Preparation,
-    *,
-    watch: bool,
+    preparations: list[Preparation | loopback.Preparation],
+    make: Callable[[], tuple[ProcessSpec, SandboxedCommand]],
+    network: ManagedProcess | None,
 ) -> Any:
     """Start a process whose sandbox takes long to plan: in a thread, while other calls run."""
-    from handrail.server.methods.process_sandbox import planned, sandboxed
+    from handrail.server.methods.process_sandbox import planned
 
     server, session = conn.server, conn.session
     assert session is not None  # noqa: S101 (checked with the handshake)
     made: SandboxedCommand | None = None
 
-    async def make() -> ProcessSpec:
+    async def prepared() -> ProcessSpec:
         nonlocal made
-        await planned(server.pool, preparation)
-        made = sandboxed(server.sandbox, profile, spec, watch=watch)
-        return made.spec(spec)
+        try:
+            for preparation in preparations:
+                await planned(server.pool, preparation)
+            spec, made = make()
+        except BaseException:
+            if network is not None:
+                network.ended()
+            raise
+        return spec
 
     async def answer() -> StartResult:
-        await _settled(starting)
+        await _settled(conn, starting)
         return _result(conn, key, made)
 
-    starting = session.table.start_later(key, make(), session.sink)
+    starting = session.table.start_later(key, prepared(), session.sink)
     return answer()
 
 
 async def _started(
     conn: Connection, key: str, starting: asyncio.Task[Child], made: SandboxedCommand | None
 ) -> StartResult:
-    await _settled(starting)
+    await _settled(conn, starting)
     return _result(conn, key, made)
 
 
-async def _settled(starting: asyncio.Task[Child]) -> None:
+async def _settled(conn: Connection, starting: asyncio.Task[Child]) -> None:
     try:
         # Shielded: a client that is lost meanwhile finds the process when it resumes.
-        await asyncio.shield(starting)
+        child = await asyncio.shield(starting)
+        if conn.session is not None and conn.session.stores_new:
+            conn.server.sessions.store(conn.session, [child.key])
     except StartCancelled as error:
         raise RpcError(INVALID_REQUEST, str(error)) from None
     except SandboxError as error:
@@ -159,8 +242,6 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         ) from None
     except path_uri.BadUri as error:
         raise RpcError(INVALID_PARAMS, str(error)) from None
-    if params.network_proxy is not None or params.enforce_managed_network:
-        raise RpcError(INVALID_PARAMS, "a managed network proxy is not offered by this server")
     if not params.argv:
         raise RpcError(INVALID_PARAMS, "argv must not be empty")
     argv = tuple(_native("argv", word) for word in params.argv)
@@ -169,14 +250,17 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
             INVALID_PARAMS, f"`name` is longer than {process_lookup.LONGEST_ID} characters"
         )
     size = params.size
+    env = _environment(conn, params)
     return ProcessSpec(
         argv=argv,
         cwd=cwd,
-        env=_environment(conn, params),
+        env=env,
         tty=params.tty,
         pipe_stdin=params.pipe_stdin,
         arg0=None if params.arg0 is None else _native("arg0", params.arg0),
         name=params.name,
+        labels=_labels(params.labels) if params.labels else (),
+        secrets=_secrets(params.secret_env, env) if params.secret_env else (),
         rows=DEFAULT_ROWS if size is None else size.rows,
         cols=DEFAULT_COLS if size is None else size.cols,
         on_lag=None if params.on_lag is None else OnLag(params.on_lag),
@@ -184,8 +268,25 @@ def _spec(conn: Connection, params: StartParams) -> ProcessSpec:
         if params.timeout_ms is None
         else min(process_lookup.u64s("timeoutMs", params.timeout_ms) / 1000, LONGEST_TIMEOUT),
         limits=_limits(conn, params.limits),
+        group=_group(conn),
         detach=params.detach,
     )
+
+
+def _labels(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    size = sum(len(name) + len(value) for name, value in given.items())
+    if "" in given or size > process_lookup.LONGEST_ID:
+        raise RpcError(
+            INVALID_PARAMS,
+            "`labels` have a name each, and names and values of at most"
+            f" {process_lookup.LONGEST_ID} characters in all",
+        )
+    return tuple(given.items())
+
+
+def _secrets(names: list[str], env: dict[bytes, bytes]) -> tuple[tuple[str, bytes], ...]:
+    found = ((name, env.get(_native("secretEnv", name))) for name in names)
+    return tuple((name, value) for name, value in found if value is not None)
 
 
 def _decoded(params: StartParams) -> StartParams:
@@ -206,6 +307,12 @@ def _decoded(params: StartParams) -> StartParams:
         env={read(name): read(value) for name, value in params.env.items()},
         env_policy=policy,
     )
+
+
+def _group(conn: Connection) -> Group | None:
+    """The control group of its workspace, if it is in one that has one."""
+    workspaces, session = conn.server.workspaces, conn.session
+    return None if workspaces is None or session is None else workspaces.group(session)
 
 
 def _limits(conn: Connection, given: LimitsParams | None) -> Limits:
@@ -244,7 +351,13 @@ def _environment(conn: Connection, params: StartParams) -> dict[bytes, bytes]:
         )
         _check_names("envPolicy.set", given.set)
     _check_names("env", params.env)
-    env = env_policy.build(policy, params.env, conn.server.own_environment)
+    own, overlay = conn.server.own_environment, params.env
+    workspaces, session = conn.server.workspaces, conn.session
+    if workspaces is not None and session is not None and workspaces.has(session):
+        own, given_there = workspaces.own_environment, workspaces.variables(session)
+        named = {} if policy is None else policy.set
+        overlay = {**{k: v for k, v in given_there.items() if k not in named}, **params.env}
+    env = env_policy.build(policy, overlay, own)
     return {_native("env", k): _native("env", v) for k, v in env.items()}
 
 

@@ -42,7 +42,7 @@ class Watch:
         self._seq = 0  # every event up to here lies before the position
 
     def replace(self) -> None:
-        """Another wait of the same name has replaced this one."""
+        """End this wait, because another of the same name has replaced it."""
         self.replaced = True
         if self.task is not None:
             self.task.cancel()

@@ -11,7 +11,7 @@ from handrail.process.child import Child
 from handrail.process.table import Starting
 from handrail.protocol import codec
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
-from handrail.protocol.environment import Nothing
+from handrail.protocol.environment import NOTHING, Nothing
 from handrail.protocol.methods import Lane
 from handrail.protocol.process import ProcessParams, ResizeParams, WriteParams, WriteResult
 from handrail.server.methods import process_lookup
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 #: Longer ids are remembered by their hash.
 LONGEST_WRITE_ID = 128
 
-_NOTHING = Nothing()
 _ACCEPTED = WriteResult(status="accepted")
 
 
@@ -105,7 +104,7 @@ def _note_conflict(child: Child, write_id: str, data: bytes) -> None:
 
 def process_close_stdin(conn: Connection, params: ProcessParams) -> Nothing:
     process_lookup.child(conn, params.process_id).stdin.finish()
-    return _NOTHING
+    return NOTHING
 
 
 def process_resize(conn: Connection, params: ResizeParams) -> Nothing:
@@ -116,4 +115,4 @@ def process_resize(conn: Connection, params: ResizeParams) -> Nothing:
             f"process {params.process_id} has no terminal; start it with tty to resize it",
         )
     child.output.resize(params.rows, params.cols)
-    return _NOTHING
+    return NOTHING

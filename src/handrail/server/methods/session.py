@@ -1,45 +1,38 @@
-"""The method table, and the handlers of session and environment methods.
-
-A handler answers at once with a shape, or is a coroutine when it has to wait.  Only this package
-sees both the wire's shapes and the process layer.
-"""
+"""Handlers of the methods of sessions, of the environment and of the server itself."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import UnsetType
+from msgspec import UnsetType, to_builtins
 
 from handrail.errors import RpcError
-from handrail.protocol import path_uri
+from handrail.protocol import codec, path_uri
 from handrail.protocol.envelope import INTERNAL_ERROR, INVALID_REQUEST
 from handrail.protocol.environment import (
+    NOTHING,
+    DetachParams,
     Empty,
     EnvironmentInfo,
     EnvironmentStatus,
     InitializeParams,
     InitializeResult,
     Nothing,
+    ResultParams,
+    ResultResult,
+    ServerStatus,
     TemporaryResult,
 )
+from handrail.results import store
 from handrail.server.methods import process_lookup
-from handrail.server.methods.capabilities import CAPABILITY_HANDLERS
-from handrail.server.methods.config import CONFIGURATION_HANDLERS
-from handrail.server.methods.files_sandboxed import FILE_HANDLERS
-from handrail.server.methods.http import HTTP_HANDLERS
-from handrail.server.methods.process_end import process_list, process_signal, process_terminate
-from handrail.server.methods.process_read import process_read
-from handrail.server.methods.process_start import process_start
-from handrail.server.methods.process_wait import process_wait
-from handrail.server.methods.process_write import process_close_stdin, process_resize, process_write
+from handrail.server.methods.process_start import LONGEST_TIMEOUT
+from handrail.server.results import owned
+from handrail.version import __version__
 
 if TYPE_CHECKING:
     from handrail.server.connection import Connection
-
-_NOTHING = Nothing()
 
 
 def initialize(conn: Connection, params: InitializeParams) -> InitializeResult:
@@ -76,9 +69,56 @@ def environment_status(conn: Connection, params: Empty) -> EnvironmentStatus:
 async def session_close(conn: Connection, params: Empty) -> Nothing:
     session = conn.session
     if session is not None:
+        sessions = conn.server.sessions
         # Not undone when the client disconnects at once, as it may.
-        await asyncio.shield(conn.server.sessions.close(session))
-    return _NOTHING
+        await asyncio.shield(sessions.close(session))
+        await sessions.forget(session)
+    return NOTHING
+
+
+def session_detach(conn: Connection, params: DetachParams) -> Nothing:
+    session = conn.session
+    assert session is not None  # noqa: S101 (checked with the handshake)
+    keep_ms = process_lookup.u64("keepMs", params.keep_ms)
+    keep = None if keep_ms is None else min(keep_ms / 1000, LONGEST_TIMEOUT)
+    conn.server.sessions.leave(session, keep, params.processes)
+    return NOTHING
+
+
+async def session_result(conn: Connection, params: ResultParams) -> ResultResult:
+    """Read a stored result; one answer for "not yours" and "not there"."""
+    results = conn.server.results
+
+    def look_up() -> ResultResult:
+        session = params.session_id or owned(conn.owner)
+        found = store.find(session, params.process_id)
+        if found is None or found.about.owner != conn.owner:
+            return ResultResult(about=None)
+        about = to_builtins(found.about)
+        if params.forget:
+            found.remove()
+            return ResultResult(about=about)
+        return ResultResult(
+            about=about, data=codec.encode_base64(found.read(params.offset)).decode()
+        )
+
+    try:
+        return await results.in_thread(look_up)  # type: ignore[no-any-return]
+    except OSError as error:
+        raise RpcError(
+            INTERNAL_ERROR, f"the stored result cannot be read: {error.strerror}"
+        ) from None
+
+
+def server_status(conn: Connection, params: Empty) -> ServerStatus:
+    server = conn.server
+    return ServerStatus(
+        pid=os.getpid(),
+        version=__version__,
+        started_at_ms=int(server.started_at * 1000),
+        sessions=len(server.sessions) - (conn.session is not None),
+        processes=sum(child.running for child in server.sessions.children()),
+    )
 
 
 def session_temporary(conn: Connection, params: Empty) -> TemporaryResult:
@@ -91,27 +131,3 @@ def session_temporary(conn: Connection, params: Empty) -> TemporaryResult:
             INTERNAL_ERROR, f"no directory for temporary files: {error.strerror}; set TMPDIR"
         ) from None
     return TemporaryResult(path=path_uri.to_uri(os.fsencode(path)))
-
-
-HANDLERS: dict[str, Callable[[Connection, Any], Any]] = {
-    "initialize": initialize,
-    "environment/info": environment_info,
-    "environment/status": environment_status,
-    "session/close": session_close,
-    "session/temporary": session_temporary,
-    "process/start": process_start,
-    "process/read": process_read,
-    "process/write": process_write,
-    "process/closeStdin": process_close_stdin,
-    "process/resize": process_resize,
-    "process/signal": process_signal,
-    "process/terminate": process_terminate,
-    "process/list": process_list,
-    "process/wait": lambda conn, params: process_wait(
-        conn, params, process_lookup.child(conn, params.process_id)
-    ),
-    **FILE_HANDLERS,
-    **HTTP_HANDLERS,
-    **CAPABILITY_HANDLERS,
-    **CONFIGURATION_HANDLERS,
-}

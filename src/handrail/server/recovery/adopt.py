@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,17 +18,27 @@ from handrail.process.keeper_client import start
 from handrail.process.keeper_client.launcher import Found, Launcher
 from handrail.process.recovery import release, start_note
 from handrail.process.recovery.revive import revive
-from handrail.process.recovery.start_note import Note
-from handrail.process.spec import ProcessSpec
+from handrail.process.recovery.start_note import PORTER_NOTE, Note
+from handrail.process.spec import NetworkHandle, ProcessSpec
+from handrail.server.results import owned
 from handrail.server.sessions import Sessions
+
+if TYPE_CHECKING:
+    from handrail.network.managed.porter_life import PorterLife
 
 log = logging.getLogger(__name__)
 
 
 async def adopt(
-    sessions: Sessions, launcher: Launcher, loop: asyncio.AbstractEventLoop
+    sessions: Sessions,
+    launcher: Launcher,
+    loop: asyncio.AbstractEventLoop,
+    network: Callable[[], PorterLife],
 ) -> tuple[int, int]:
-    """Adopt everything the keeper holds; returns how many sessions and processes."""
+    """Adopt everything the keeper holds; returns how many sessions and processes.
+
+    ``network`` gives the porter's owner, if there is a porter or a process that needs one.
+    """
     began = time.monotonic()
     kept, found = await launcher.found()
     if any(one.cut for one in found):
@@ -41,6 +53,11 @@ async def adopt(
     def resandbox(spec: ProcessSpec, found: Found, listener: int, calls: int) -> ProcessSpec:
         return _resandboxed(spec, found, listener, calls, launcher, loop)
 
+    def renetwork(text: str, number: int, held: dict[bytes, int]) -> NetworkHandle:
+        return network().revive(text, number, held)
+
+    porters = [one for one in found if one.note == PORTER_NOTE]
+    found = [one for one in found if one.note != PORTER_NOTE]
     sessions.revive(kept, began if launcher.lost_at is None else launcher.lost_at)
     count = 0
     for one, note, detached in _newest(kept, found, launcher):
@@ -49,7 +66,7 @@ async def adopt(
             _end(one, launcher)
             continue
         try:
-            child, closed_ago = revive(one, note, launcher, loop, resandbox)
+            child, closed_ago = revive(one, note, launcher, loop, resandbox, renetwork)
         except (OSError, ValueError) as error:
             # Its output cannot be read, so no client could learn what it did.
             log.error("process %r cannot be taken over (%s); it is ended", note.key[:80], error)
@@ -57,9 +74,19 @@ async def adopt(
             continue
         if session is None:
             sessions.revive_detached(note.owner, child, closed_ago)
+            sessions.results.begin(child, owned(note.owner), note.owner)
         else:
             session.table.revive(child, closed_ago)
+            if note.loopback is not None and one.exit is None:
+                name, key, address = note.loopback
+                session.loopbacks.revive(name, key, one.pid, address)
+            if session.left:
+                sessions.store(session, [child.key])
         count += 1
+    for porter in porters:
+        network().adopt(porter)
+    if porters or any(child.spec.network is not None for child in sessions.children()):
+        network().adopted()
     if found:
         log.warning(
             "took over %d processes of %d sessions in %.0f ms",
@@ -84,7 +111,9 @@ def _resandboxed(
 
     inside = RunningSandbox.found(found.pid, tty=spec.tty)
     if listener >= 0:
-        inside.go_on(listener, calls, loop, partial(launcher.keep, found.child, release.CALLS))
+        keep = partial(launcher.keep, found.child, release.CALLS)
+        way_out = None if spec.network is None else spec.network.way_out
+        inside.go_on(listener, calls, loop, keep, way_out)
     return replace(spec, running_sandbox=inside, judge=judge)
 
 

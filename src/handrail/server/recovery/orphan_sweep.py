@@ -13,11 +13,12 @@ import contextlib
 import os
 from collections.abc import Collection
 
-from handrail import private_places
+from handrail import private_files
 from handrail.process.recovery import tag_kill
 
 _FILE = "marks"
 _NEXT = "marks.next"
+FILES = (_FILE, _NEXT)
 _MOST_BYTES = 1 << 20
 _MOST_DIGITS = 20
 
@@ -27,7 +28,7 @@ def remember(directory: int, mark: int) -> None:
     if mark in _marks(directory):
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    file = private_places.open_file(directory, _FILE, flags)
+    file = private_files.open_file(directory, _FILE, flags)
     try:
         os.write(file, b"%d\n" % mark)
     finally:
@@ -59,15 +60,21 @@ def end_others(directory: int, keeper: int, known: Collection[int]) -> int:
     return ended
 
 
+def any_left(directory: int) -> bool:
+    """Whether a process lives that a keeper here has started."""
+    marks = _marks(directory)
+    return bool(marks) and tag_kill.any_of(marks)
+
+
 def forget(directory: int) -> None:
-    """Nothing is left of any keeper here."""
+    """Remove the records: nothing of any keeper is left here."""
     with contextlib.suppress(OSError):  # there is none, or it is looked through once more
         os.unlink(_FILE, dir_fd=directory)
 
 
 def _marks(directory: int) -> list[int]:
     try:
-        file = private_places.open_file(directory, _FILE, os.O_RDONLY)
+        file = private_files.open_file(directory, _FILE, os.O_RDONLY)
     except FileNotFoundError:
         return []
     try:
@@ -81,9 +88,5 @@ def _marks(directory: int) -> list[int]:
 
 def _write(directory: int, marks: list[int]) -> None:
     """Replace the file's content atomically."""
-    file = private_places.open_file(directory, _NEXT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        os.write(file, b"".join(b"%d\n" % mark for mark in marks))
-    finally:
-        os.close(file)
-    os.rename(_NEXT, _FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    data = b"".join(b"%d\n" % mark for mark in marks)
+    private_files.replace_file(directory, _FILE, data, stage=_NEXT)

@@ -8,6 +8,7 @@ the server after that loses nothing either.  Restarts are limited in number.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from handrail.process.child import Child
 from handrail.process.keeper_client.launcher import Launcher
 from handrail.process.keeper_client.start import KeeperHandle
 from handrail.process.recovery import release, start_note, tag_kill
+from handrail.process.recovery.start_note import PORTER_NOTE
 from handrail.server.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,10 @@ class KeeperRestart:
         start: Callable[[], KeeperHandle],
         give_up: Callable[[], None],
         at_work: Callable[[int], None],
+        porter: Callable[[], tuple[int, int, dict[bytes, int]] | None],
     ) -> None:
+        """``porter``: number, pid and descriptors of the porter, if there is one."""
+        self._porter = porter
         self._launcher = launcher
         self._sessions = sessions
         self._start = start
@@ -83,11 +88,13 @@ class KeeperRestart:
                 # Before it has answered, or even begun: it reads this also if we are killed now.
                 if not handle.found:
                     self._sessions.save_all()
+                    self._give_porter()
                     self._give(left, wait=False)
 
             await self._launcher.hello(give_at_once)
             if handle.found:
                 self._sessions.save_all()
+                self._give_porter()
         except (OSError, HandrailError) as error:
             if self._task is not asyncio.current_task():
                 return  # that keeper has died as well, and is being replaced
@@ -107,6 +114,14 @@ class KeeperRestart:
         known = set(self._launcher.marks.values())
         dead = self._dead - {self._launcher.mark}  # a keeper that only hung up is alive
         await asyncio.to_thread(tag_kill.end_all_of, dead, known)
+
+    def _give_porter(self) -> None:
+        """Give the new keeper what we have of the porter."""
+        held = self._porter()
+        if held is not None:
+            number, pid, fds = held
+            with contextlib.suppress(OSError):  # then it is lost with this server
+                self._launcher.adopt(number, pid, False, None, 0.0, PORTER_NOTE, fds)
 
     def _give(self, left: deque[tuple[str, bool, Child]], *, wait: bool) -> None:
         """Give the new keeper what we have of each child; with ``wait`` what its socket does not

@@ -2,23 +2,26 @@
 
 One directory, one lock, one keeper.  A directory that was named is taken or refused; from a
 server that is stopped or does not answer it is taken by force.  Without a name, one of the user's
-own is taken: where a crash has left a keeper, preferably of a server with the same address, else
-the first free one.  So several servers on one machine do not meet, and a server after a crash
-finds what the crash has left.
+own is taken: where a crash has left the keeper of a server with the same address, else the first
+free one.  So several servers on one machine do not meet, and a server after a crash finds what it
+has left itself, and not what another has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import socket
 import time
 from collections.abc import Collection
 
-from handrail import private_places
+from handrail import place_secret, private_files, private_places
+from handrail.config import parse_listen
 from handrail.errors import UsageError
+from handrail.filesystem import stage_names
 from handrail.process.keeper_client.start import (
     KeeperHandle,
     claim_lease,
@@ -32,13 +35,17 @@ from handrail.server.recovery import orphan_sweep
 log = logging.getLogger(__name__)
 
 _MOST_SERVERS = 4096
+#: How long a server that ends may have the lock of another's directory (``unused_state_dirs``).
+_LOOK_SECONDS = 3.0
 #: The longest socket name, less what we add.
 _LONGEST_NAME = 90
 #: How long a lock may outlive the process that had it.
 _LOCK_SECONDS = 5.0
-_SOCKET = "keeper.sock"
+SOCKET = "keeper.sock"
 _STARTS = "starts"
 _ADDRESS = "address"
+#: What a server says of itself while it runs; see ``running_servers.py``.
+SERVING = "serving"
 #: So many crashes at the start in so many seconds are too many.
 BUDGET = 3
 BUDGET_SECONDS = 60.0
@@ -59,7 +66,7 @@ class StateDir:
     @property
     def _socket(self) -> str:
         # By descriptor: a socket's name is limited to 107 bytes, a directory's is not.
-        return private_places.socket_address(self.fd, _SOCKET)
+        return private_files.socket_address(self.fd, SOCKET)
 
     def keeper(self, orphan_ttl: float) -> KeeperHandle:
         """The keeper of this directory: the one that is alive, or a new one."""
@@ -76,7 +83,7 @@ class StateDir:
 
     def find(self, *, wait: bool = True) -> KeeperHandle | None:
         try:
-            secret = private_places.read_secret(self.fd)
+            secret = place_secret.read_secret(self.fd)
         except OSError as error:
             raise self._unusable("secret", error) from None
         try:
@@ -87,7 +94,7 @@ class StateDir:
 
     def _make_secret(self) -> None:
         try:
-            self.secret = private_places.make_secret(self.fd)
+            self.secret = place_secret.make_secret(self.fd)
         except OSError as error:
             log.error(
                 "no secret can be kept in %s (%s), so neither this server nor its keeper can prove"
@@ -105,7 +112,7 @@ class StateDir:
         now = time.monotonic()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         try:
-            file = private_places.open_file(self.fd, _STARTS, flags)
+            file = private_files.open_file(self.fd, _STARTS, flags)
         except OSError:
             return  # a full disk must not block access to the processes
         try:
@@ -160,6 +167,32 @@ class StateDir:
     def done(self) -> None:
         """Clear up after the keeper ended with all its children; one before it may have died."""
         self.clear()
+        with contextlib.suppress(OSError):
+            stage_names.sweep(self.fd)
+        if self.remove_secret():
+            private_places.forget(self.path)
+        with contextlib.suppress(OSError):
+            os.unlink(SERVING, dir_fd=self.fd)
+
+    def remove_secret(self) -> bool:
+        """Whether no sandbox needs to cover this directory any more; the keeper has ended."""
+        try:
+            for name in (SOCKET, place_secret.SECRET):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self.fd)
+        except OSError:
+            return False
+        return True
+
+    def distrust(self) -> None:
+        """Remove the records here: a sandboxed command may have written them.
+
+        What they name would be ended and removed.  A keeper proves itself, so it is believed.
+        """
+        for name in (*orphan_sweep.FILES, session_temp.FILE, stage_names.JOURNAL):
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self.fd)
+                log.warning("%s/%s is not used: a command may have written it", self.path, name)
 
     def clear(self) -> None:
         """End and remove what a server and a keeper that were both killed have left."""
@@ -183,7 +216,7 @@ class StateDir:
                 self._bind(listener)
             except OSError as error:
                 if first:
-                    raise self._unusable(_SOCKET, error) from None
+                    raise self._unusable(SOCKET, error) from None
                 raise
             self._started = True
             keeper_log = self._open_log()
@@ -197,19 +230,19 @@ class StateDir:
 
     def _bind(self, listener: socket.socket) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_SOCKET, dir_fd=self.fd)
+            os.unlink(SOCKET, dir_fd=self.fd)
         before = os.umask(0o177)
         try:
             listener.bind(self._socket)
         finally:
             os.umask(before)
-        listener.listen(16)
+        listener.listen()  # the keeper listens once more
 
     def _open_log(self) -> int | None:
         """Open the keeper's log file; without it the keeper works as well."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
-            return private_places.open_file(self.fd, "keeper.log", flags)
+            return private_files.open_file(self.fd, "keeper.log", flags)
         except OSError as error:
             log.error(
                 "%s/keeper.log is not used (%s), so the keeper has no log; remove it",
@@ -234,30 +267,35 @@ def claim(path: str | None, address: str = "") -> StateDir:
     ``address``: where we shall listen; a server finds its own directory by it.
     """
     if path is not None:
-        return _take(path) or _take_over(path)
+        return take(path) or _take_over(path)
     base = _base()
-    taken = _left_by_a_crash(base, address) or _first_free(base)
+    others: set[str] = set()
+    taken = _left_by_a_crash(base, address, others) or _first_free(base, others)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with (
         contextlib.suppress(OSError),
-        open(private_places.open_file(taken.fd, _ADDRESS, flags), "w") as file,
+        open(private_files.open_file(taken.fd, _ADDRESS, flags), "w") as file,
     ):
         file.write(address)
     return taken
 
 
-def _left_by_a_crash(base: str, address: str) -> StateDir | None:
-    """Find a directory in which a keeper waits for its next server."""
+def _left_by_a_crash(base: str, address: str, others: set[str]) -> StateDir | None:
+    """Find a directory in which a keeper waits for its next server, which is to listen where we do.
+
+    Those in which a keeper waits for another server are added to ``others``.
+    """
     places = []
     with contextlib.suppress(OSError):
         for name in filter(str.isdigit, os.listdir(base)):
             place = os.path.join(base, name)
-            if os.path.lexists(os.path.join(place, _SOCKET)):
-                places.append((_address_of(place) != address, int(name), place))
+            if os.path.lexists(os.path.join(place, SOCKET)):
+                foreign = address not in (_address_of(place), _listened_at(place))
+                places.append((foreign, int(name), place))
     for foreign, _, place in sorted(places):
         taken = None
         try:
-            taken = _take(place)
+            taken = take(place)
             if taken is None:
                 continue  # its server is there
             taken.claimed = taken.find(wait=not foreign)
@@ -268,8 +306,20 @@ def _left_by_a_crash(base: str, address: str) -> StateDir | None:
                 raise
             log.error("%s", error)
             continue  # its keeper says nothing, or what lies there is odd: it is not needed here
-        if taken.claimed is not None:
+        if taken.claimed is not None and not foreign:
             return taken
+        if taken.claimed is not None:
+            taken.claimed.sock.close()
+            taken.close()
+            others.add(place)
+            log.warning(
+                "the processes of a crashed server wait in %s for the next one at its address (%s);"
+                " `--state-dir %s` takes them over",
+                place,
+                _address_of(place) or "not known",
+                place,
+            )
+            continue
         taken.clear()  # its keeper is dead as well, and no server might ever take this one
         taken.close()
     return None
@@ -279,7 +329,7 @@ def _address_of(place: str) -> str | None:
     try:
         directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            with open(private_places.open_file(directory, _ADDRESS, os.O_RDONLY)) as file:
+            with open(private_files.open_file(directory, _ADDRESS, os.O_RDONLY)) as file:
                 return file.read()
         finally:
             os.close(directory)
@@ -287,11 +337,24 @@ def _address_of(place: str) -> str | None:
         return None
 
 
-def _first_free(base: str) -> StateDir:
+def _listened_at(place: str) -> str | None:
+    """Where the server of a directory has listened in fact, in the form of ``claim``."""
+    try:
+        with open(os.path.join(place, SERVING), "rb") as file:
+            url = str(json.load(file)["address"])
+        listen = parse_listen(url)
+    except (OSError, ValueError, KeyError, TypeError, UsageError):
+        return None
+    return f"{listen.kind} {listen.host} {listen.port} {listen.path}"
+
+
+def _first_free(base: str, but: Collection[str] = ()) -> StateDir:
     unusable = None
     for number in range(_MOST_SERVERS):
+        if (place := os.path.join(base, str(number))) in but:
+            continue
         try:
-            taken = _take(os.path.join(base, str(number)))
+            taken = take(place)
         except UsageError as error:
             unusable = unusable or error  # of that one; the next may be as it should
             continue
@@ -304,44 +367,13 @@ def _first_free(base: str) -> StateDir:
 def inherit(path: str, lock: int) -> StateDir:
     """The directory of a server that hands over to us, with the lock it holds."""
     private_places.remember(path)
-    return StateDir(path, private_places.open_directory(path), lock)
+    return StateDir(path, private_files.open_directory(path), lock)
 
 
 def in_use(path: str) -> bool:
-    """Whether a server has this directory; locks it only briefly, for a server may start."""
-    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def running(path: str | None) -> tuple[str, KeeperHandle]:
-    """The keeper of a directory that is in use; without a name there must be only one."""
-    if path is not None:
-        names = [path]
-    else:
-        base, names = _base(), []
-        with contextlib.suppress(OSError):
-            names = sorted(os.path.join(base, name) for name in os.listdir(base))
-    found = []
-    for name in names:
-        handle = _keeper_in(name)
-        if handle is not None:
-            found.append((name, handle))
-    if len(found) == 1:
-        return found[0]
-    for _, handle in found:
-        handle.sock.close()
-    if not found:
-        raise UsageError("no server is running; start one with `handrail serve`")
-    raise UsageError(
-        "several servers are running; name one with --state-dir: "
-        + ", ".join(name for name, _ in found)
-    )
+    """Whether a server has this directory."""
+    lock = os.path.join(path, "lock")
+    return private_files.is_locked(os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
 def holder(path: str) -> int:
@@ -356,17 +388,23 @@ def holder(path: str) -> int:
 
 def _keeper_in(path: str, *, report: bool = True) -> KeeperHandle | None:
     """The keeper of a directory that another process may have locked."""
-    return find_keeper(f"{path}/{_SOCKET}", private_places.secret_in(path), report=report)
+    return find_keeper(f"{path}/{SOCKET}", place_secret.secret_in(path), report=report)
 
 
 def _take_over(path: str) -> StateDir:
     """Take a directory from a server that is stuck; raises UsageError when it is not."""
+    deadline = time.monotonic() + _LOOK_SECONDS
     handle = _keeper_in(path) if len(path) < _LONGEST_NAME else None
+    while handle is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        taken = take(path)
+        if taken is not None:
+            return taken
     reason = "" if handle is None else claim_lease(handle)
     if handle is not None and reason is None:
         deadline = time.monotonic() + _LOCK_SECONDS
         while time.monotonic() < deadline:
-            taken = _take(path)
+            taken = take(path)
             if taken is not None:
                 taken.claimed = handle
                 return taken
@@ -383,16 +421,16 @@ def _base() -> str:
     return os.path.join(private_places.state_home(), "servers")
 
 
-def _take(path: str) -> StateDir | None:
+def take(path: str, *, to_retire: bool = False) -> StateDir | None:
+    """Lock a directory; None if another program has it.  Raises UsageError."""
     try:
-        fd = private_places.open_directory(path)
-    except private_places.NotOurs as error:
+        fd = private_files.open_directory(path)
+    except private_files.NotOurs as error:
         raise UsageError(
             f"cannot use the state directory {path}: {error.reason}; give another --state-dir"
         ) from None
-    private_places.remember(path)
     try:
-        lock = private_places.open_file(fd, "lock", os.O_RDWR | os.O_CREAT)
+        lock = private_files.open_file(fd, "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         os.close(fd)
         raise UsageError(
@@ -416,7 +454,11 @@ def _take(path: str) -> StateDir | None:
             " might use it at once; name one with --state-dir on a file system with locks, and"
             " allow flock in the seccomp profile of a container"
         ) from None
-    return StateDir(path, fd, lock)
+    taken = StateDir(path, fd, lock)
+    # With the lock, for without it another server may retire the directory.
+    if not to_retire and not private_places.remember(path):
+        taken.distrust()
+    return taken
 
 
 def _numbers(text: bytes) -> list[float]:

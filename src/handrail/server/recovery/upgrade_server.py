@@ -103,7 +103,7 @@ class Upgrade:
                 if await loop.sock_recv(ours, 16) == _READY:
                     return ours
         except (TimeoutError, OSError):
-            pass
+            pass  # the next server has failed; this one goes on
         ours.close()
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

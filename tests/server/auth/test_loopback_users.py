@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from handrail import listeners
+from handrail.server.auth.loopback_users import loopback_gate
 from handrail.transport.http_head import HttpRequest, HttpResponse
 from handrail.transport.websocket import WebSocketListener, listen
 from tests.support.eventually import LIMIT
@@ -44,9 +45,10 @@ async def visit(listener: WebSocketListener, host: str, uid: int, what: str = "r
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.both_loops
 async def test_our_user_and_root_come_in(host: str) -> None:
     route = Route()
-    listener = await listen(host, 0, route)
+    listener = await listen(host, 0, route, gate=loopback_gate(any_user=False))
     for uid in {os.getuid(), 0} if os.getuid() == 0 else {os.getuid()}:
         assert await visit(listener, host, uid) == "b'HTTP/1.1 200'"
     assert route.asked >= 1
@@ -55,9 +57,10 @@ async def test_our_user_and_root_come_in(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.both_loops
 async def test_another_user_gets_no_answer(host: str, caplog: pytest.LogCaptureFixture) -> None:
     route = Route()
-    listener = await listen(host, 0, route)
+    listener = await listen(host, 0, route, gate=loopback_gate(any_user=False))
     assert await visit(listener, host, STRANGER) == "b''"
     for _ in range(5):
         # It has sent everything and is gone when it is looked at.
@@ -72,13 +75,15 @@ async def test_another_user_gets_no_answer(host: str, caplog: pytest.LogCaptureF
     assert "--any-user" in caplog.text
 
 
+@pytest.mark.both_loops
 async def test_every_user_comes_in_where_that_was_asked_for() -> None:
-    listener = await listen("127.0.0.1", 0, Route(), any_user=True)
+    listener = await listen("127.0.0.1", 0, Route(), gate=loopback_gate(any_user=True))
     assert await visit(listener, "127.0.0.1", STRANGER) == "b'HTTP/1.1 200'"
     listener.abort()
     await asyncio.wait_for(listener.wait_closed(), LIMIT)
 
 
+@pytest.mark.both_loops
 async def test_a_listener_is_in_the_registry_as_long_as_it_listens() -> None:
     listener = await listen("127.0.0.1", 0, Route())
     port = listener.sockname[1]  # type: ignore[index]
@@ -100,6 +105,7 @@ sys.path.insert(0, sys.argv[1])
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 subprocess.run(["ip", "addr", "add", "192.0.2.7/32", "dev", "lo"], check=True)
 from tests.transport.local_client import STRANGER, LocalClient
+from handrail.server.auth.loopback_users import loopback_gate
 from handrail.transport.http_head import HttpResponse
 from handrail.transport.websocket import listen
 TEXT = "GET /readyz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
@@ -113,7 +119,8 @@ async def main():
         ("0.0.0.0", "127.0.0.1", ""),
         ("0.0.0.0", "192.0.2.7", ""),
     ):
-        listener = await listen(host, 0, lambda request: HttpResponse(200))
+        gate = loopback_gate(any_user=False)
+        listener = await listen(host, 0, lambda request: HttpResponse(200), gate=gate)
         for uid in (0, STRANGER):
             print(await asyncio.to_thread(visit, target, listener.sockname[1], source, uid))
         listener.abort()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.server.auth import AuthFailure, AuthMode, Principal
-from handrail.server.http_front import HttpFront
+from handrail.server.auth.http import HttpFront
+from handrail.server.auth.tokens import AuthFailure, AuthMode, Principal
 from handrail.transport.base import Receiver, Transport
 from handrail.transport.http_head import HttpRequest, HttpResponse, parse_request
 
@@ -61,7 +61,7 @@ def front(
     origins: tuple[str, ...] = (),
     hosts: tuple[str, ...] = (),
 ) -> HttpFront:
-    return HttpFront(guard or Guard(), lambda: METRICS, Client, bound, origins, hosts)
+    return HttpFront(guard or Guard(), lambda _: METRICS, Client, bound, origins, hosts)
 
 
 def ask(

@@ -9,7 +9,7 @@ Pure but for what it is given.  The order of the rules matters:
 
 A probe of /readyz needs no token, and a wrong method is answered without one, as with the
 Codex exec-server 0.166.  That server checks no Host; rule 2 is ours.  The listener asks
-``auth.Throttle`` how long to wait before it sends a 401.
+``tokens.Throttle`` how long to wait before it sends a 401.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable
 
-from handrail.server.auth import Authenticator, AuthFailure, Principal
+from handrail.server.auth.tokens import Authenticator, AuthFailure, Principal
 from handrail.telemetry import prometheus
 from handrail.transport.base import Receiver
 from handrail.transport.http_head import HttpRequest, HttpResponse, upgrade_problem
@@ -43,7 +43,7 @@ class HttpFront:
     def __init__(
         self,
         authenticator: Authenticator,
-        metrics_text: Callable[[], bytes],
+        metrics_text: Callable[[Principal], bytes],
         new_receiver: Callable[[Principal], Receiver],
         bound_host: str,
         allowed_origins: Iterable[str] = (),
@@ -113,7 +113,7 @@ class HttpFront:
         who = self._authenticator.check(request)
         if isinstance(who, AuthFailure):
             return _unauthorized(who)
-        return HttpResponse(200, self._metrics_text(), content_type=prometheus.CONTENT_TYPE)
+        return HttpResponse(200, self._metrics_text(who), content_type=prometheus.CONTENT_TYPE)
 
 
 def _not_allowed() -> HttpResponse:

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail.errors import UsageError
-from handrail.server import auth
-from handrail.server.auth import (
+from handrail.server.auth import tokens
+from handrail.server.auth.tokens import (
     Authenticator,
     AuthFailure,
     AuthMode,
@@ -322,10 +322,35 @@ def test_the_principal_of_a_jwt_is_its_subject(tmp_path: Path) -> None:
         ({"sub": "ann", "iss": "corp"}, Principal(mode, "ann", "corp")),
         ({"sub": "ann", "iss": "corp", "jti": "2"}, Principal(mode, "ann", "corp")),
         ({"sub": "bob"}, Principal(mode, "bob")),
-        ({"sub": 7}, Principal(mode)),
+        ({}, Principal(mode)),
+        ({"sub": None}, Principal(mode)),
+        ({"sub": 7}, Principal(mode, "\0007")),
+        ({"sub": "7"}, Principal(mode, "7")),
+        ({"sub": ""}, Principal(mode, '\0""')),
+        ({"sub": '""'}, Principal(mode, '""')),
+        ({"sub": "\0007"}, Principal(mode, '\0"\\u00007"')),
+        ({"sub": ["ann"]}, Principal(mode, '\0["ann"]')),
     ]
     for claims, expected in table:
-        assert authenticator.check(request(f"Bearer {sign({'exp': LATER, **claims})}")) == expected
+        found = authenticator.check(request(f"Bearer {sign({'exp': LATER, **claims})}"))
+        assert found == expected
+        # All tenants are for a token that names no subject, and for no other.
+        assert isinstance(found, Principal)
+        assert (found.tenant is None) == (claims.get("sub") is None)
+
+
+@pytest.mark.parametrize("claim", ["sub", "iss", "jti"])
+def test_a_claim_with_half_a_character_is_refused(tmp_path: Path, claim: str) -> None:
+    token = sign({"exp": LATER, claim: "ann\ud800"})
+    assert by_jwt(tmp_path).check(request(f"Bearer {token}")) == tokens.BAD_JWT
+
+
+def test_no_two_clients_have_one_text() -> None:
+    mode = AuthMode.SIGNED_BEARER_TOKEN
+    words = ("", "a", ":", "a:", ":a", "%3A", "%253A", "a:b")
+    every = [Principal(mode, subject, issuer) for subject in words for issuer in words]
+    assert len({one.text for one in every}) == len(every)
+    assert Principal(mode, "ann", "corp").text == "signed-bearer-token:corp:ann"
 
 
 JSON = st.recursive(
@@ -545,7 +570,7 @@ def test_a_file_of_somebody_else_is_refused(
 
 def test_pyjwt_is_loaded_only_by_the_mode_that_needs_it() -> None:
     program = (
-        "import sys; from handrail.server.auth import *;"
+        "import sys; from handrail.server.auth.tokens import *;"
         f"build_authenticator(AuthSettings(AuthMode.CAPABILITY_TOKEN, token_sha256={'a' * 64!r}));"
         "sys.exit('jwt' in sys.modules)"
     )
@@ -669,4 +694,4 @@ def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 def test_the_default_of_the_skew_is_that_of_the_real_peer() -> None:
-    assert auth.DEFAULT_SKEW == 30
+    assert tokens.DEFAULT_SKEW == 30

@@ -14,7 +14,17 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
+from handrail.config import is_overflow_user
+from handrail.transport.connection_limits import RefusalLog
 from handrail.transport.peer_uid import PeerUids, UnknownOwner, is_loopback
+
+
+def loopback_gate(*, any_user: bool) -> LoopbackUsers | None:
+    """The check of a listener on TCP; None where every user of this machine is let in.
+
+    As the overflow user a server starts only with a token, so the token decides.
+    """
+    return None if any_user or is_overflow_user() else LoopbackUsers(RefusalLog().warn)
 
 
 class LoopbackUsers:

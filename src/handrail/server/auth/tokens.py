@@ -1,8 +1,8 @@
-"""Authentication: its flags, the check of one request, the throttle against guessing.
+"""Authentication by token: its flags, the check of one request, the throttle against guessing.
 
 Owns secrets from the file to the comparison.  No secret is in a repr, a log line, an error or
 the chain behind an error, which is why errors about a secret are raised after the ``except``
-that found them.  ``http_front.py`` routes requests; the listener waits for as long as
+that found them.  ``http.py`` routes requests; the listener waits for as long as
 ``Throttle`` says.
 
 The wording of failures, the order of the checks and the 30 seconds are those of the Codex
@@ -42,6 +42,9 @@ _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}")
 # Stricter than PyJWT: some versions skip foreign characters, and all accept padding.
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)")
 _CLAIMS = ("exp", "nbf", "iss", "aud")
+_GIVEN_ONCE = (*_CLAIMS, "sub")
+#: Begins a subject that is no text.
+_WRITTEN = "\0"
 
 
 class AuthMode(enum.Enum):
@@ -72,6 +75,17 @@ class Principal:
     mode: AuthMode
     subject: str = ""
     issuer: str = ""
+
+    @property
+    def text(self) -> str:
+        """The client in one line, as the owner of sessions; no two clients have the same."""
+        words = (self.mode.value, self.issuer, self.subject)
+        return ":".join(word.replace("%", "%25").replace(":", "%3A") for word in words)
+
+    @property
+    def tenant(self) -> str | None:
+        """The one tenant whose workspaces it may use; None: all."""
+        return self.subject if self.mode is AuthMode.SIGNED_BEARER_TOKEN and self.subject else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +257,7 @@ class _SignedBearerToken:
             return BAD_ISSUER
         if self._audience and self._audience not in audiences:
             return BAD_AUDIENCE
-        subject = claims.get("sub")
-        return Principal(self.mode, subject if isinstance(subject, str) else "", iss or "")
+        return Principal(self.mode, _subject(claims), iss or "")
 
 
 def _signed_bearer_token(settings: AuthSettings, clock: Callable[[], float]) -> Authenticator:
@@ -270,6 +283,8 @@ def _signed_bearer_token(settings: AuthSettings, clock: Callable[[], float]) -> 
                 object_pairs_hook=_object,
                 parse_constant=_no_constant,
             )
+            # Half of a character in an escape sequence: it could be neither stored nor shown.
+            json.dumps(claims, ensure_ascii=False).encode()
         except (jwt.PyJWTError, ValueError, RecursionError):
             return None
         # The last character of the signature has two bits that decoders ignore.
@@ -279,10 +294,23 @@ def _signed_bearer_token(settings: AuthSettings, clock: Callable[[], float]) -> 
     return _SignedBearerToken(verify, settings, clock)
 
 
+def _subject(claims: dict[str, object]) -> str:
+    """The subject of a token; "" without the claim alone, for such a token is for all tenants.
+
+    What is no text is written as JSON behind a NUL: no other subject reads like it.
+    """
+    subject = claims.get("sub")
+    if subject is None:
+        return ""
+    if isinstance(subject, str) and subject and subject[0] != _WRITTEN:
+        return subject
+    return _WRITTEN + json.dumps(subject, sort_keys=True)
+
+
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a repeated claim: two readers could disagree about which one counts."""
     names = [name for name, _ in pairs]
-    if any(names.count(claim) > 1 for claim in _CLAIMS):
+    if any(names.count(claim) > 1 for claim in _GIVEN_ONCE):
         raise ValueError("a claim is given twice")
     return dict(pairs)
 
