@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from handrail.orchestrator.audit import Event, Notice
 from handrail.policy import layers
 from handrail.policy.language import RulesFileError
 from handrail.unified_exec.tools import exec_command_args, write_stdin_args
-from tests.support.servers import server_process
 
 FORBID = 'prefix_rule(["zap"], "forbidden", justification="not here")\n'
 
@@ -143,18 +141,6 @@ async def test_arguments_may_be_json_text(ws: Path) -> None:
 
 
 # --- profiles -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["near", "far"])
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
-    """This machine, and a real server."""
-    if request.param == "near":
-        yield None
-        return
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state) as server:
-        yield server.url
 
 
 @pytest.mark.parametrize("how", ["workspace", "sandbox"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from handrail import AgentShell, AsyncWorkspace
-from handrail.executor.buffered_session import BufferedSession
+from handrail.executor.output.buffered_session import BufferedSession
 from handrail.orchestrator.approvals import Answer, Choice, Question
 from handrail.policy.load import parse_rules
 from handrail.process.output.output_log import RETENTION_BYTES

@@ -28,7 +28,7 @@ OUTSIDE = replace(SANDBOXED, outside=True)
     [
         "\x00", "\x1b", "\r", "\n", "\t", "\x7f", "\x85", "\x9b", "\xad", "\u061c", "\u115f",
         "\u180e", "\u200b", "\u200e", "\u2028", "\u2029", "\u202e", "\u2066", "\u2800", "\u3164",
-        "\ufe0f", "\ufeff", "\udc80", "\U000e0041", "\U000e0101",
+        "\ufe0f", "\ufeff", "\udc80", "\U000e0041", "\U000e0101", "\U0001d159",
     ],
 )  # fmt: skip
 def test_what_moves_or_hides_text_is_escaped(char: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from handrail.errors import UsageError
+from handrail.network.settings import Managed
 from handrail.orchestrator.settings import (
     Grants,
     Mode,
@@ -131,3 +132,9 @@ def test_grants_add_up() -> None:
     assert both.covers(Grants(read=("/b",)))
     assert not both.covers(Grants(write=("/a",)))
     assert not Grants()
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.EXTERNAL])
+def test_a_managed_network_needs_a_sandbox(mode: Mode) -> None:
+    with pytest.raises(UsageError, match="needs a sandbox"):
+        SandboxMode(mode, managed=Managed())

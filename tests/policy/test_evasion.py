@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from handrail.policy.context import Approval, Situation
@@ -216,3 +219,43 @@ def test_what_a_limit_hides_is_asked(script: str) -> None:
 )
 def test_much_that_is_harmless_is_not_asked(script: str) -> None:
     assert decide(["bash", "-c", script], FORBIDDEN, FREE).action is Action.ALLOW
+
+
+SAME = [
+    ("git push", "git send-pack o m", Action.FORBID),
+    ("git push", "git http-push o", Action.FORBID),
+    ("git push", "git -C d subtree push --prefix=a o m", Action.FORBID),
+    ("git push", "git lfs push o m", Action.FORBID),
+    ("git push", "/usr/lib/git-core/git-push o", Action.FORBID),
+    ("git push", "git-send-pack o", Action.FORBID),
+    ("git push", "git remote-https o u", Action.ASK),
+    ("git push", "git x", Action.ASK),
+    ("git push", "git -c alias.x=push x", Action.ASK),
+    ("git push", "git pull", Action.ALLOW),
+    ("git fetch", "git pull", Action.FORBID),
+    ("git add", "git stage f", Action.FORBID),
+    ("git stage", "git add f", Action.FORBID),
+    ("docker push", "docker image push x", Action.FORBID),
+    ("docker image push", "docker push x", Action.FORBID),
+    ("npm install", "npm i x", Action.FORBID),
+    ("npm i", "npm install x", Action.FORBID),
+    ("npm publish", "npm publ", Action.ASK),
+    ("npm publish", "npm run build", Action.ALLOW),
+    ("cargo run", "cargo r", Action.FORBID),
+]
+
+
+@pytest.mark.parametrize(("rule", "script", "action"), SAME)
+def test_a_verb_that_does_the_same_is_no_way_around(rule: str, script: str, action: Action) -> None:
+    words = ", ".join(f'"{word}"' for word in rule.split())
+    policy = parse_rules(f'prefix_rule([{words}], "forbidden")', "r")
+    assert decide(("bash", "-c", script), policy, Situation()).action is action
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+def test_no_script_that_may_run_it_is_allowed(shell: str) -> None:
+    """Forbidden or asked about: spellings, values, evaluations, files and programs that run it."""
+    lines = Path(__file__).with_name("evasions.jsonl").read_text().splitlines()
+    rules = parse_rules('prefix_rule(["zap"], "forbidden")', "r.rules")
+    verdicts = {line: decide([shell, "-c", json.loads(line)], rules, FREE) for line in lines}
+    assert [line for line, one in verdicts.items() if one.action is Action.ALLOW] == []

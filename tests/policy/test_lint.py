@@ -55,6 +55,13 @@ network_rule("::1", "http", "deny")
     assert run(tmp_path, a=text, b="") == []
 
 
+def test_a_rule_on_arguments_is_said_to_be_a_guard(tmp_path: Path) -> None:
+    remarks = run(tmp_path, a='prefix_rule(["git", "push"], "forbidden")')
+    assert len(remarks) == 1
+    assert remarks[0].startswith("a.rules:1: note: `git push` is read from the words of commands")
+    assert run(tmp_path, a='prefix_rule(["zap"], "forbidden")') == []
+
+
 def test_files_are_looked_at_together(tmp_path: Path) -> None:
     remarks = run(tmp_path, a='prefix_rule(["a"])', b='prefix_rule(["a"], "forbidden")')
     assert len(remarks) == 1
@@ -63,7 +70,13 @@ def test_files_are_looked_at_together(tmp_path: Path) -> None:
 
 def test_exit_codes_are_fit_for_continuous_integration(tmp_path: Path) -> None:
     path = tmp_path / "r.rules"
-    for text, code, strict in [("", 0, 0), ('prefix_rule(["bash"])', 0, 1), ("x(", 1, 1)]:
+    note = 'prefix_rule(["git", "push"], "forbidden")'
+    for text, code, strict in [
+        ("", 0, 0),
+        (note, 0, 0),
+        ('prefix_rule(["bash"])', 0, 1),
+        ("x(", 1, 1),
+    ]:
         path.write_text(text)
         result = lint([str(path)])
         assert (result.exit_code(), result.exit_code(strict=True)) == (code, strict)

@@ -253,6 +253,12 @@ def test_a_rule_that_is_too_long_to_be_read_is_not_offered() -> None:
     assert proposed_prefix(parse_rules("", "r"), [words], [words], words) is None
 
 
+@pytest.mark.parametrize("program", ["touch", "mkdir", "truncate", "patch", "unzip", "sysctl"])
+def test_a_program_that_changes_any_file_is_too_broad_without_an_operand(program: str) -> None:
+    assert is_too_broad((program,))
+    assert not is_too_broad((program, "build/x"))
+
+
 def test_nothing_and_empty_words_are_too_broad() -> None:
     for prefix in ((), ("",), ("A=1",), ("A=1", "ls")):
         assert is_too_broad(prefix)

@@ -161,7 +161,8 @@ def test_a_program_that_runs_what_it_finds_is_asked_where_commands_write(
     place.program(place.own / "bin" / name)
     (place.own / "link").symlink_to(place.work)
     verdict = place.verdict
-    assert verdict(f"{name} y", path, rules=name).sandbox is Sandbox.OFF
+    verb = "status" if name == "git" else "y"  # another one may be an alias
+    assert verdict(f"{name} {verb}", path, rules=name).sandbox is Sandbox.OFF
     for script, cwd, env in (
         (f"{name} y", str(place.work), {}),
         (f"{name} y", f"{place.own}/link", {}),
@@ -300,3 +301,41 @@ def test_a_second_mount_where_commands_write_keeps_the_sandbox(place: Place) -> 
         assert place.verdict("tool", own(place)).sandbox is Sandbox.KEEP
     finally:
         subprocess.run(["umount", alias], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "writing"),
+    [
+        ("git", "log --oneline", ("log --output=f", "diff --output f", "log --out f")),
+        (
+            "git",
+            "log -p",
+            ("log --ext-diff", "grep -O x", "show --textconv"),
+        ),
+        ("sort", "-n f", ("-o f f", "-of f", "--output=f f", "--out=f f")),
+        ("curl", "-s u", ("-o f u", "-O u", "-c f u", "--dump-header f u")),
+        ("find", ". -name x", (". -fprint f", ". -fprintf f %p", ". -delete")),
+    ],
+)
+def test_a_rule_about_a_program_that_reads_lets_it_write_nothing(
+    place: Place, name: str, plain: str, writing: tuple[str, ...]
+) -> None:
+    path = own(place)
+    place.program(place.own / "bin" / name)
+    assert place.verdict(f"{name} {plain}", path, rules=name).sandbox is Sandbox.OFF
+    for words in writing:
+        found = place.verdict(f"{name} {words}", path, rules=name)
+        assert found.sandbox is Sandbox.KEEP, words
+        assert found.withheld, words
+
+
+def test_an_option_that_the_rule_names_is_meant(place: Place) -> None:
+    place.program(place.own / "bin" / "sort")
+    situation = Situation(
+        cwd=str(place.own),
+        writable_roots=(str(place.work),),
+        lookup=Lookup({"HOME": str(place.own), "PATH": own(place)}, True),
+    )
+    rules = parse_rules('prefix_rule(["sort", "-o"], sandbox="off")', "t.rules")
+    argv = ("/bin/bash", "-c", "sort -o f f")
+    assert decide(argv, rules, situation).sandbox is Sandbox.OFF

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handrail import Workspace
-from handrail.workspace import loop_thread
+from handrail.workspace.synchronous import loop_thread
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +22,10 @@ def loop() -> str:
 def ws(tmp_path: Path) -> Iterator[Workspace]:
     with Workspace(tmp_path, sandbox="off") as workspace:
         yield workspace
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "repo"
+    path.mkdir()
+    return path

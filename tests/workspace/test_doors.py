@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,30 +21,9 @@ from handrail.executor.base import ExecutorFeatures
 from handrail.testing import FakeExecutor
 from tests.support.eventually import eventually
 from tests.support.processes import alive
-from tests.support.servers import server_process
 
 #: Takes memory until it is refused.
 GREEDY = "held = []\nwhile True: held.append(bytearray(4 << 20))"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state) as server:
-        yield server.url
-
-
-@pytest.fixture(params=["near", "far"])
-def at(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "near" else request.getfixturevalue("url")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "repo"
-    path.mkdir()
-    return path
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
@@ -67,11 +45,11 @@ def test_too_much_output_ends_it(at: str | None, root: Path) -> None:
     with Workspace(root, at=at, sandbox="off") as ws:
         result = ws.run("yes", limits=Limits(output=1 << 20))
         assert result.exit is not None
-        assert (result.exit.kind, result.exit.limit) == (ExitKind.EVICTED, "output")
+        assert (result.exit.kind, result.exit.limit) == (ExitKind.LIMIT_EXCEEDED, "output")
         process = ws.start("yes", limits=Limits(output=1 << 20))
         info = process.wait()
         assert info is not None
-        assert info.kind is ExitKind.EVICTED
+        assert info.kind is ExitKind.LIMIT_EXCEEDED
 
 
 def test_a_limit_of_the_tree_is_kept(at: str | None, root: Path) -> None:
@@ -79,7 +57,7 @@ def test_a_limit_of_the_tree_is_kept(at: str | None, root: Path) -> None:
         assert ws.limits == Limits(memory=64 << 20)
         greedy = ws.run([sys.executable, "-c", GREEDY], timeout=20)
         assert greedy.exit is not None
-        assert (greedy.exit.kind, greedy.exit.limit) == (ExitKind.OUT_OF_MEMORY, "memory")
+        assert (greedy.exit.kind, greedy.exit.limit) == (ExitKind.LIMIT_EXCEEDED, "memory")
         forks = "for i in $(seq 50); do sleep 60 & done; wait"
         many = ws.run(forks, limits=Limits(processes=20), timeout=20)
         assert many.exit is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from handrail.unified_exec import settings as unified
 from tests.cli.user import HANDRAIL
 from tests.executor import places
 from tests.executor.places import why_not
-from tests.support.servers import server_process
 
 SECRET = {
     "OPENAI_API_KEY": "v1",
@@ -37,17 +35,6 @@ PLAIN = {"EDITOR": "vi", "AWS_REGION": "eu", "COMPASS": "n", "PATTERN": "p", "SS
 def _own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (SECRET | PLAIN).items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(params=["near", "far"])
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
-    if request.param == "near":
-        yield None
-        return
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state) as server:
-        yield server.url
 
 
 def names(env: str) -> set[str]:

@@ -6,14 +6,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail import AgentShell, CommandFailed, ExitKind, Limits, Workspace
 from tests.cli.user import HANDRAIL
-from tests.support.servers import server_process
 
 GREEDY = [sys.executable, "-c", "import time; x = bytearray(200_000_000); time.sleep(600)"]
 MANY = "for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait"
@@ -24,15 +22,9 @@ def _without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDRAIL_TREES", "walk")
 
 
-@pytest.fixture(params=["near", "far"])
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | None]:
-    if request.param == "near":
-        yield None
-        return
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state, "--trees", "walk") as server:
-        yield server.url
+@pytest.fixture
+def server_options() -> tuple[str, ...]:
+    return ("--trees", "walk")
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
@@ -40,13 +32,37 @@ def test_which_limit_it_was(at: str | None, sandbox: str, tmp_path: Path) -> Non
     with Workspace(tmp_path, at=at, sandbox=sandbox) as ws:  # type: ignore[arg-type]
         greedy = ws.run(GREEDY, limits=Limits(memory=64 << 20)).exit
         assert greedy is not None
-        assert (greedy.kind, greedy.limit) == (ExitKind.OUT_OF_MEMORY, "memory")
+        assert (greedy.kind, greedy.limit) == (ExitKind.LIMIT_EXCEEDED, "memory")
         many = ws.run(MANY, limits=Limits(processes=6))
         assert many.exit is not None
-        assert (many.exit.kind, many.exit.limit) == (ExitKind.EVICTED, "processes")
+        assert (many.exit.kind, many.exit.limit) == (ExitKind.LIMIT_EXCEEDED, "processes")
         with pytest.raises(CommandFailed, match="beyond its limit of processes"):
             many.check()
         assert ws.run("exit 4", limits=Limits(processes=60, memory=1 << 30)).exit_code == 4
+
+
+STUBBORN = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+def test_limits_that_the_kernel_keeps(at: str | None, sandbox: str, tmp_path: Path) -> None:
+    with Workspace(tmp_path, at=at, sandbox=sandbox) as ws:  # type: ignore[arg-type]
+        ends = {
+            "warned": ws.run("while :; do :; done", limits=Limits(cpu_seconds=1)).exit,
+            "stubborn": ws.run([sys.executable, "-c", STUBBORN], limits=Limits(cpu_seconds=1)).exit,
+            "file": ws.run(
+                "head -c 9000 /dev/zero > big; exit $?", limits=Limits(file_size=5000)
+            ).exit,
+        }
+        assert {name: (end.kind, end.limit) for name, end in ends.items() if end is not None} == {
+            "warned": (ExitKind.LIMIT_EXCEEDED, "cpu_seconds"),
+            "stubborn": (ExitKind.LIMIT_EXCEEDED, "cpu_seconds"),
+            "file": (ExitKind.LIMIT_EXCEEDED, "file_size"),
+        }
+        # The same signals from elsewhere are no limits.
+        sent = ws.run("kill -XCPU $$", limits=Limits(file_size=5000)).exit
+        assert sent is not None
+        assert (sent.kind, sent.signal, sent.limit) == (ExitKind.SIGNALED, "SIGXCPU", None)
 
 
 def test_commands_of_an_agent_have_the_limits_of_its_workspace(tmp_path: Path) -> None:
@@ -64,7 +80,7 @@ def test_the_command_line_and_the_doctor_say_it(tmp_path: Path) -> None:
         words, check=False, cwd=tmp_path, input=b"", capture_output=True, timeout=50
     )
     told = json.loads(done.stdout)["exit"]
-    assert (told["kind"], told["limit"], done.returncode) == ("outOfMemory", "memory", 137)
+    assert (told["kind"], told["limit"], done.returncode) == ("limitExceeded", "memory", 137)
     done = subprocess.run(
         [*HANDRAIL, "doctor", "--json"], check=False, capture_output=True, timeout=50
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from handrail import Line
 from handrail.executor.base import OutputEvent, OutputKind
-from handrail.workspace.lines import LineBlock, LineSplitter
+from handrail.workspace.output.lines import LineBlock, LineSplitter
 
 OUT, ERR = OutputKind.STDOUT, OutputKind.STDERR
 

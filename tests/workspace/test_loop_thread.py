@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from handrail import UsageError, Workspace
-from handrail.workspace import loop_thread
+from handrail.workspace.synchronous import loop_thread
 
 
 async def _double(number: int) -> int:

@@ -7,8 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.workspace.marked_output import KeptOutput, MarkedStream
-from handrail.workspace.shell_script import BASH, EDGE, command, quoted
+from handrail.workspace.output.kept_output import KeptOutput
+from handrail.workspace.sessions.marked_output import MarkedStream
+from handrail.workspace.sessions.shell_script import BASH, EDGE, command, quoted
 
 TOKENS = ("0123abcd", "4567cdef")
 PIECES = st.lists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ TWINS = [
     (handrail.Workspace, handrail.AsyncWorkspace),
     (handrail.Process, handrail.AsyncProcess),
     (handrail.WorkspaceFiles, handrail.AsyncFiles),
+    (handrail.FileWatch, handrail.AsyncFileWatch),
+    (handrail.Shell, handrail.AsyncShell),
+    (handrail.PythonSession, handrail.AsyncPythonSession),
 ]
 #: The accessor of the twin.
 ACCESSORS = {"asynchronous"}
@@ -81,3 +85,78 @@ def test_arguments_of_a_workspace_are_checked(tmp_path: Path) -> None:
     for options in ({"at": 5}, {"sandbox": 5}, {"request_timeout": "soon"}):
         with pytest.raises(UsageError):
             wrong(tmp_path, **options)
+
+
+def test_arguments_that_are_not_taken_are_explained(ws: Workspace) -> None:
+    any_of: Any = handrail
+    anything: Any = ws
+    process: Any = ws.start("true")
+    files: Any = ws.files
+    with ws.shell() as shell:
+        session: Any = shell
+        mistakes: list[tuple[Callable[[], object], str]] = [
+            (lambda: any_of.Workspace(sandbx="off"), "did you mean 'sandbox'"),
+            (lambda: any_of.Limits(memry=5), "did you mean 'memory'"),
+            (lambda: any_of.Profile(wirte=(".",)), "did you mean 'write'"),
+            (lambda: any_of.Managed(alow=["x"]), "did you mean 'allow'"),
+            (lambda: any_of.Limits(memory="2GiB"), "in bytes such as 2 << 30"),
+            (lambda: any_of.Workspace(at=5), "an address such as 'ssh://box'"),
+            (lambda: any_of.Workspace(at="box"), "give ws://host:port"),
+            (lambda: any_of.Workspace(token="t"), "give its address with at="),
+            (lambda: process.kill, "did you mean 'terminate'"),
+            (lambda: process.returncode, "did you mean 'exit'"),
+            (lambda: any_of.AgentShell(".", aprover=None), "did you mean 'approver'"),
+            (lambda: process.wait(timout=1), "did you mean 'timeout'"),
+            (lambda: process.resize(5), "missing 1 required"),
+            (lambda: files.read("x", txt=True), "did you mean 'text'"),
+            (files.stat, "missing 1 required"),
+            (lambda: session.run("true", tiemout=1), "did you mean 'timeout'"),
+            (lambda: session.rnu, "did you mean 'run'"),
+            (lambda: process.result(timeout=20).exitcode, "did you mean 'exit_code'"),
+            (lambda: process.wait(timeout=20).sginal, "did you mean 'signal'"),
+            (anything.run, "missing 1 required.*it takes command"),
+            (any_of.run, "missing 1 required.*it takes command"),
+            (lambda: any_of.run("true", tty="y"), "tty= takes True or False, not 'y'"),
+            (lambda: anything.run("true", check="x"), "check= takes True or False"),
+            (lambda: anything.start("true", watch_denials=1), "watch_denials= takes True or"),
+            (lambda: anything.run("true", env={1: "x"}), "names are texts"),
+            (lambda: anything.run("cat", stdin="x"), "run takes input="),
+            (lambda: anything.run("true", labels=5), "labels are texts by name"),
+            (lambda: session.run("true", on_output=5), "on_output is a function"),
+            (lambda: any_of.AgentShell(".", login="x"), "login= takes True or False"),
+            (lambda: any_of.DenyAllApprover(5), "text= takes a str, not int"),
+            (lambda: any_of.AllowListApprover(5), "prefixes are a list"),
+            (process.press, "no key to press"),
+        ]
+        for call, said in mistakes:
+            with pytest.raises(UsageError, match=said):
+                call()
+    # A mistake of the caller's own function is its own.
+    with pytest.raises(TypeError, match="unsupported operand"):
+        ws.run("echo x", on_output=lambda piece: piece + 1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"where": 5},
+        {"policy": "always"},
+        {"hooks": 5},
+        {"hooks": [5]},
+        {"on_event": 5},
+        {"approval_timeout": "soon"},
+        {"rules_file": 5},
+    ],
+)
+def test_arguments_of_an_agent_are_checked(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        handrail.AgentShell(**{"where": tmp_path, **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"env": ["A"]}, {"secrets": ["A"]}, {"limits": {}}, {"executor": 5}, {"token": 5}],
+)
+def test_types_of_a_workspace_are_checked(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        Workspace(tmp_path, **wrong)

@@ -34,7 +34,11 @@ def test_names_and_their_intents() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", "none", "danger-full-access", None, 0])
+@pytest.mark.parametrize("name", ["", "none", "danger_full_access", None, 0])
 def test_other_names_are_refused(name: Sandbox) -> None:
     with pytest.raises(UsageError, match="no sandbox"):
         find_profile(name)
+
+
+def test_the_peers_name_for_no_sandbox_is_ours() -> None:
+    assert find_profile("danger-full-access") is find_profile("off") is None

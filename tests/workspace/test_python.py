@@ -22,7 +22,7 @@ from handrail import (
     UsageError,
     Workspace,
 )
-from handrail.workspace import python_session
+from handrail.workspace.sessions import python as python_session
 from tests.executor.places import Room, run_in
 from tests.support.eventually import eventually_so
 
@@ -197,7 +197,7 @@ def test_missing_packages_and_interpreters(ws: Workspace, tmp_path: Path) -> Non
         ws.python(python=sys.executable, env={"PYTHONPATH": _without_jupyter(tmp_path)})
     with pytest.raises(ExecutorSpawnFailed):
         ws.python(python="/nowhere/python")
-    with ws.python() as py, pytest.raises(UsageError, match="code is a str"):
+    with ws.python() as py, pytest.raises(UsageError, match="code= takes a str"):
         py.run(b"1")  # type: ignore[arg-type]
 
 

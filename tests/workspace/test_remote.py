@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from handrail import (
     AsyncWorkspace,
+    AuthenticationFailed,
     ExecutorSpawnFailed,
     ExecutorTransportFailed,
     ExitKind,
@@ -28,24 +28,9 @@ from tests.support.processes import alive
 from tests.support.servers import server_process
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state) as server:
-        yield server.url
-
-
 @pytest.fixture(autouse=True)
 def _records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "repo"
-    path.mkdir()
-    return path
 
 
 def test_it_means_the_same_there(url: str, root: Path) -> None:
@@ -71,7 +56,7 @@ def test_sandboxed_there_too(url: str, root: Path) -> None:
         assert result.denials
         assert ws.run('echo z > /tmp/t && echo "$TMPDIR"', check=True).stdout == "/tmp\n"
         assert ws.files.read("/tmp/t") == "z\n"
-        place = ws._twin._ground.temporary
+        place = ws._twin._location.temporary
         assert place is not None
         assert Path(place).stat().st_mode & 0o077 == 0
     assert not (root.parent / "outside").exists()
@@ -207,12 +192,16 @@ def test_variables_come_back_too(url: str, root: Path) -> None:
         assert b"1 \xff" in before
 
 
-def test_a_session_that_has_expired_is_told(url: str, root: Path) -> None:
-    with Workspace(root, at=url, sandbox="off", detach_ttl=0) as ws:
-        ws.start("sleep 60")
-        left = ws.detach()
-    with pytest.raises(ExecutorTransportFailed, match="unknown session"):
-        Workspace.attach(left)
+def test_a_session_without_results_that_is_over_is_told(tmp_path: Path, root: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with server_process(state, "--results-each", "0") as server:
+        with Workspace(root, at=server.url, sandbox="off") as ws:
+            pid = int(ws.start("echo $$; exec sleep 60").wait_for(r"^\d+$", timeout=20).match)
+            left = ws.detach(keep=0)
+        eventually(lambda: not alive(pid))
+        with pytest.raises(ExecutorTransportFailed, match="unknown session"):
+            Workspace.attach(left)
 
 
 @pytest.mark.parametrize(
@@ -229,3 +218,20 @@ def test_a_session_that_has_expired_is_told(url: str, root: Path) -> None:
 def test_places_that_are_none(at: str | None, token: str | None, error: type, root: Path) -> None:
     with pytest.raises(error), Workspace(root, at=at, token=token) as ws:
         ws.run("true")
+
+
+@pytest.mark.parametrize("given", [None, "another"])
+def test_a_wrong_token_is_an_error_of_its_own(
+    given: str | None, root: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-right-one")
+    token.chmod(0o600)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    words = ("--ws-auth", "capability-token", "--ws-token-file", str(token))
+    with server_process(state, *words) as server:
+        with pytest.raises(AuthenticationFailed, match=r"give the server's token by") as caught:
+            Workspace(root, at=server.url, token=given).run("true")
+        assert isinstance(caught.value, ExecutorTransportFailed)
+        assert "the-right-one" not in str(caught.value)

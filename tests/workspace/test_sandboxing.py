@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from handrail import ExecutorSpawnFailed, FilesError, Profile, UsageError, Workspace
+from handrail import (
+    AsyncWorkspace,
+    ExecutorSpawnFailed,
+    FilesError,
+    Profile,
+    SandboxName,
+    SandboxUnavailable,
+    UsageError,
+    Workspace,
+)
 from handrail.executor.local import LocalExecutor
 from handrail.sandbox import probe
 from handrail.sandbox.landlock import ruleset
+from handrail.testing import memory_executor
 
 
 @pytest.fixture
@@ -53,7 +64,7 @@ def test_temporary_files_are_private_and_go_away(root: Path) -> None:
         assert ws.files.read("/tmp/file") == "x\n"
         ws.files.write("/tmp/other", "z")
         assert ws.run("cat /tmp/other", check=True).stdout == "z"
-        place = ws._twin._ground.temporary
+        place = ws._twin._location.temporary
         assert place is not None
         assert os.stat(place).st_mode & 0o077 == 0
     assert not os.path.exists(place)
@@ -138,7 +149,7 @@ def test_nothing_is_made_up_by_file_calls_and_no_helper_stays(root: Path) -> Non
             for name in (".git", ".git/x", ".codex"):
                 with pytest.raises(FilesError, match="cannot be made"):
                     ws.files.mkdir(name)
-            executor = ws._twin._ground.executor
+            executor = ws._twin._location.executor
             assert isinstance(executor, LocalExecutor)
             assert executor._sandbox is not None
             helpers = executor._sandbox._helpers
@@ -227,7 +238,7 @@ def test_landlock_takes_the_place_of_bubblewrap(
         assert ws.files.list() == []
         with pytest.raises(FilesError, match="cannot be written"):
             ws.files.write("x", "")
-        ws.files.write(f"{ws._twin._ground.temporary}/t", "b")
+        ws.files.write(f"{ws._twin._location.temporary}/t", "b")
     with (
         Workspace(tmp_path) as ws,
         pytest.raises(FilesError, match=r"file sandbox: bubblewrap.*; Landlock"),
@@ -235,3 +246,43 @@ def test_landlock_takes_the_place_of_bubblewrap(
         ws.files.write("x", "")
     assert os.listdir(tmp_path) == []
     assert caplog.text.count("sandboxed by Landlock instead") == 1
+
+
+async def test_a_sandbox_that_a_server_cannot_enforce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "BWRAP_PLACES", ())
+    async with (
+        memory_executor() as executor,
+        AsyncWorkspace(tmp_path, executor=executor) as ws,
+    ):
+        with pytest.raises(SandboxUnavailable) as refused:
+            await ws.run("true")
+        assert isinstance(refused.value, ExecutorSpawnFailed)
+
+
+def test_a_signal_at_once_reaches_the_command(root: Path) -> None:
+    with Workspace(root) as ws:
+        for _ in range(12):
+            process = ws.start(["sleep", "600"])
+            process.signal("TERM")  # perhaps while bubblewrap still sets the sandbox up
+            end = process.wait(timeout=30)
+            assert end is not None
+            assert end.signal == "SIGTERM"
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no shared memory to work in")
+@pytest.mark.parametrize("sandbox", ["workspace-write", "read-only"])
+def test_a_workspace_in_shared_memory_is_shown_and_nothing_beside_it(
+    sandbox: SandboxName, tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        root = Path(place, "repo")
+        root.mkdir()
+        (root / "inside").write_text("in\n")
+        Path(place, "beside").write_text("")
+        with Workspace(root, sandbox=sandbox) as ws:
+            assert ws.run("cat inside; ls ..").stdout == "in\nrepo\n"
+            assert ws.files.read("inside") == "in\n"
+            assert ws.files.download(".", tmp_path / "back").files == 1
+            assert ws.run("touch new").ok == (sandbox == "workspace-write")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import AgentShell, CommandFailed, Exited, Output, UsageError, Workspace, run
+from handrail import (
+    AgentShell,
+    CommandFailed,
+    ExecutorSpawnFailed,
+    Exited,
+    Output,
+    UsageError,
+    Workspace,
+    run,
+)
+from handrail.secret_masks import LEAST_BYTES, Masker, Secrets
 from handrail.unified_exec.settings import Settings
-from handrail.workspace.secrets import LEAST_BYTES, Masker, Secrets
 from tests.cli.user import HANDRAIL
-from tests.support.servers import server_process
 
 VALUE = "npm_4f9Qz-x1"
 MARK = "[secret NPM_TOKEN]"
@@ -30,19 +40,6 @@ HALVES = f"printf '%s' {VALUE[:5]}; read x; echo {VALUE[5:]}; printf npm"
 @pytest.fixture(autouse=True)
 def _records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with server_process(state) as server:
-        yield server.url
-
-
-@pytest.fixture(params=["near", "far"])
-def at(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "near" else request.getfixturevalue("url")
 
 
 # --- the masker -------------------------------------------------------------------------------
@@ -268,3 +265,23 @@ def test_a_flood_is_masked_in_bounded_time(tmp_path: Path) -> None:
     result = run([sys.executable, "-c", write], cwd=tmp_path, sandbox="off", secrets=SECRETS)
     assert result.stdout.endswith(MARK)
     assert len(result.stdout) == 500_000 * (len(VALUE) - 1) + len(MARK) or result.omitted
+
+
+def test_refused_starts_and_denials_are_masked(tmp_path: Path) -> None:
+    value = "sk-in-a-path-1"
+    with Workspace(tmp_path, secrets={"TOK": value}) as ws:
+        with pytest.raises(ExecutorSpawnFailed, match=r"\[secret TOK\]") as refused:
+            ws.run([f"/missing/{value}"])
+        assert value not in str(refused.value)
+        assert refused.value.errno == errno.ENOENT
+        for call in (ws.files.read, ws.files.stat, ws.files.list):
+            with pytest.raises(FileNotFoundError, match=r"\[secret TOK\]") as missing:
+                call(f"in/{value}")
+            assert value not in "".join(traceback.format_exception(missing.value))
+            assert value not in f"{missing.value!r}{missing.value.filename}{vars(missing.value)}"
+        with pytest.raises(PermissionError, match=r"\[secret TOK\] cannot be written") as outside:
+            ws.files.write(f"/etc/{value}", "x")
+        assert value not in "".join(traceback.format_exception(outside.value))
+        result = ws.run('touch "/etc/$TOK"', watch_denials=True)
+        assert [denial.path for denial in result.denials] == ["/etc/[secret TOK]"]
+        assert value not in repr(result)

@@ -137,7 +137,7 @@ def test_interrupt_from_another_thread(bash: Shell) -> None:
     found: list[Any] = []
     thread = threading.Thread(
         target=lambda: found.append(
-            bash.run("echo begun; sleep 100", on_output=lambda output: begun.set())
+            bash.run("sh -c 'echo begun; exec sleep 100'", on_output=lambda output: begun.set())
         )
     )
     thread.start()

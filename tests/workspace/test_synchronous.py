@@ -19,7 +19,7 @@ import pytest
 import handrail
 from handrail import CommandFailed, Output, UsageError, Workspace, private_places
 from handrail.testing import Exit, Expect, FakeExecutor, Say
-from handrail.workspace import loop_thread
+from handrail.workspace.synchronous import loop_thread
 from tests.support.eventually import eventually
 from tests.support.processes import alive, children, descriptors
 
@@ -86,7 +86,7 @@ def test_a_thousand_runs_leak_nothing(ws: Workspace) -> None:
 
 def test_sandboxed_runs_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # State directories of other tests' servers come and go, and each makes another plan.
-    monkeypatch.setattr(private_places, "_remembered", list)
+    monkeypatch.setattr(private_places, "remembered", list)
     with Workspace(tmp_path) as ws:
         ws.run("true")
         before = Counter(descriptors().values())
@@ -272,5 +272,5 @@ def test_a_reader_that_is_thrown_away_in_the_loops_own_thread(ws: Workspace) -> 
 
 
 def test_at_is_an_address(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ssh://box"):
+    with pytest.raises(UsageError, match="at= takes a str"):
         Workspace(tmp_path, at=5)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from handrail import Workspace
 where, root = sys.argv[1:]
 with Workspace(root, at=where or None) as ws:
     ws.run("mkdir -m 0 $TMPDIR/closed")
-    print(ws._twin._ground.temporary, flush=True)
+    print(ws._twin._location.temporary, flush=True)
     sys.stdin.read()
 """
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from handrail.errors import HandrailError
-from handrail.executor.base import ExecSession, Executor, SpawnRequest
+from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call, read_request
 from handrail.orchestrator.call_flow import Attempt, CallFlow, RetryRejected
 from handrail.orchestrator.patches import PatchAccess, PatchWriter, admit_patch
+from handrail.orchestrator.retry_offer import without_hosts
 from handrail.orchestrator.run import Orchestrator
 from handrail.patch.io_steps import AsyncFiles
 from handrail.process import env_policy
@@ -48,6 +49,9 @@ class OrchestratorGate:
         self._local = executor.features.local
         self._model_budget = model_budget
         self._courses: OrderedDict[str, tuple[CallFlow, ExecSession]] = OrderedDict()
+        #: What the sandbox refused to calls whose answer is being made.
+        self._explained: dict[str, str] = {}
+        self._host_notes: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._patches = PatchAccess(orchestrator, executor, local=self._local)
         self._writer: dict[str, PatchWriter] = {}
 
@@ -72,6 +76,7 @@ class OrchestratorGate:
         if course is None:
             return None
         denied = await ended.session.denied()
+        self._note_hosts(call.call_id, course, denied)
         try:
             attempt = await course.after(denied, ended.output)
         except RetryRejected as rejection:
@@ -80,6 +85,9 @@ class OrchestratorGate:
             text = _rejected(rejection, ended, budget)
             raise ToolFailed(text, output=ended.output) from rejection
         if attempt is None:
+            said = course.explain(denied, ended.exit.code, ended.output)
+            if said is not None:
+                self._explained[call.call_id] = said
             return None
         spawn = replace(call.spawn, process_id=f"{call.spawn.process_id}-{attempt.number}")
         try:
@@ -90,7 +98,14 @@ class OrchestratorGate:
         self._courses[call.call_id] = (course, session)
         return Started(session, (_again(attempt),))
 
-    async def late(self, call_id: str) -> str | None:
+    def explained(self, call_id: str) -> str | None:
+        """The note for a call that ended within its first answer, if its sandbox refused something.
+
+        It is forgotten then.
+        """
+        return self._explained.pop(call_id, None)
+
+    async def late(self, call_id: str, code: int, output: bytes) -> str | None:
         """A process ended after its first answer: the note if its sandbox refused something.
 
         No question is asked then, for the model has gone on since; it can ask by calling again.
@@ -99,8 +114,23 @@ class OrchestratorGate:
         if course is None or session is None:
             return None
         denied = await session.denied()
+        self._note_hosts(call_id, course, denied)
+        course.check_abort()
+        if course.settings.sandbox.managed is not None:
+            denied = without_hosts(denied)
         course.finished(Outcome.DENIED if denied.likely else Outcome.COMPLETED)
-        return LATE if denied.likely else None
+        return course.explain(denied, code, output) or (LATE if denied.likely else None)
+
+    def _note_hosts(self, call_id: str, course: CallFlow, denied: Denied) -> None:
+        notes = course.host_notes(denied)
+        if notes:
+            self._host_notes[call_id] = notes
+        while len(self._host_notes) > _MOST_COURSES:
+            self._host_notes.popitem(last=False)
+
+    def host_notes(self, call_id: str) -> tuple[str, ...]:
+        """What the model is told of hosts behind the output of an ended call; once."""
+        return self._host_notes.pop(call_id, ())
 
     async def patch_reader(self) -> AsyncFiles | None:
         """The files to verify a patch against, in the sandbox of the settings."""

@@ -21,15 +21,25 @@ from handrail import private_places
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.schemas import agent_tools
 from handrail.agent.shell_session import SessionGate
-from handrail.agent.target import Target, Where, exists_on, sandbox_mode, take
-from handrail.agent.tool_answer import ToolAnswer, range_text, with_note
+from handrail.agent.target import (
+    Target,
+    Where,
+    check_where,
+    exists_on,
+    networked,
+    sandbox_mode,
+    take,
+)
+from handrail.agent.tool_answer import ToolAnswer, range_text, with_hosts, with_note
 from handrail.errors import ApprovalRejected, HandrailError, UsageError
 from handrail.executor.base import Executor
+from handrail.name_hints import NamesChecked
+from handrail.network.settings import Network, checked
 from handrail.orchestrator import settings as orchestration
 from handrail.orchestrator.approvals import Answer, Approver, Hook, Question
 from handrail.orchestrator.approvers import AnyApprover, as_approver
 from handrail.orchestrator.audit import Listener as AuditListener
-from handrail.orchestrator.audit import Notice, guarded, nobody
+from handrail.orchestrator.audit import Notice, guarded, no_listener
 from handrail.orchestrator.call_flow import TurnAborted
 from handrail.orchestrator.one_shot import DEFAULT_TIMEOUT, Command, OnOutput, run_command
 from handrail.orchestrator.result import ExecOutput, normalise
@@ -55,12 +65,13 @@ from handrail.unified_exec.tools import (
     read_output_args,
     write_stdin_args,
 )
+from handrail.workspace.arguments import check_callable, seconds, to_path
 from handrail.workspace.profile import Profile
 
 log = logging.getLogger(__name__)
 
 
-class AgentShell:
+class AgentShell(NamesChecked):
     """The shell of one agent; use it in ``async with``.
 
     ``where``: a workspace, whose variables commands get and whose secrets no answer shows, a
@@ -70,6 +81,8 @@ class AgentShell:
     granular table; or it is a whole ``orchestrator.settings.Settings``, with its rules.
     ``approval_timeout``: seconds until a question without an answer is a no (None: no limit).
     ``sandbox`` is a name, a ``Profile`` or a ``SandboxMode``; without it the workspace's own.
+    ``network`` is that of sandboxed commands: ``off``, ``open`` or ``Managed``, with the approver
+    asked about hosts on no list; without it as ``sandbox`` or the workspace says.
     ``rules`` are rules files and directories of them, instead of the user's; those of the system
     are always in force.  ``rules_file`` is where «yes, always» goes.  ``login``: whether shells may
     read login profiles.  ``watch_denials``: whether a run that may be offered again outside of its
@@ -88,27 +101,36 @@ class AgentShell:
         policy: str | Approval | Mapping[str, object] | orchestration.Settings = "on-request",
         approval_timeout: float | None = 300.0,
         sandbox: SandboxMode | Profile | str | None = None,
+        network: Network | None = None,
         rules: Rules = None,
         rules_file: str | None = None,
         hooks: Sequence[Hook] = (),
         on_event: Listener | None = None,
-        on_audit: AuditListener = nobody,
+        on_audit: AuditListener = no_listener,
         login: bool = False,
         watch_denials: bool = False,
         shell_session: bool = False,
         exec_settings: unified.Settings | None = None,
     ) -> None:
+        check_where(where)
+        if not isinstance(policy, Approval | orchestration.Settings):
+            read_approval(policy)
+        for name, given in (("on_event", on_event), ("on_audit", on_audit)):
+            check_callable(given, name)
+        if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+            raise UsageError(f"hooks are a list of coroutine functions, not {hooks!r}")
         self._where = where
         self._cwd = cwd
         self._approver = as_approver(approver)
         self._policy = policy
-        self._approval_timeout = approval_timeout
+        self._approval_timeout = seconds(approval_timeout, "approval_timeout")
         if isinstance(sandbox, str):
             read_mode(sandbox)
         self._sandbox = sandbox
+        self._network = None if network is None else checked(network)
         named = rule_paths(rules)
         self._rules = rules if named is None else named
-        self._rules_file = rules_file
+        self._rules_file = None if rules_file is None else to_path(rules_file)
         for path in (*(named or ()), *(() if rules_file is None else (rules_file,))):
             private_places.add(path, directory=os.path.isdir(path), readable=True)
         self._hooks = tuple(hooks)
@@ -123,6 +145,8 @@ class AgentShell:
     async def __aenter__(self) -> Self:
         hands = await take(self._where, self._cwd)
         try:
+            if isinstance(self._sandbox, Profile | None):
+                await hands.check_writable(self._sandbox)
             settings = self._settings(hands, (await hands.executor.place()).shell)
             settings = await _with_private_tmp(settings, hands)
             orchestrator = Orchestrator(
@@ -183,10 +207,14 @@ class AgentShell:
     async def _executed(self, args: ExecCommandArgs, call_id: str | None) -> ExecAnswer:
         call_id = call_id or _new_id()
         with self._aborting():
+            gate = self._now.gate
             try:
-                return await self._now.manager.exec_command(args, call_id=call_id)
+                answer = await self._now.manager.exec_command(args, call_id=call_id)
             finally:
-                await self._now.gate.patched(call_id)
+                note = gate.explained(call_id)
+                await gate.patched(call_id)
+        answer = answer if note is None else with_note(answer, note)
+        return with_hosts(answer, gate.host_notes(call_id))
 
     async def run(
         self,
@@ -332,8 +360,9 @@ class AgentShell:
         answer = await self._now.manager.write_stdin(args)
         if answer.exit_code is None:
             return answer
-        note = await self._now.gate.late(answer.call_id)
-        return answer if note is None else with_note(answer, note)
+        note = await self._now.gate.late(answer.call_id, answer.exit_code, answer.raw)
+        answer = answer if note is None else with_note(answer, note)
+        return with_hosts(answer, self._now.gate.host_notes(answer.call_id))
 
     @contextmanager
     def asking(self, call_id: str) -> Iterator[None]:
@@ -370,7 +399,7 @@ class AgentShell:
             hands.cwd,
             approval,
             granular,
-            sandbox_mode(self._sandbox, hands),
+            networked(sandbox_mode(self._sandbox, hands), self._network),
             self._load(self._rules),
             self._rules_file,
             shell=shell,

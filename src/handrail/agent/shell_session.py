@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from handrail.agent.orchestrator_gate import OrchestratorGate
 from handrail.agent.workspace_executor import MaskedSession
 from handrail.errors import HandrailError, ResizeFailed, UsageError, WriteFailed
 from handrail.executor.base import Denied, Executor, OutputKind, SpawnRequest
-from handrail.executor.buffered_session import BufferedSession
+from handrail.executor.output.buffered_session import BufferedSession
 from handrail.orchestrator.call_flow import Attempt, CallFlow
+from handrail.orchestrator.network_call import NetworkCall
 from handrail.orchestrator.run import Orchestrator
 from handrail.policy.program_files import forbidden_whole
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
+from handrail.secret_masks import NO_SECRETS, Masker, Secrets
 from handrail.unified_exec.gate import ExecCall, Started
-from handrail.workspace import shell_script
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
 from handrail.workspace.result import Output
-from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
-from handrail.workspace.shell import AsyncShell
+from handrail.workspace.sessions import shell_script
+from handrail.workspace.sessions.shell import AsyncShell
 
 _BUSY = (
     "a command still runs in the shell session; wait for it or interrupt it with write_stdin, or"
@@ -46,6 +47,7 @@ class SessionCommand(BufferedSession):
         self._shell = shell
         self._maskers = {kind: Masker(hidden) for kind in OutputKind}
         self._seq = 0
+        self._refused: tuple[dict[str, object], ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run(script))
 
     async def _run(self, script: bytes) -> None:
@@ -54,6 +56,7 @@ class SessionCommand(BufferedSession):
             # All of its output goes to the listener.
             result = await self._shell.run(script, on_output=self._heard, max_output=0)
             ended = result.exit or ended
+            self._refused = tuple(map(asdict, result.denials))
         except HandrailError as error:
             self._heard(Output("stderr", f"{error}\n".encode(), "", 0))
             ended = ExitInfo(ExitKind.LOST, None)
@@ -90,7 +93,7 @@ class SessionCommand(BufferedSession):
         await asyncio.wait((self._task,))
 
     async def denied(self) -> Denied:
-        return Denied(likely=False)
+        return Denied(likely=False, evidence=self._refused)
 
 
 class SessionGate(OrchestratorGate):
@@ -102,6 +105,8 @@ class SessionGate(OrchestratorGate):
         self._hidden = NO_SECRETS
         self._key: tuple[object, ...] = ()
         self._last: SessionCommand | None = None
+        #: What was answered about hosts for the shell's process.
+        self._hosts: NetworkCall | None = None
         self._starting = asyncio.Lock()
 
     async def start(self, call: ExecCall) -> Started:
@@ -125,6 +130,11 @@ class SessionGate(OrchestratorGate):
                 await self._shell.close()
             self._key = _key(course, attempt)
             self._shell = await self._begin(call.spawn, course, attempt)
+            self._hosts = course.hosts
+        if self._hosts is not None:
+            # All commands of the session have the network of its shell.
+            self._hosts.next_call(course.facts)
+            course.hosts = self._hosts
         script = _at(call) + call.args.cmd.encode()
         self._last = SessionCommand(call.spawn.process_id, self._shell, script, self._hidden)
         self._remember(call.call_id, course, self._last)
@@ -162,10 +172,12 @@ class SessionGate(OrchestratorGate):
                     sandboxed=attempt.sandboxed,
                     secrets=self._hidden,
                     keep_output=RETENTION_BYTES,
+                    network=course.hosts,
                 )
             )
 
-        return await AsyncShell("bash", start, {}).open()
+        shell = AsyncShell("bash", start, {}, names_calls=False)
+        return await shell._open()  # noqa: SLF001 (for its makers)
 
     async def close(self) -> None:
         """End the session, and the processes that read and write files for patches."""

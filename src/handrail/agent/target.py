@@ -6,16 +6,18 @@ import glob
 import os
 import posixpath
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from handrail.agent.workspace_executor import executor_of
+from handrail.agent.workspace_executor import executor_of, shared_by
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
+from handrail.network.settings import OPEN, Managed, Network
 from handrail.orchestrator.settings import Mode, SandboxMode, read_mode
 from handrail.sandbox.profile import GLOB_CHARACTERS
 from handrail.workspace.asynchronous import AsyncWorkspace
-from handrail.workspace.profile import Profile, find_profile
-from handrail.workspace.synchronous import Workspace
+from handrail.workspace.location import check_writable
+from handrail.workspace.profile import Profile, find_profile, with_network
+from handrail.workspace.synchronous.workspace import Workspace
 from handrail.workspace.variables import Variables
 
 Where = Workspace | AsyncWorkspace | Executor | str | os.PathLike[str]
@@ -36,6 +38,20 @@ class Target:
     #: Makes the directory that commands have as their /tmp; None where it is not possible.
     private_tmp: Callable[[], Awaitable[str | None]] | None = None
     variables: Variables = field(default_factory=Variables)
+
+    async def check_writable(self, profile: Profile | None) -> None:
+        """Raises UsageError for a writable path that is missing; None: of the workspace's own."""
+        profile = profile or self.profile
+        if profile is not None:
+            await check_writable(profile, self.root, self.executor)
+
+
+def check_where(where: Where) -> None:
+    """Raises UsageError for what is no place to run commands in."""
+    if not isinstance(where, str | os.PathLike | Workspace | AsyncWorkspace | Executor):
+        raise UsageError(
+            f"an AgentShell takes a workspace, a directory or an executor, not {where!r}"
+        )
 
 
 async def take(where: Where, cwd: str | None) -> Target:
@@ -62,9 +78,10 @@ async def take(where: Where, cwd: str | None) -> Target:
     if cwd is None or not cwd.startswith("/"):
         raise UsageError("an executor has no directory of its own: give cwd, an absolute path")
     # The executor is the caller's; what we make for its commands is ours.
-    ground = AsyncWorkspace(cwd, executor=where)
+    workspace = AsyncWorkspace(cwd, executor=where)
+    executor = shared_by(where, workspace)
     local = where.features.local
-    return Target(where, cwd, cwd, local, ground.close, private_tmp=ground.private_tmp)
+    return Target(executor, cwd, cwd, local, workspace.close, private_tmp=workspace.private_tmp)
 
 
 def sandbox_mode(sandbox: SandboxMode | Profile | str | None, target: Target) -> SandboxMode:
@@ -77,8 +94,23 @@ def sandbox_mode(sandbox: SandboxMode | Profile | str | None, target: Target) ->
         return sandbox
     mode = read_mode(sandbox)
     if mode in (Mode.READ_ONLY, Mode.WORKSPACE_WRITE):
-        return from_profile(find_profile(mode.value), target.root, target.cwd)
+        profile = find_profile(mode.value)
+        if target.profile is not None and target.profile.managed is not None:
+            profile = with_network(profile, target.profile.managed)  # a name says nothing of it
+        return from_profile(profile, target.root, target.cwd)
     return SandboxMode(mode)
+
+
+def networked(mode: SandboxMode, network: Network | None) -> SandboxMode:
+    """The mode with another network; None: its own.  Raises UsageError."""
+    if network is None:
+        return mode
+    if not mode.restricted and network != OPEN:
+        raise UsageError(
+            "a network that is off or managed needs a sandbox, without which nothing enforces it"
+        )
+    managed = network if isinstance(network, Managed) else None
+    return replace(mode, network_access=network == OPEN, managed=managed)
 
 
 def from_profile(profile: Profile | None, root: str, cwd: str | None = None) -> SandboxMode:
@@ -102,7 +134,8 @@ def from_profile(profile: Profile | None, root: str, cwd: str | None = None) -> 
     return SandboxMode(
         Mode.WORKSPACE_WRITE if write or profile.temporary else Mode.READ_ONLY,
         writable_roots=tuple(path for path in write if path != (cwd or root)),
-        network_access=profile.network,
+        network_access=profile.online,
+        managed=profile.managed,
         exclude_tmpdir=not profile.temporary,
         exclude_slash_tmp=not profile.temporary,
         deny_read=tuple(map(pattern, profile.deny)),

@@ -29,6 +29,15 @@ def with_note(answer: ExecAnswer, note: str) -> ExecAnswer:
     return replace(answer, text=text, notes=(*answer.notes, note))
 
 
+def with_hosts(answer: ExecAnswer, sentences: tuple[str, ...]) -> ExecAnswer:
+    """The answer with sentences behind its output, after an empty line."""
+    if not sentences:
+        return answer
+    text = answer.text.rstrip("\n")
+    text = "\n".join([text, *([] if text.endswith("Output:") else [""]), *sentences])
+    return replace(answer, text=text, notes=(*answer.notes, *sentences))
+
+
 def range_text(found: OutputRange) -> str:
     """A range of a transcript, as a model reads it."""
     end = found.offset + len(found.data)

@@ -1,11 +1,11 @@
-"""An executor with the limits of a workspace, and output without its secrets.
+"""An executor with limits and loopback of a workspace, and output without its secrets.
 
 So neither a model, a listener nor a transcript gets one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,27 +20,33 @@ from handrail.executor.base import (
     WaitOutcome,
     WrappedExecutor,
 )
+from handrail.network.managed.start import NetworkRequest
 from handrail.process.exit_status import ExitInfo
-from handrail.process.spec import Limits
+from handrail.secret_masks import Masker, Secrets
 from handrail.workspace.asynchronous import AsyncWorkspace
-from handrail.workspace.offered import check_limits
-from handrail.workspace.secrets import Masker, Secrets
+from handrail.workspace.executor_features import check_limits
 
 
 async def executor_of(workspace: AsyncWorkspace) -> Executor:
     """The executor of a workspace, with what that has for its commands; raises what it raises."""
     executor = await workspace.executor()
-    secrets, limits = workspace.variables.secrets, workspace.limits
-    return _WorkspaceExecutor(executor, secrets, limits) if secrets or limits else executor
+    return _WorkspaceExecutor(executor, workspace)
+
+
+def shared_by(executor: Executor, workspace: AsyncWorkspace) -> Executor:
+    """An executor of the caller's own, for the commands of a workspace that stands on it."""
+    return _WorkspaceExecutor(executor, workspace)
 
 
 class _WorkspaceExecutor(WrappedExecutor):
-    def __init__(self, executor: Executor, secrets: Secrets, limits: Limits | None) -> None:
+    def __init__(self, executor: Executor, workspace: AsyncWorkspace) -> None:
         super().__init__(executor)
-        self._secrets = secrets
-        self._limits = limits
+        self._secrets = workspace.variables.secrets
+        self._limits = workspace.limits
+        self._loopback = f"{workspace.id}-"
 
     async def spawn(self, request: SpawnRequest) -> ExecSession:
+        request = replace(request, loopback=self._loopback)
         if self._limits is not None:
             check_limits(self.features)
             request = replace(request, limits=self._limits)
@@ -54,7 +60,7 @@ class _WorkspaceExecutor(WrappedExecutor):
 
 
 class MaskedSession(ExecSession):
-    """Another session with masked output."""
+    """A process of another executor, with the secrets in its output masked."""
 
     def __init__(self, session: ExecSession, secrets: Secrets) -> None:
         self.process_id = session.process_id
@@ -99,6 +105,12 @@ class MaskedSession(ExecSession):
 
     async def denied(self) -> Denied:
         return await self.plain.denied()
+
+    async def refused_hosts(self) -> tuple[Mapping[str, object], ...]:
+        return await self.plain.refused_hosts()
+
+    async def update_network(self, network: NetworkRequest) -> None:
+        await self.plain.update_network(network)
 
     @property
     def out_of_reach(self) -> bool:

@@ -35,16 +35,32 @@ class Choice(enum.Enum):
     APPROVE_WITH_RULE = "approved_execpolicy_amendment"
     #: After a denial: once more sandboxed, with just this path (or the network) opened.
     GRANT_AND_RERUN = "approved_with_grant"
-    #: A host, with a saved rule (network questions).
+    #: A host, with a saved rule (network questions); with ``allow=False`` of the answer it is
+    #: HOST_DENY_RULE.
     HOST_RULE = "network_policy_amendment"
     DENY = "denied"
+    #: No, and not again in this session (network questions).
+    DENY_FOR_SESSION = "denied_for_session"
+    #: Never, by a saved rule (network questions).
+    HOST_DENY_RULE = "network_policy_amendment_deny"
     ABORT = "abort"
     TIMED_OUT = "timed_out"
 
     @property
     def approves(self) -> bool:
         """Whether this choice lets the command run."""
-        return self not in (Choice.DENY, Choice.ABORT, Choice.TIMED_OUT)
+        return self not in _NO
+
+
+_NO = frozenset(
+    (
+        Choice.DENY,
+        Choice.DENY_FOR_SESSION,
+        Choice.HOST_DENY_RULE,
+        Choice.ABORT,
+        Choice.TIMED_OUT,
+    )
+)
 
 
 class Source(enum.Enum):
@@ -80,6 +96,12 @@ class Question:
     paths: tuple[str, ...] = ()
     #: protocol, host and port of a network question.
     host: tuple[str, str, int] | None = None
+    #: Of a network question: the method of a plain request, and the process that connects.
+    method: str | None = None
+    program: str | None = None
+    pid: int | None = None
+    #: The statements that HOST_RULE and HOST_DENY_RULE write into the rules file.
+    host_rules: tuple[str, str] | None = None
     outside: bool = False
     wants: Grants = field(default_factory=Grants)
     justification: str | None = None
@@ -156,6 +178,20 @@ def command_choices(*, with_rule: bool) -> tuple[Choice, ...]:
     """The choices offered before a run."""
     rule = (Choice.APPROVE_WITH_RULE,) if with_rule else ()
     return (Choice.APPROVE, Choice.APPROVE_FOR_SESSION, *rule, Choice.DENY, Choice.ABORT)
+
+
+def network_choices(*, with_rules: bool) -> tuple[Choice, ...]:
+    """The choices offered for a host, the narrowest first."""
+    allow, deny = (Choice.HOST_RULE,), (Choice.HOST_DENY_RULE,)
+    return (
+        Choice.APPROVE,
+        Choice.APPROVE_FOR_SESSION,
+        *(allow if with_rules else ()),
+        Choice.DENY,
+        Choice.DENY_FOR_SESSION,
+        *(deny if with_rules else ()),
+        Choice.ABORT,
+    )
 
 
 def retry_choices(*, free: bool, with_grant: bool, with_rule: bool) -> tuple[Choice, ...]:

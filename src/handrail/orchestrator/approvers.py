@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeAlias
 
 from handrail.errors import UsageError
+from handrail.name_hints import NamesChecked
 from handrail.orchestrator.approvals import Answer, Approver, Choice, Kind, Question
 from handrail.orchestrator.question_text import choice_text, command_line, effects, facts, visible
 from handrail.policy.proposals import is_too_broad
@@ -33,11 +34,13 @@ _KEYS = {
     Choice.GRANT_AND_RERUN: "g",
     Choice.HOST_RULE: "h",
     Choice.DENY: "n",
+    Choice.DENY_FOR_SESSION: "d",
+    Choice.HOST_DENY_RULE: "x",
     Choice.ABORT: "q",
 }
 
 
-class DenyAllApprover:
+class DenyAllApprover(NamesChecked):
     """Says no to every question; the model reads ``text``."""
 
     def __init__(self, text: str = "") -> None:
@@ -48,7 +51,7 @@ class DenyAllApprover:
         return self._answer
 
 
-class AllowListApprover:
+class AllowListApprover(NamesChecked):
     """Says yes to commands that start with one of ``prefixes``, such as ``"npm install"``.
 
     Each command of a script has to be on the list, and has to be read word by word: a script with
@@ -64,8 +67,8 @@ class AllowListApprover:
         outside: bool = False,
         otherwise: AnyApprover | None = None,
     ) -> None:
-        if isinstance(prefixes, str):
-            raise UsageError(f"prefixes are a list, such as [{prefixes!r}]")
+        if isinstance(prefixes, str) or not isinstance(prefixes, Iterable):
+            raise UsageError(f"prefixes are a list, such as ['npm install'], not {prefixes!r}")
         self._prefixes = tuple(_prefix(one) for one in prefixes)
         self._outside = outside
         self._otherwise = as_approver(otherwise) or DenyAllApprover("it is not on the list")
@@ -93,7 +96,7 @@ class AllowListApprover:
 def _prefix(given: str | Sequence[str]) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(given) if isinstance(given, str) else given)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{given!r} is no command: {error}") from None
     if not words or not all(isinstance(word, str) for word in words):
         raise UsageError(f"{given!r} is no command; give its first words, such as 'npm install'")
@@ -102,14 +105,14 @@ def _prefix(given: str | Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-class CallbackApprover:
+class CallbackApprover(NamesChecked):
     """Calls a function, plain or async; it may answer with a Choice, an Answer or a bool.
 
-    A plain function blocks the event loop while it decides.  Raises UsageError for what cannot be
-    called with one question.
+    A plain function blocks the event loop while it decides, unless it is ``threaded``: called in a
+    thread of its own.  Raises UsageError for what cannot be called with one question.
     """
 
-    def __init__(self, ask: Callback) -> None:
+    def __init__(self, ask: Callback, *, threaded: bool = False) -> None:
         try:
             inspect.signature(ask).bind(None)
         except TypeError:
@@ -120,10 +123,14 @@ class CallbackApprover:
         except ValueError:
             pass  # a built-in function that does not say what it takes
         self._ask = ask
+        self._threaded = threaded and not inspect.iscoroutinefunction(ask)
 
     async def ask(self, question: Question) -> Answer:
         """Call the function; raises UsageError for an answer of another kind, and its errors."""
-        given = self._ask(question)
+        if self._threaded:
+            given = await asyncio.to_thread(self._ask, question)
+        else:
+            given = self._ask(question)
         if inspect.isawaitable(given):
             given = await given
         return _as_answer(given)
@@ -142,14 +149,14 @@ def _as_answer(given: object) -> Answer:
     return given
 
 
-def as_approver(given: object) -> Approver | None:
+def as_approver(given: object, *, threaded: bool = False) -> Approver | None:
     """An approver, or a function as one; None stays None.  Raises UsageError for others."""
     if given is None:
         return None
     if not isinstance(given, type):
         ask = getattr(given, "ask", given)
         if callable(ask):
-            return CallbackApprover(ask)
+            return CallbackApprover(ask, threaded=threaded)
     raise UsageError(
         f"{given!r} is no approver; give a function of a question that answers True, False, a"
         " Choice or an Answer, or an object with such a method `ask`"
@@ -180,7 +187,7 @@ class Pending:
         return await self._answer
 
 
-class QueueApprover:
+class QueueApprover(NamesChecked):
     """Queues questions for another task: ``async for pending in approver``.
 
     ``pending.question`` is the question and ``pending.answer(...)`` answers it.
@@ -207,7 +214,7 @@ class QueueApprover:
             yield await self.next()
 
 
-class TerminalApprover:
+class TerminalApprover(NamesChecked):
     """Asks at a terminal, one question after the other.  ``reader`` and ``writer`` are fds."""
 
     def __init__(self, reader: int = 0, writer: int = 2) -> None:

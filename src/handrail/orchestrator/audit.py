@@ -81,7 +81,7 @@ Event = ApprovalRequested | ToolDecision | Notice | RunEnded | RuleAdded
 Listener = Callable[[Event], None]
 
 
-def nobody(event: Event) -> None:
+def no_listener(event: Event) -> None:
     """A listener that ignores every event."""
 
 

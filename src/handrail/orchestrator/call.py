@@ -82,6 +82,11 @@ def read_request(
             " without them"
         )
     wants = read_grants(additional_permissions or {}, cwd)
+    if wants.network and settings.sandbox.managed is not None:
+        raise UsageError(
+            "the network of this sandbox is a list of hosts, and cannot be asked for as a whole:"
+            " connect, and hosts that are on no list are asked about"
+        )
     if not wants:
         raise UsageError(
             "`additional_permissions` has to say what is wanted: `network` or `file_system` with"

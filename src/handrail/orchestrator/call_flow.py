@@ -8,6 +8,7 @@ and ``retry_offer.py``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -33,9 +34,18 @@ from handrail.orchestrator.audit import (
     ToolDecision,
 )
 from handrail.orchestrator.call import Call, Request
+from handrail.orchestrator.network_call import CallFacts, NetworkCall
 from handrail.orchestrator.requirement import Need, Requirement
-from handrail.orchestrator.retry_offer import Offer, offer, refused_path
+from handrail.orchestrator.retry_offer import (
+    Offer,
+    offer,
+    refused_network,
+    refused_path,
+    without_hosts,
+)
 from handrail.orchestrator.settings import Grants, Mode, Settings, sandbox_intent
+from handrail.policy.context import Approval
+from handrail.sandbox.denial import Denial
 from handrail.sandbox.profile import Intent
 
 if TYPE_CHECKING:
@@ -78,7 +88,7 @@ class CallFlow:
 
     def __init__(
         self,
-        house: Orchestrator,
+        orchestrator: Orchestrator,
         call: Call,
         requirement: Requirement,
         settings: Settings,
@@ -89,11 +99,13 @@ class CallFlow:
     ) -> None:
         self.call = call
         self.settings = settings
-        self._house = house
+        self._orchestrator = orchestrator
         self._requirement = requirement
         self._keys = tuple(keys)
         self._kind = kind
         self._paths = paths
+        #: What was answered about hosts, since the first run with a managed network.
+        self.hosts: NetworkCall | None = None
         self._attempt: Attempt | None = None
         self._started: list[float] = []
         self._durations: list[float] = []
@@ -120,18 +132,53 @@ class CallFlow:
         Raises RetryRejected or TurnAborted if another run was offered and not wanted.
         """
         self._ended()
+        self.check_abort()
         attempt = self._attempt
+        free = self.settings.sandbox.may_run_free
+        if self.settings.sandbox.managed is not None and refused_network(denied):
+            # The answer to a refused host is a list or a question, never a run without the list.
+            denied, free = without_hosts(denied), False
         if attempt is None or not attempt.sandboxed or not denied.likely:
             outcome = Outcome.COMPLETED if len(self._durations) < 2 else Outcome.ESCALATED
             self._finished(outcome)
             return None
-        chance = None if attempt.number > 1 else await self._chance(denied, output)
+        chance = None if attempt.number > 1 else await self._chance(denied, output, free=free)
         if chance is None:
             self._finished(Outcome.DENIED)
             return None
         self._notice(f"Execution failed: {_last_line(output) or 'the sandbox refused something'}")
         # Whatever was said to the sandboxed run: one outside is a question of its own.
-        return await self._retry(free=self.settings.sandbox.may_run_free, narrow=chance.narrow)
+        return await self._retry(free=free, narrow=chance.narrow)
+
+    def network(self, attempt: Attempt) -> NetworkCall | None:
+        """The hosts that a run may reach; None: its network is off or open."""
+        managed = self.settings.sandbox.managed
+        if managed is None or not attempt.sandboxed:
+            return None
+        if self.hosts is None:
+            settings = self.settings
+            granular = settings.granular is None or settings.granular.sandbox_approval
+            may_ask = settings.approval is not Approval.NEVER and granular
+            self.hosts = self._orchestrator.hosts.call(self.facts, managed, may_ask=may_ask)
+        return self.hosts
+
+    @property
+    def facts(self) -> CallFacts:
+        """The call as a question about a host shows it."""
+        call = self.call
+        return CallFacts(
+            call.call_id, call.argv, call.cwd, call.tool, call.environment_id, call.justification
+        )
+
+    def check_abort(self) -> None:
+        """Raises TurnAborted if the approver wanted that while the command ran."""
+        if self.hosts is not None and self.hosts.aborted is not None:
+            self._finished(Outcome.DECLINED)
+            raise self._rejection(Answer(Choice.ABORT, self.hosts.aborted))
+
+    def host_notes(self, denied: Denied) -> tuple[str, ...]:
+        """What the model is told of hosts behind the output."""
+        return () if self.hosts is None else self.hosts.notes(denied.evidence)
 
     @property
     def _wants(self) -> Grants:
@@ -205,35 +252,35 @@ class CallFlow:
         self._notice(RETRY_NOTICE)
         return self._go(free=True, grants=Grants())
 
-    async def _chance(self, denied: Denied, output: bytes) -> _Chance | None:
+    async def _chance(self, denied: Denied, output: bytes, *, free: bool) -> _Chance | None:
         """Whether another run may be offered, and what it would open."""
         if not self._requirement.retry:
             return None
         path = refused_path(denied, output, self.call.cwd)
-        there = None if path is None else await self._house.nearest(path)
+        there = None if path is None else await self._orchestrator.nearest(path)
         narrow = offer(denied, there, self.settings)
-        if narrow is None and not self.settings.sandbox.may_run_free:
+        if narrow is None and not free:
             return None
         return _Chance(narrow)
 
     async def _ask(self, question: Question) -> Answer:
         """Ask, unless the session has the answer; one question at a time for the same call."""
-        house = self._house
+        orchestrator = self._orchestrator
         asked = [(key, self._extent(key, question)) for key in self._keys]
-        async with house.turn_of(self._keys):
-            known = bool(asked) and all(house.memory.knows([key], far) for key, far in asked)
+        async with orchestrator.turn_of(self._keys):
+            known = bool(asked) and all(orchestrator.memory.knows([key], far) for key, far in asked)
             if known and Choice.APPROVE_FOR_SESSION in question.choices:
                 self._decided(Choice.APPROVE_FOR_SESSION, Source.CONFIG)
                 return Answer(Choice.APPROVE_FOR_SESSION)
             self._tell(ApprovalRequested(question))
-            ruling = await house.reviewers.put(question, self.settings.approval_timeout)
+            ruling = await orchestrator.reviewers.put(question, self.settings.approval_timeout)
             answer = ruling.answer
             if answer.choice.approves and answer.choice not in question.choices:
                 answer = Answer(Choice.DENY, f"`{answer.choice.value}` was not on offer")
             self._decided(answer.choice, ruling.source, answer.text or None)
             if answer.choice is Choice.APPROVE_FOR_SESSION:
                 for key, far in asked:
-                    house.memory.remember([key], far)
+                    orchestrator.memory.remember([key], far)
             return answer
 
     def _extent(self, key: Key, question: Question) -> Extent:
@@ -249,10 +296,11 @@ class CallFlow:
         mode = self.settings.sandbox
         online = intent is None or not mode.restricted or mode.network_access
         online = online or grants.network or self.settings.grants.network
+        online = online or mode.managed is not None
         watch = intent is not None and number == 1 and self._requirement.retry
         watch = watch and self.settings.watch_denials
         self._attempt = Attempt(number, intent, online, watch=watch)
-        self._started.append(self._house.clock())
+        self._started.append(self._orchestrator.clock())
         return self._attempt
 
     def _amend(self, answer: Answer, question: Question) -> None:
@@ -260,7 +308,7 @@ class CallFlow:
         if prefix is not None:
             # Where no sandbox is set, nothing was said about leaving one elsewhere.
             free = question.outside and self.settings.sandbox.restricted
-            self._house.amend(self.call.call_id, prefix, free=free)
+            self._orchestrator.amend(self.call.call_id, prefix, free=free)
 
     def _rejection(self, answer: Answer) -> ApprovalRejected:
         what = "patch" if self._kind is Kind.PATCH else "exec command"
@@ -274,7 +322,28 @@ class CallFlow:
 
     def _ended(self) -> None:
         if len(self._durations) < len(self._started):
-            self._durations.append(self._house.clock() - self._started[-1])
+            self._durations.append(self._orchestrator.clock() - self._started[-1])
+
+    def explain(self, denied: Denied, code: int | None, output: bytes) -> str | None:
+        """What the sandbox has refused to the last run, in a sentence for a model."""
+        intent = None if self._attempt is None else self._attempt.sandbox
+        if intent is None or not code:
+            return None
+        from handrail.sandbox import refusal  # only for a command that failed
+
+        never = self.settings.approval is Approval.NEVER
+        return refusal.explain(
+            refusal.Rules.of(
+                intent,
+                os.fsencode(self.call.cwd),
+                managed=self.settings.sandbox.managed is not None,
+            ),
+            code,
+            output,
+            map(_record, denied.evidence),
+            refusal.MODEL_ALONE if never else refusal.MODEL,
+            could=refusal.user_could if self._orchestrator.local else None,
+        )
 
     def finished(self, outcome: Outcome) -> None:
         """Note that the last run ended for a reason other than the sandbox (time, signal)."""
@@ -292,12 +361,23 @@ class CallFlow:
         self._tell(Notice(self.call.call_id, text))
 
     def _tell(self, event: Event) -> None:
-        self._house.listener(event)
+        self._orchestrator.listener(event)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chance:
     narrow: Offer | None
+
+
+def _record(evidence: Mapping[str, object]) -> Denial:
+    path, op = evidence.get("path"), evidence.get("op")
+    return Denial(
+        str(evidence.get("kind")),
+        op if isinstance(op, str) else None,
+        path if isinstance(path, str) else None,
+        str(evidence.get("source")),
+        certain=evidence.get("certain") is True,
+    )
 
 
 def _last_line(output: bytes) -> str:

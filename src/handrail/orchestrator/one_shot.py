@@ -19,6 +19,7 @@ from handrail.executor.base import (
     OutputKind,
     SpawnRequest,
 )
+from handrail.executor.timeout import exit_or_end
 from handrail.orchestrator.audit import Outcome
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow
@@ -32,7 +33,7 @@ from handrail.orchestrator.result import (
 )
 from handrail.orchestrator.run import Orchestrator, Ran
 from handrail.process.env_policy import EnvPolicy
-from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.process.exit_status import ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
 
 DEFAULT_TIMEOUT = 10.0
@@ -131,8 +132,10 @@ async def capture(
     reader = asyncio.create_task(_read(session, kept, command.on_output))
     feeder = asyncio.create_task(_feed(session, command.stdin))
     try:
-        end = await _end(session, command.timeout)
-        if end is not None:
+        end = await exit_or_end(session, command.timeout)
+        if end is None:
+            await session.wait()
+        else:
             await asyncio.wait([reader], timeout=DRAIN_LIMIT)
     except asyncio.CancelledError:
         await session.terminate(CANCEL_GRACE)
@@ -149,20 +152,10 @@ async def capture(
     code = UNKNOWN_EXIT_CODE if end.code is None else end.code
     output = kept.output(code, duration)
     denied = await session.denied() if attempt.sandboxed else Denied(likely=False)
+    output = replace(output, notes=course.host_notes(denied))
     if end.kind is ExitKind.SIGNALED and not denied.likely:
         raise KilledBySignal(end.signal or "a signal", output)
     return output, denied
-
-
-async def _end(session: ExecSession, timeout: float | None) -> ExitInfo | None:
-    """Wait for its exit; None: the time was up, and it was ended."""
-    try:
-        async with asyncio.timeout(timeout):
-            return await session.wait()
-    except TimeoutError:
-        await session.terminate()
-        await session.wait()
-        return None
 
 
 async def _feed(session: ExecSession, data: bytes | None) -> None:

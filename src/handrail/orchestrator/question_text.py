@@ -20,7 +20,7 @@ _WORDS_LIMIT = 1000
 #: Printable according to Unicode, and yet invisible, or they change the look of the text before
 #: them.
 _INVISIBLE = frozenset(
-    {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0}
+    {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x1D159}
     | set(range(0x180B, 0x1810))
     | set(range(0xFE00, 0xFE10))
     | set(range(0xE0100, 0xE01F0))
@@ -28,13 +28,20 @@ _INVISIBLE = frozenset(
 _BLANKS = re.compile(" {12,}")
 #: As many marks on one letter as languages have.
 _MOST_MARKS = 3
+#: Of a network question, where they mean something else.
+_HOST_CHOICES = {
+    Choice.APPROVE: "yes, for this command",
+    Choice.APPROVE_FOR_SESSION: "yes, and for this session: {place}",
+}
 _CHOICES = {
     Choice.APPROVE: "yes, this once",
     Choice.APPROVE_FOR_SESSION: "yes, and the same {what} for this session",
     Choice.APPROVE_WITH_RULE: "yes, and always{outside} for commands that start with {prefix}",
     Choice.GRANT_AND_RERUN: "open just this and run it again in the sandbox: {grant}",
-    Choice.HOST_RULE: "yes, and always for this host",
+    Choice.HOST_RULE: "yes, and always: {allow_rule}",
     Choice.DENY: "no, go on without it",
+    Choice.DENY_FOR_SESSION: "no, and not again in this session",
+    Choice.HOST_DENY_RULE: "never: {deny_rule}",
     Choice.ABORT: "no, and stop",
 }
 
@@ -73,7 +80,7 @@ def command_line(words: Iterable[str]) -> str:
 
 def facts(question: Question) -> list[str]:
     """The facts besides the command and ``effects``."""
-    lines = [] if question.host is None else [f"connects to {_place(question.host)}"]
+    lines = [] if question.host is None else [_connection(question, question.host)]
     if question.justification:
         # Runs of blanks would look like a new line where a terminal wraps.
         words = visible(" ".join(question.justification.split()))
@@ -101,7 +108,12 @@ def choice_text(choice: Choice, question: Question) -> str:
     """The meaning of an answer, in one line."""
     prefix = question.proposed_prefix
     outside = " outside the sandbox" if question.outside else ""
-    text = _CHOICES[choice].format(
+    texts = _CHOICES if question.host is None else _CHOICES | _HOST_CHOICES
+    allow_rule, deny_rule = question.host_rules or ("this host", "this host")
+    text = texts[choice].format(
+        place="" if question.host is None else visible("{1}:{2}".format(*question.host)),
+        allow_rule=visible(allow_rule),
+        deny_rule=visible(deny_rule),
         what="files" if question.paths else "command",
         outside=outside,
         prefix=f"`{command_line(prefix)}`" if prefix else "this",
@@ -110,6 +122,15 @@ def choice_text(choice: Choice, question: Question) -> str:
     if choice is Choice.APPROVE_FOR_SESSION:
         text += outside
     return text
+
+
+def _connection(question: Question, host: tuple[str, str, int]) -> str:
+    """Where a command wants to connect to, by which method and program."""
+    line = f"connects to {_place(host)}"
+    line += f" ({visible(question.method)})" if question.method else ""
+    if question.program:
+        line += f", by {visible(question.program)}"
+    return line + (f" (pid {question.pid})" if question.pid else "")
 
 
 def _place(host: tuple[str, str, int]) -> str:

@@ -27,6 +27,8 @@ class ExecOutput:
     duration: float = 0.0
     timed_out: bool = False
     omitted: int = 0
+    #: Sentences for a model about hosts that were refused, and rules that were saved.
+    notes: tuple[str, ...] = ()
 
 
 class CommandTimedOut(HandrailError):

@@ -59,6 +59,12 @@ def refused_network(denied: Denied) -> bool:
     )
 
 
+def without_hosts(denied: Denied) -> Denied:
+    """What was refused besides hosts; these are decided about one by one, and open no sandbox."""
+    rest = tuple(one for one in denied.evidence if one.get("kind") != "network")
+    return Denied(denied.likely and bool(rest), rest)
+
+
 def ancestors(path: str) -> list[str]:
     """The path and its parents, without the root."""
     found = []

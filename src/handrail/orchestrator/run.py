@@ -14,19 +14,23 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from handrail.errors import ExecutorSpawnFailed
+from handrail.errors import ExecutorSpawnFailed, SandboxUnavailable
 from handrail.executor.base import Denied, ExecSession, Executor, SpawnRequest
+from handrail.network.policy_rules import of_policy
+from handrail.network.rules import SavedRule
+from handrail.network.settings import NOT_CARRIED
 from handrail.orchestrator.approval_cache import ApprovalCache, Extent, Key, SeedKey, command_key
 from handrail.orchestrator.approvals import Approver, Hook, Reviewers
-from handrail.orchestrator.audit import Listener, guarded, nobody
+from handrail.orchestrator.audit import Listener, guarded, no_listener
 from handrail.orchestrator.call import Call
 from handrail.orchestrator.call_flow import Attempt, CallFlow
 from handrail.orchestrator.forbidden_programs import ForbiddenPrograms
+from handrail.orchestrator.network_call import NetworkApprovals
 from handrail.orchestrator.requirement import command_requirement
 from handrail.orchestrator.retry_offer import ancestors
 from handrail.orchestrator.save_rule import add_rule
 from handrail.orchestrator.settings import Grants, Settings, Table
-from handrail.policy.rules import Policy, Sandbox
+from handrail.policy.rules import NetworkRule, Policy, Sandbox
 
 T = TypeVar("T")
 #: Scripts look for these to learn that there is no network.
@@ -51,7 +55,7 @@ class Orchestrator:
         approver: Approver | None = None,
         *,
         hooks: Sequence[Hook] = (),
-        listener: Listener = nobody,
+        listener: Listener = no_listener,
         memory: ApprovalCache | None = None,
         exists: Callable[[str], Awaitable[bool]] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -61,13 +65,22 @@ class Orchestrator:
         self.reviewers = Reviewers(approver, tuple(hooks))
         self.listener = guarded(listener)
         self.memory = ApprovalCache() if memory is None else memory
+        #: What was decided about hosts.
+        self.hosts = NetworkApprovals(
+            None if approver is None and not hooks else self.reviewers,
+            timeout=settings.approval_timeout,
+            rules=self._network_rules,
+            rules_file=settings.rules_file,
+            listener=self.listener,
+            rule_added=self._network_rule_added,
+        )
         #: Whether a path is there on the executor's machine; only for what is offered.
         self._exists = exists or _exists_here
         self.clock = clock
         #: Covers what the rules forbid as a whole.
         self.wall = ForbiddenPrograms()
         #: Commands run on this machine: where a name leads to can be looked up.
-        self._local = local
+        self.local = local
         #: Until an executor that offers it could not do it.
         self._can_watch = True
         self._turns: WeakValueDictionary[tuple[Key, ...], asyncio.Lock] = WeakValueDictionary()
@@ -88,7 +101,7 @@ class Orchestrator:
         if settings.table is Table.SEED:
             keys = (SeedKey(call.argv),)
         approved = self.memory.knows(keys, Extent(outside=True))
-        requirement = command_requirement(call, settings, approved=approved, local=self._local)
+        requirement = command_requirement(call, settings, approved=approved, local=self.local)
         return CallFlow(self, call, requirement, settings, keys)
 
     async def run(self, call: Call, runner: Callable[[Attempt], Awaitable[Ran[T]]]) -> T:
@@ -109,11 +122,28 @@ class Orchestrator:
     async def start(
         self, executor: Executor, request: SpawnRequest, course: CallFlow, attempt: Attempt
     ) -> ExecSession:
-        """Start one run of a call as its attempt says; raises ExecutorSpawnFailed."""
+        """Start one run of a call as its attempt says.
+
+        Raises ExecutorSpawnFailed, and SandboxUnavailable where its network cannot be managed.
+        """
         features = executor.features
         env = {**request.env, **attempt.env, **({} if attempt.network else _OFFLINE)}
         request = replace(request, sandbox=attempt.sandbox, env=env)
+        hosts = course.network(attempt)
+        if hosts is not None:
+            if not features.network:
+                raise SandboxUnavailable(NOT_CARRIED)
+            request = replace(request, network=hosts.request())
         request = await self.wall.around(request, course.settings, executor, local=features.local)
+        session = await self._spawn(executor, request, attempt)
+        if hosts is not None:
+            hosts.started(session)
+        return session
+
+    async def _spawn(
+        self, executor: Executor, request: SpawnRequest, attempt: Attempt
+    ) -> ExecSession:
+        features = executor.features
         if not (attempt.watch and features.watch_denials and self._can_watch):
             return await executor.spawn(request)
         try:
@@ -147,6 +177,13 @@ class Orchestrator:
             self.listener(event)
         if notice is not None:
             self.listener(notice)
+
+    def _network_rules(self) -> list[SavedRule]:
+        return of_policy(self.settings.policy)
+
+    def _network_rule_added(self, rule: NetworkRule) -> None:
+        added = self.settings.policy.merged(Policy(network=(rule,)))
+        self.settings = replace(self.settings, policy=added)
 
     def turn_of(self, keys: tuple[Key, ...]) -> asyncio.Lock:
         """A lock for equal questions: the first answer may be for the session."""

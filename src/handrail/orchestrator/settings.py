@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from handrail.errors import UsageError
+from handrail.network.settings import Managed
 from handrail.policy.context import Approval, Granular, Lookup, Situation
 from handrail.policy.rules import Policy, Sandbox, normal_path
 from handrail.sandbox import profile
@@ -61,6 +62,15 @@ class SandboxMode:
     deny_read: tuple[str, ...] = ()
     workspace: bool = True
     readable_roots: tuple[str, ...] = ("/",)
+    #: The hosts that a restricted command may reach, instead of ``network_access``.
+    managed: Managed | None = None
+
+    def __post_init__(self) -> None:
+        if self.managed is not None and not self.restricted:
+            raise UsageError(
+                "a managed network needs a sandbox, without which nothing enforces it, and the mode"
+                f" is {self.mode.value}; take read-only or workspace-write"
+            )
 
     @property
     def restricted(self) -> bool:
@@ -244,7 +254,8 @@ def sandbox_intent(settings: Settings, grants: Grants | None = None) -> Intent |
     entries += [denied(path, settings.cwd) for path in mode.deny_read]
     return Intent(
         entries=tuple(entries),
-        network=mode.network_access or given.network or not mode.restricted,
+        network=mode.managed is None
+        and (mode.network_access or given.network or not mode.restricted),
         workspace_roots=(native(settings.cwd),),
         private_tmp=_private_tmp(settings),
         cwd=native(settings.cwd),

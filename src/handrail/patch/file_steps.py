@@ -30,7 +30,7 @@ def write(
         yield from _fill(path, data, like)
     except FilesError as error:
         if error.kind != "not_found":
-            raise PatchError(f"Failed to write file {path}", path=path) from error
+            raise _failed(f"Failed to write file {path}", path, error) from error
     else:
         return
     if back is not None:
@@ -39,13 +39,18 @@ def write(
         yield from _make_folder(posixpath.dirname(path), undo)
     except FilesError as error:
         sentence = f"Failed to create parent directories for {path}"
-        raise PatchError(sentence, path=path) from error
+        raise _failed(sentence, path, error) from error
     if back is not None:
         undo.append(back)
     try:
         yield from _fill(path, data, like)
     except FilesError as error:
-        raise PatchError(f"Failed to write file {path}", path=path) from error
+        raise _failed(f"Failed to write file {path}", path, error) from error
+
+
+def _failed(sentence: str, path: str, error: FilesError) -> PatchError:
+    """The peer's sentence; the reason only where the refusal is ours."""
+    return PatchError(f"{sentence}: {error}" if error.kind == "link" else sentence, path=path)
 
 
 def _fill(path: str, data: bytes, like: str | None) -> Steps[None]:
@@ -91,7 +96,7 @@ def remove(path: str, *, moved: bool) -> Steps[None]:
         yield Step(Action.REMOVE, path)
     except FilesError as error:
         what = "remove original" if moved else "delete file"
-        raise PatchError(f"Failed to {what} {path}", path=path) from error
+        raise _failed(f"Failed to {what} {path}", path, error) from error
 
 
 def rescue(path: str, data: bytes) -> Steps[None]:

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Sequence
 
-from handrail import private_places
+from handrail import private_files
 from handrail.errors import PolicyError, UsageError
 from handrail.policy.load import parse_rules
 from handrail.policy.rules import Decision, PrefixRule, Sandbox
@@ -49,12 +49,27 @@ def prefix_rule_line(
     return line
 
 
+def network_rule_line(
+    host: str, port: int, protocol: str, decision: Decision, *, justification: str
+) -> str:
+    """A ``network_rule`` for one port of a host as one line; raises UsageError."""
+    word = "allow" if decision is Decision.ALLOW else "deny"
+    line = (
+        f"network_rule(host={_quoted(host)}, protocol={_quoted(protocol)},"
+        f" decision={_quoted(word)}, port={port}, justification={_quoted(justification)})"
+    )
+    found = [(rule.host, rule.port, rule.decision) for rule in parse_rules(line, "(new)").network]
+    if found != [(host, port, decision)]:
+        raise UsageError(f"no rule can be written for {host!r}")
+    return line
+
+
 def append_line(path: str, line: str) -> bool:
     """Add one statement to a rules file, once; False if it was there already."""
     if "\n" in line or "\r" in line:
         raise UsageError("a statement to be added is one line")
     try:
-        private_places.make_above(os.fsencode(os.path.abspath(path)))
+        private_files.make_above(os.fsencode(os.path.abspath(path)))
         descriptor = _open(path)
     except OSError as error:
         raise _failed(path, error) from None

@@ -131,7 +131,7 @@ def decide(
     verdict = _verdict(tuple(argv), findings, situation)
     sandbox, withheld = _sandbox(findings, situation), None
     if sandbox is Sandbox.OFF:
-        withheld = _objection(tuple(argv), commands, situation)
+        withheld = _objection(tuple(argv), commands, findings, situation)
         sandbox = Sandbox.KEEP if withheld else sandbox
     leaves = situation.escalates and situation.restricted
     if verdict.action is Action.ALLOW and leaves and sandbox is Sandbox.KEEP:
@@ -345,13 +345,16 @@ def _shown(words: Words) -> str:
     return text if len(text) <= SHOWN_LIMIT else text[:SHOWN_LIMIT] + "…"
 
 
-def _objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
+def _objection(
+    argv: Argv, commands: Sequence[Argv], findings: Iterable[Finding], situation: Situation
+) -> str | None:
     if situation.lookup is None:
         return None
+    named = {word for finding in findings for match in finding.matches for word in match.prefix}
     # Rarely needed, and it examines files.
     from handrail.policy.trusted_program import objection
 
-    return objection(argv, commands, situation)
+    return objection(argv, commands, situation, named)
 
 
 def _sandbox(findings: Iterable[Finding], situation: Situation) -> Sandbox:

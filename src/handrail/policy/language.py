@@ -85,6 +85,7 @@ class _NetworkCall(msgspec.Struct):
     protocol: str
     decision: str
     justification: str
+    port: int | None
 
 
 def read_statements(text: str, path: str) -> Statements:
@@ -184,7 +185,9 @@ def _take(found: Statements, name: str, arguments: object, source: Source) -> No
         network = msgspec.convert(arguments, _NetworkCall)
         reason = _optional(network.justification)
         found.network.append(
-            network_rule(network.host, network.protocol, network.decision, reason, source)
+            network_rule(
+                network.host, network.protocol, network.decision, reason, source, network.port
+            )
         )
 
 

@@ -14,8 +14,7 @@ from handrail.errors import UsageError
 from handrail.policy.load import Layer, Loaded, Problem, load_files, load_layers
 from handrail.policy.rules import Policy
 
-#: Not taken from the environment: a user could move it away.
-SYSTEM_FOLDER = "/etc/handrail/rules"
+SYSTEM_FOLDER = os.path.join(private_places.SYSTEM_CONFIG, "rules")
 #: The file of the user's folder to which «yes, always» adds a rule.
 DEFAULT_FILE = "default.rules"
 

@@ -27,6 +27,8 @@ _GLOB = re.compile(r"[*?]|\[.*\]")
 class Severity(enum.Enum):
     ERROR = "error"
     WARNING = "warning"
+    #: What a rule cannot do; nothing is wrong with it.
+    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,18 @@ class LintResult:
 
     @property
     def errors(self) -> int:
-        return sum(remark.severity is Severity.ERROR for remark in self.remarks)
+        return self._count(Severity.ERROR)
+
+    def _count(self, severity: Severity) -> int:
+        return sum(remark.severity is severity for remark in self.remarks)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """0 if the files may be used; with ``strict``, only if there are no remarks."""
-        return int(bool(self.remarks) if strict else self.errors > 0)
+        """0 if the files may be used; with ``strict``, only if there are no warnings either."""
+        return int(self.errors > 0 or (strict and self._count(Severity.WARNING) > 0))
 
     def text(self) -> str:
         """The remarks, one a line, and a count."""
-        warnings = len(self.remarks) - self.errors
+        warnings = self._count(Severity.WARNING)
         lines = [str(remark) for remark in self.remarks]
         lines.append(f"errors: {self.errors}, warnings: {warnings}")
         return "\n".join(lines) + "\n"
@@ -110,6 +115,14 @@ def _single_remarks(rule: PrefixRule) -> Iterator[Remark]:
     if "/" in rule.first and not rule.first.startswith("/"):
         yield _warning(
             rule.source, f"`{rule.first}` is another program in every directory: use a full path"
+        )
+    if rule.decision is Decision.FORBIDDEN and rule.rest:
+        yield Remark(
+            Severity.NOTE,
+            rule.source,
+            f"`{rule}` is read from the words of commands: what `{rule.first}` is made to do in"
+            f" another way, by its settings or by a program that uses it, is not held. Forbid"
+            f" `{rule.first}` as a whole to cover its file, or keep the network closed",
         )
     if any(_GLOB.search(word) for word in shortest[1:]):
         yield _warning(rule.source, f"`{rule}`: words match literally here, there are no patterns")

@@ -90,6 +90,40 @@ GIT_PROGRAMS = names("git programs")
 CODE_OPTIONS = {name: frozenset(found) for name, found in entries("code options").items()}
 STRING = re.compile(r"""(["'`])((?:(?!\1)[^\\\n]|\\.)+)\1""")
 
+
+def option_table(section: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The letters and the long options of each program of a section."""
+    found = {}
+    for program, (first, *others) in entries(section).items():
+        letters = first.removeprefix("letters=")
+        plain = letters == first
+        found[program] = ("", (first, *others)) if plain else (letters, tuple(others))
+    return found
+
+
+#: Options that name a file to write, of programs that otherwise only read or print.
+WRITING_OPTIONS = option_table("writing options")
+
+
+def _same_verbs() -> dict[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """What a program with a verb does as well, as the words of another command."""
+    found: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
+    for program, entry in entries("same verbs").items():
+        for group in " ".join(entry).split(" | "):
+            from_verb, does, to_verb = group.partition(" > ")
+            verbs = [(program, *verb.split()) for verb in from_verb.split(" = ")]
+            others = [(program, *to_verb.split())] if does else verbs
+            for verb in verbs:
+                more = tuple(other for other in others if other != verb)
+                found[verb] = found.get(verb, ()) + more
+    return found
+
+
+#: ``git send-pack`` does what ``git push`` does.
+SAME_VERBS = _same_verbs()
+#: Programs of which the beginning of a verb is enough.
+ABBREVIATED_VERBS = {name: frozenset(found) for name, found in entries("abbreviated verbs").items()}
+
 # --- code that is not theirs ---------------------------------------------------------------------
 
 #: ``python3.11``, ``perl5.36``, ``clang-15``, ``node20``, ``python3.11-dbg``.

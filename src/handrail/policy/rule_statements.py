@@ -94,15 +94,18 @@ def network_rule(
     decision: str,
     justification: str | None = None,
     source: Source | None = None,
+    port: int | None = None,
 ) -> NetworkRule:
-    """What to do with connections to one host."""
+    """What to do with connections to one host, on one port or on all."""
     if protocol not in PROTOCOLS:
         known = ", ".join(dict.fromkeys(PROTOCOLS.values()))
         raise RuleError(f"network_rule knows the protocols {known}, not {protocol!r}")
     chosen = _decision(decision, NETWORK_DECISIONS)
     _check_justification(justification)
+    if port is not None and not 1 <= port <= 65535:
+        raise RuleError(f"{port} is no port: network_rule takes 1 to 65535, or none for all")
     return NetworkRule(
-        normal_host(host), PROTOCOLS[protocol], chosen, justification, source or Source()
+        normal_host(host), PROTOCOLS[protocol], chosen, justification, source or Source(), port
     )
 
 

@@ -113,13 +113,14 @@ class HostExecutable:
 
 @dataclass(frozen=True, slots=True)
 class NetworkRule:
-    """What to do with connections to one host."""
+    """What to do with connections to one host; ``port`` None means all ports."""
 
     host: str
     protocol: str
     decision: Decision
     justification: str | None = None
     source: Source = field(default=Source(), compare=False)
+    port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,9 @@ class Policy:
         """The prompt and forbid rules that a partly known command matches, each with «for certain».
 
         The base name counts, whatever path is in front of it, in the command and in the rule: a
-        path avoids no forbid, unless a host list says that it is another program.  A rule for
-        another path is not certain.  Unknown words are first left out (certain), then taken for
-        anything (not certain).
+        path avoids no forbid.  A rule for another path is not certain, nor one for a name whose
+        host list lacks this path: it may be a second path of the same file.  Unknown words are
+        first left out (certain), then taken for anything (not certain).
         """
         name = words[0] if words else None
         if not name:
@@ -198,23 +199,14 @@ class Policy:
         base = posixpath.basename(name)
         listed = base == name or self._may_stand_for(name, base)
         for rule in self._refusing.get(base, ()):
-            if rule.first == base and not listed:
-                continue
             path = name if rule.first != name else None
             prefix = rule.matched_prefix(known)
             if prefix is not None:
-                found.append((Match(rule, prefix, path), rule.first in (name, base)))
+                certain = rule.first == name or (rule.first == base and listed)
+                found.append((Match(rule, prefix, path), certain))
             elif len(known) < len(words) and rule.could_match(words):
                 found.append((Match(rule, (rule.first,), path), False))
         return tuple(found)
-
-    def network_lists(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Allowed and denied hosts; the last rule of a host decides, a prompt takes it off both."""
-        last = {rule.host: rule.decision for rule in self.network}
-        return (
-            frozenset(host for host, decision in last.items() if decision is Decision.ALLOW),
-            frozenset(host for host, decision in last.items() if decision is Decision.FORBIDDEN),
-        )
 
     def _matching(self, argv: Sequence[str], first: str, path: str | None) -> tuple[Match, ...]:
         found = []

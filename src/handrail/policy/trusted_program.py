@@ -16,7 +16,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from handrail.policy import programs
 from handrail.policy.context import Lookup, Situation
@@ -38,13 +38,18 @@ _FIRST_LINE = 256
 _MOST_PLACES = 64
 
 
-def objection(argv: Argv, commands: Sequence[Argv], situation: Situation) -> str | None:
-    """Why ``sandbox="off"`` is not followed for this call, as a sentence; None: it is."""
+def objection(
+    argv: Argv, commands: Sequence[Argv], situation: Situation, named: Collection[str] = ()
+) -> str | None:
+    """Why ``sandbox="off"`` is not followed for this call, as a sentence; None: it is.
+
+    ``named``: the words of the rules, which therefore say what they let the program do.
+    """
     lookup = situation.lookup
     if lookup is None or not situation.restricted:
         return None
     try:
-        for text in _Judgement(argv, situation, lookup).objections(commands):
+        for text in _Judgement(argv, situation, lookup, named).objections(commands):
             return f"a rule lets this leave the sandbox, but {text}"
     except (OSError, ValueError) as error:
         return f"a rule lets this leave the sandbox, but its program cannot be looked at: {error}"
@@ -67,8 +72,11 @@ def clean_path(situation: Situation) -> str | None:
 class _Judgement:
     """One call: where it starts, its environment, and what commands can write."""
 
-    def __init__(self, argv: Argv, situation: Situation, lookup: Lookup) -> None:
+    def __init__(
+        self, argv: Argv, situation: Situation, lookup: Lookup, named: Collection[str] = ()
+    ) -> None:
         self._argv = argv
+        self._named_by_rules = named
         self._cwd = situation.cwd
         self._shell = situation.shell
         self._env = lookup.env
@@ -144,8 +152,20 @@ class _Judgement:
                 yield f"`{name}` can change what the names behind it mean"
             if not (self._in_shell and name in programs.BUILTINS):
                 yield from self._program(name)
+            yield from self._written(name, words[1:])
             if programs.runs_what_it_finds(name):
                 yield from self._surroundings(name, (*command, *words), moved=moved)
+
+    def _written(self, name: str, words: Words) -> Iterator[str]:
+        """``git log --output=FILE``: a rule about a program that reads says nothing of files."""
+        letters, long = programs.WRITING_OPTIONS.get(programs.plain_name(name), ("", ()))
+        for word in words:
+            option = (word or "").partition("=")[0]
+            if not option.startswith("-") or word in self._named_by_rules:
+                continue
+            short = not option.startswith("--") and set(option[1:2]) & set(letters)
+            if short or (len(option) > 2 and any(one.startswith(option) for one in long)):
+                yield f"`{name} {option}` writes a file, and no rule names that option"
 
     def _surroundings(self, name: str, words: Words, *, moved: bool) -> Iterator[str]:
         """Check the directory, the files it is given, and the user's own settings for it."""

@@ -147,6 +147,11 @@ def _wrapped(words: Words) -> Iterator[Words]:
         yield words[3:]
     if name == "git" and words[1:3] == ("bisect", "run"):
         yield words[3:]
+    if name.startswith("git-"):  # /usr/lib/git-core/git-push
+        yield ("git", name.removeprefix("git-"), *words[1:])
+    for count in (2, 3):
+        known = tuple(word or "" for word in (name, *words[1:count]))
+        yield from ((*other, *words[count:]) for other in programs.SAME_VERBS.get(known, ()))
     if name in programs.VERB_PROGRAMS:
         inner = _behind_options(words[1:], programs.VERB_PROGRAMS[name])
         if inner and inner != words[1:]:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from handrail.executor.head_tail import HeadTail
+from handrail.executor.output.head_tail import HeadTail
 from handrail.unified_exec.process import Process
 from handrail.unified_exec.settings import Settings
 from handrail.unified_exec.tools import ExecAnswer

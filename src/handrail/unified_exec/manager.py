@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from handrail.errors import HandrailError, UsageError
 from handrail.executor.base import Executor
-from handrail.executor.head_tail import HeadTail
+from handrail.executor.output.head_tail import HeadTail
 from handrail.orchestrator.audit import guarded
 from handrail.unified_exec.answer import Circumstances, make_answer
 from handrail.unified_exec.events import Event, Listener

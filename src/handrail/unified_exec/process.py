@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from handrail.errors import ExecutorError, ProcessUnknown
 from handrail.executor.base import ExecSession, OutputEvent
-from handrail.executor.head_tail import HeadTail
+from handrail.executor.output.head_tail import HeadTail
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.unified_exec.events import Begin, Delta, End, Event, Frames, Interaction
@@ -95,7 +95,7 @@ class Process:
         return self._session
 
     def let_go(self) -> None:
-        """Its end was reported: keep only what can still be read, now or when its output ends."""
+        """Keep only what can still be read of a process whose end was reported."""
         self._told = True
         if self.exited and self.closed:
             self._session = None

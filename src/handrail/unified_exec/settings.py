@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from handrail.executor.head_tail import DEFAULT_CAP
+from handrail.executor.output.head_tail import DEFAULT_CAP
 from handrail.process.env_policy import EnvPolicy, Inherit, without_secrets
 from handrail.process.spec import DEFAULT_COLS, DEFAULT_ROWS
 from handrail.unified_exec.prune import MAX_PROCESSES, PROTECTED, WARN_AT

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from handrail.executor.head_tail import omission
+from handrail.executor.output.head_tail import omission
 
 #: Most tokens of an answer, if the model asks for no other number.
 DEFAULT_TOKENS = 10_000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from handrail.errors import UsageError
-from handrail.executor.validate import check_size
+from handrail.executor.argument_checks import check_size
 from handrail.process.env_policy import Inherit, bad_name, without_secrets
+from handrail.process.spec import Limits
 
 #: A string for ``/bin/sh -c``, or an argument list that no shell sees.
 Command: TypeAlias = "str | Sequence[str | bytes | os.PathLike[str] | os.PathLike[bytes]]"
@@ -67,12 +68,14 @@ class Environment:
     def __init__(self, *changes: Env | None, inherit: Inherit = Inherit.ALL) -> None:
         merged: dict[str, str | bytes | None] = {}
         for change in changes:
+            if change is not None and not isinstance(change, Mapping):
+                raise UsageError(f"env is a mapping of names to values, not {change!r}")
             merged.update(change or {})
         wrong = bad_name(merged)
         if wrong is not None:
             raise UsageError(
-                f"the environment name {wrong!r} cannot be used; names are not empty and contain"
-                " neither = nor NUL"
+                f"the environment name {wrong!r} cannot be used; names are texts, not empty, and"
+                " contain neither = nor NUL"
             )
         self.overlay: dict[str, str] = {}
         for name, value in merged.items():
@@ -111,6 +114,19 @@ def to_path(path: AnyPath) -> str:
     return text
 
 
+def check_limits(limits: Limits | None) -> Limits | None:
+    """The limits; raises UsageError for what is none."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise UsageError(f"limits is Limits(...), such as Limits(memory=1 << 30), not {limits!r}")
+    return limits
+
+
+def check_callable(function: object, name: str) -> None:
+    """Raises UsageError unless the argument ``name`` is a function or None."""
+    if function is not None and not callable(function):
+        raise UsageError(f"{name} is a function, such as print, not {function!r}")
+
+
 def to_size(size: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of a terminal; raises UsageError for what is no size."""
     try:
@@ -135,3 +151,23 @@ def seconds(value: float | None, name: str) -> float | None:
     if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
         raise UsageError(f"{name} must be seconds from 0 on, not {value!r}; None is no limit")
     return value
+
+
+def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels as they are kept; raises UsageError."""
+    if not isinstance(labels, Mapping | None):
+        raise UsageError(f"labels are texts by name, such as {{'task': '42'}}, not {labels!r}")
+    found = dict(labels or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
+            raise UsageError(
+                f"labels are texts by name, such as {{'task': '42'}}, not {name!r}: {value!r}"
+            )
+    return found
+
+
+def without_stdin(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a command that reads nothing but ``input``; raises UsageError."""
+    if "stdin" in options:
+        raise UsageError("stdin= is for start; run takes input=, all that the command reads")
+    return {**options, "stdin": False}

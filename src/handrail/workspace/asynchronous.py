@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from handrail.errors import ProcessUnknown, UsageError
+from handrail.errors import UsageError
 from handrail.executor.base import Executor
-from handrail.executor.output_buffer import KEEP_OUTPUT
+from handrail.executor.output.buffer import KEEP_OUTPUT
+from handrail.name_hints import NamesChecked, call_checked
+from handrail.network.settings import Network
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.process.spec import Limits
 from handrail.workspace import detached_store
@@ -20,28 +21,32 @@ from handrail.workspace.arguments import (
     Command,
     Env,
     byte_count,
+    check_labels,
+    check_limits,
     seconds,
     to_path,
+    without_stdin,
 )
-from handrail.workspace.detached_store import Claim, DetachedRecord
+from handrail.workspace.detached_store import Claim
 from handrail.workspace.files import AsyncFiles
-from handrail.workspace.location import Location
-from handrail.workspace.misuse import NamesChecked, call_checked
-from handrail.workspace.output_collector import MAX_OUTPUT
+from handrail.workspace.location import Location, check_machine
+from handrail.workspace.output.collector import MAX_OUTPUT
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import ProcessFollower
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
-from handrail.workspace.start_command import CommandDefaults, start_command
+from handrail.workspace.start_command import AskedHosts, CommandDefaults, start_command
 from handrail.workspace.uncancellable import to_the_end
 from handrail.workspace.variables import InheritEnv, Variables
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from handrail.orchestrator.approvers import AnyApprover
+    from handrail.workspace.exposure import AsyncExposure
     from handrail.workspace.options import PythonOptions, RunOptions, SessionOptions, StartOptions
-    from handrail.workspace.python_session import AsyncPythonSession
-    from handrail.workspace.shell import AsyncShell
+    from handrail.workspace.sessions.python import AsyncPythonSession
+    from handrail.workspace.sessions.shell import AsyncShell
 
 
 class AsyncWorkspace(NamesChecked):
@@ -52,16 +57,20 @@ class AsyncWorkspace(NamesChecked):
     None is this one, else ``ws://``, ``wss://``, ``unix:/path``, ``stdio:program`` or
     ``ssh://host``; ``token`` authenticates with its server.  ``sandbox`` applies to every command
     unless it names another: ``workspace-write`` (writes only below the root, no network),
-    ``read-only``, ``off``, or a ``Profile``.
+    ``read-only``, ``off``, or a ``Profile``.  ``network`` is that of sandboxed commands: ``off``,
+    ``open`` or ``Managed(allow=[...])``, a list of hosts; without it, as the sandbox says.
+    ``approver`` is asked about unlisted hosts, for ``approval_timeout`` seconds at most; without
+    one they are refused.
 
     ``inherit_env`` says which variables of the machine commands inherit: ``all``, ``core`` (PATH,
     HOME and the like) or ``none``, and never one that looks like a secret.  ``env`` is laid over
     them; None removes one.  ``secrets`` are variables too, and their values are masked in all text
     that comes from commands (docs/environment.md).  ``limits`` are for each command, unless it
-    names others.
+    names others.  ``labels`` are texts by name that every process has, for listings.
 
     ``request_timeout`` is how long the server may take to accept the connection, and to answer,
-    in seconds; ``detach_ttl`` how long it keeps processes without a connection (None: its choice).
+    in seconds; ``detach_ttl`` how long it keeps processes when the connection is lost (None: its
+    choice); ``detach`` has a time of its own.
     ``keep_output`` is how many bytes of a process's output are kept for its readers, here, beyond
     2 MiB in a temporary file.
 
@@ -77,10 +86,14 @@ class AsyncWorkspace(NamesChecked):
         at: str | None = None,
         token: str | None = None,
         sandbox: Sandbox = "workspace-write",
+        network: Network | None = None,
+        approver: AnyApprover | None = None,
+        approval_timeout: float | None = 300.0,
         env: Env | None = None,
         inherit_env: InheritEnv = "all",
         secrets: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         keep_output: int = KEEP_OUTPUT,
@@ -89,16 +102,16 @@ class AsyncWorkspace(NamesChecked):
         given = to_path(root)
         if not given:
             raise UsageError("the root of a workspace is a path; '.' is where the program runs")
-        if executor is not None and at is not None:
-            raise UsageError("at and executor both say where; give one of them")
-        if at is not None and not isinstance(at, str):
-            raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
+        check_machine(at, token, executor)
         self._tag = token_hex(4)
-        self._profile = profiles.find_profile(sandbox)
+        self._network = network
+        self._profile = profiles.with_network(profiles.find_profile(sandbox), network)
+        self._hosts = AskedHosts(approver, seconds(approval_timeout, "approval_timeout"))
         self._variables = Variables(env, inherit_env, secrets)
-        self._limits = limits
+        self._limits = check_limits(limits)
+        self._labels = check_labels(labels)
         self._keep_output = byte_count(keep_output, "keep_output")
-        self._ground = Location(
+        self._location = Location(
             given,
             self._tag,
             at=at,
@@ -112,12 +125,13 @@ class AsyncWorkspace(NamesChecked):
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._ground}>"
+        return f"<{type(self).__name__} {self._location}>"
 
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        await self.executor()
+        if self._claim is None:  # else it was attached to, and its server may be gone
+            await self.executor()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,15 +144,19 @@ class AsyncWorkspace(NamesChecked):
         loop than the one it was used in it only stops being usable: its processes end with that
         loop, or on another machine when the server's time to live is over.
         """
-        if not self._ground.closed:
-            self._ground.closed = True
-            elsewhere = self._ground.elsewhere
-            await to_the_end(self._ground.abandon() if elsewhere else self._close())
+        if not self._location.closed:
+            self._location.closed = True
+            elsewhere = self._location.elsewhere
+            await to_the_end(self._location.abandon() if elsewhere else self._close())
 
     async def _close(self) -> None:
         await asyncio.gather(*(one.end() for one in self._processes if not one.session.detached))
+        if self._claim is not None:
+            from handrail.workspace.leaving import forget_results
+
+            await forget_results(self._processes)
         self._let_go()
-        await self._ground.close()
+        await self._location.close()
         if self._claim is not None:
             self._claim.remove()
             self._claim.release()
@@ -148,43 +166,38 @@ class AsyncWorkspace(NamesChecked):
             follower.let_go()
         self._processes.clear()
 
-    async def detach(self) -> str:
+    async def detach(self, keep: float | str | None = None) -> str:
         """Leave with everything still running; returns the id with which ``attach`` finds it again.
 
-        Its server keeps it for ``detach_ttl`` seconds, and the timeouts of its processes.  Raises
-        UsageError for a workspace on this machine without a server, or with a server that we have
-        started (``stdio:``), because its processes end with the program; and for a process with
-        a ``timeout`` when the server would not keep it.
+        Its processes go on until they end, or for ``keep`` seconds (or a text such as ``"2h"``).
+        After ``attach`` the time it was left for before goes on, unless ``keep`` is given.  The
+        server stores output and exits, for a week unless it was told otherwise (docs/detach.md).
+
+        Raises UsageError for a workspace on this machine without a server, or with a server that we
+        have started (``stdio:``), because its processes end with the program; and for a process
+        with a ``timeout`` when the server would not keep it.
         """
-        for follower, process in self._processes.items():
-            if follower.timed_here and process.running:
-                raise UsageError(
-                    f"{process!r} has a timeout that its server cannot keep without us; let it"
-                    " end first, or start it without one"
-                )
-        session, secret = await self._ground.detach()
-        record = DetachedRecord(
-            id=self._tag,
-            at=self._ground.at or "",
-            root=self.root,
-            session=session,
-            secret=secret,
+        from handrail.workspace import leaving  # loads the wire
+
+        limit, until = leaving.keep_until(keep, self._claim)
+        leaving.check_timeouts(self._processes)
+        left = [one for one in self._processes if one.worth_finding]
+        session = ("", None) if self._claim is None else self._claim.record.resume
+        if self._location.is_open or self._claim is None:
+            live = [one.session.process_id for one in left if one.session_id is None or one.running]
+            session = await self._location.detach(limit, live)
+        self._location.closed = True
+        record = leaving.make_record(
+            self._tag,
+            self._location,
+            session,
+            left,
             profile=self._profile,
-            temporary=self._ground.temporary,
-            env={
-                os.fsdecode(name): None if value is None else os.fsdecode(value)
-                for name, value in self._variables.env.items()
-            },
-            inherit_env=self._variables.inherit.value,
-            limits=None if self._limits is None else self._limits.given(),
-            secrets=[*self._variables.secrets.values, *self._variables.secrets.missing],
-            processes={
-                process.id: [_text(word) for word in process.argv]
-                for follower, process in self._processes.items()
-                if follower.worth_finding
-            },
-            outliving=[one.session.process_id for one in self._processes if one.session.detached],
+            variables=self._variables,
+            limits=self._limits,
+            labels=self._labels,
             count=self._count,
+            until=until,
         )
         if self._claim is not None:
             self._claim.save(record)
@@ -209,7 +222,7 @@ class AsyncWorkspace(NamesChecked):
         ``secrets`` are to be given again: no record has them.  ``request_timeout`` is how many
         seconds its server may take to answer.  Raises UsageError
         when there is none of that id, WorkspaceBusy while another program is attached,
-        ExecutorTransportFailed when its server does not answer or has ended it.
+        ExecutorTransportFailed when its server does not answer and no result is stored here.
         """
         claim = detached_store.claim(id)
         try:
@@ -239,32 +252,19 @@ class AsyncWorkspace(NamesChecked):
         )
         workspace._claim = claim
         workspace._tag = record.id
+        workspace._location.loopback = f"{record.id}-"
         workspace._profile = record.profile
         workspace._variables = Variables(
             record.env, record.inherit_env, secrets, known=record.secrets
         )
         workspace._limits = None if record.limits is None else Limits(**record.limits)
+        workspace._labels = record.labels
         workspace._count = record.count
-        workspace._ground.session = (record.session, record.secret)
-        workspace._ground.temporary = record.temporary
-        executor = await workspace._ground.open()
-        for process_id, argv in record.processes.items():
-            try:
-                session = await executor.attach(process_id)
-            except ProcessUnknown:
-                continue  # it has ended, longer ago than its server remembers
-            session.detached = process_id in record.outliving
-            workspace._follow(
-                ProcessFollower(
-                    session,
-                    tuple(argv),
-                    executor.features,
-                    sandboxed=record.profile is not None,
-                    returned_to=True,
-                    secrets=workspace._variables.secrets,
-                    keep_output=keep_output,
-                )
-            )
+        from handrail.workspace.leaving import followers
+
+        secret = workspace._variables.secrets
+        for follower in await followers(record, workspace._location, secret, keep_output):
+            workspace._follow(follower)
         return workspace
 
     @property
@@ -284,10 +284,13 @@ class AsyncWorkspace(NamesChecked):
     async def process(self, id: str) -> AsyncProcess:  # noqa: A002 (the name it has everywhere)
         """A process that an earlier workspace at the same server has started with ``detach``.
 
+        After its end its stored result is found as well.
         It still outlives this workspace.  Raises ProcessUnknown.
         """
+        from handrail.workspace.leaving import left_session
+
         executor = await self.executor()
-        session = await executor.attach(id)
+        session = await left_session(executor, id)
         session.detached = True
         return self._follow(
             ProcessFollower(
@@ -300,6 +303,15 @@ class AsyncWorkspace(NamesChecked):
             )
         )
 
+    async def forget(self, process: AsyncProcess) -> None:
+        """Let go of a process that has ended, and remove what is stored of it; raises nothing."""
+        from handrail.workspace.leaving import forget_results
+
+        for follower in [one for one, held in self._processes.items() if held is process]:
+            follower.let_go()
+            del self._processes[follower]
+            await forget_results([follower])
+
     def _follow(self, follower: ProcessFollower) -> AsyncProcess:
         process = self._processes[follower] = AsyncProcess(follower)
         return process
@@ -309,14 +321,14 @@ class AsyncWorkspace(NamesChecked):
 
         Raises UsageError when that is closed, ExecutorTransportFailed when it cannot be reached.
         """
-        return await self._ground.open()
+        return await self._location.open()
 
     async def private_tmp(self) -> str | None:
         """The directory of the machine that sandboxed commands have as their /tmp.
 
         It is made on first use and removed with the workspace.  None: its server is too old.
         """
-        return await self._ground.private_tmp()
+        return await self._location.private_tmp()
 
     @property
     def profile(self) -> Profile | None:
@@ -334,14 +346,19 @@ class AsyncWorkspace(NamesChecked):
         return self._limits
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The labels of every process that is started here."""
+        return dict(self._labels)
+
+    @property
     def root(self) -> str:
         """The directory on the workspace's machine: absolute, without links."""
-        return self._ground.root
+        return self._location.root
 
     @property
     def files(self) -> AsyncFiles:
         """The files of the workspace."""
-        return AsyncFiles(self._ground, self._profile)
+        return AsyncFiles(self._location, self._profile, self._variables.secrets)
 
     # --- commands ------------------------------------------------------------------------
 
@@ -349,8 +366,9 @@ class AsyncWorkspace(NamesChecked):
         """Start a command and return while it runs.
 
         ``tty`` gives it a terminal of ``size`` (rows, columns).  ``cwd`` is relative to the root,
-        ``env`` is laid over the workspace's, ``sandbox`` replaces the workspace's, ``name`` is
-        shown in listings.  ``timeout``: after so many seconds it is ended with its descendants.
+        ``env`` is laid over the workspace's, ``sandbox`` and ``network`` replace the workspace's,
+        ``name`` is shown in listings, with ``labels`` and the workspace's.  ``timeout``: after so
+        many seconds it is ended with its descendants.
         ``on_output`` is called with every ``Output``, and awaited if it is a coroutine function;
         what it raises, ``result`` of the process raises.  ``stdin=False``: without a terminal its
         input is empty; ``input`` is its whole stdin, as for ``run``.  ``limits`` bounds what it may
@@ -393,9 +411,8 @@ class AsyncWorkspace(NamesChecked):
         otherwise; in a terminal it is typed, with the end-of-file key (Ctrl-D) after it, which
         means an end only to programs that read lines.  ``text=False`` gives bytes.  ``max_output``
         bounds each stream of the result in bytes: beyond it the first and the last half are kept,
-        and ``omitted`` counts the rest; None: no bound.  ``tty``,
-        ``size``, ``cwd``, ``env``, ``sandbox``, ``on_output``, ``name``, ``limits`` and
-        ``watch_denials`` are those of ``start``.
+        and ``omitted`` counts the rest; None: no bound.  As ``start``: ``tty``, ``size``, ``cwd``,
+        ``env``, ``sandbox``, ``network``, ``on_output``, ``name``, ``limits``, ``watch_denials``.
 
         Raises ExecutorSpawnFailed when it does not start, ExecutorTransportFailed when the
         connection to its machine is lost for good, UsageError (also for ``input`` without a
@@ -403,7 +420,7 @@ class AsyncWorkspace(NamesChecked):
         """
         pause = seconds(wait, "wait")
         most = None if max_output is None else byte_count(max_output, "max_output")
-        follower = await self._start(command, stdin=False, input=input, **options)
+        follower = await self._start(command, input=input, **without_stdin(options))
         follower.collect(most)
         if pause is None:  # there is no later reader
             follower.session.keep_output(RETENTION_BYTES)
@@ -420,15 +437,24 @@ class AsyncWorkspace(NamesChecked):
                 self._processes.pop(follower, None)
         return result.check() if check else result
 
+    async def expose(self, port: int, *, local_port: int | None = None) -> AsyncExposure:
+        """Have a port of this machine's loopback lead to a port that commands here listen on.
+
+        The listener is where this program runs, at ``local_port`` or a free port, for this user and
+        root alone, until the workspace ends.  Raises UsageError for commands that have the network
+        of their machine, and for a port that is taken.
+        """
+        return await self._location.expose(self._profile, port, local_port)
+
     async def shell(self, program: str = "bash", **options: Unpack[SessionOptions]) -> AsyncShell:
         """Start a shell that keeps its state from one command to the next: ``bash`` or ``sh``.
 
         The other arguments are those of ``start``, and hold for the whole session.  Raises
         ExecutorSpawnFailed when it does not start, and UsageError.
         """
-        from handrail.workspace.shell import AsyncShell
+        from handrail.workspace.sessions.shell import AsyncShell
 
-        return await AsyncShell(program, self.start, dict(options)).open()
+        return await AsyncShell(program, self.start, dict(options))._open()  # noqa: SLF001 (for its makers)
 
     async def python(
         self,
@@ -444,27 +470,31 @@ class AsyncWorkspace(NamesChecked):
         the session of a process of this workspace, after ``attach``.  The other arguments are
         those of ``start``.  Raises UsageError when the packages are missing, ExecutorSpawnFailed.
         """
-        from handrail.workspace.open_python import open_python
+        from handrail.workspace.sessions.open_python import open_python
 
         return await open_python(self, python, process, dict(options))
 
     async def _start(self, command: Command, **options: Any) -> ProcessFollower:
-        defaults = CommandDefaults(self._profile, self._variables, self._limits, self._keep_output)
+        defaults = CommandDefaults(
+            self._profile,
+            self._variables,
+            self._limits,
+            self._keep_output,
+            self._labels,
+            self._network,
+            self._hosts,
+        )
         self._count += 1
         process_id = f"{self._tag}-{self._count}"
         follower, begin = await call_checked(
-            start_command, self._ground, defaults, process_id, command, **options
+            start_command, self._location, defaults, process_id, command, **options
         )
         # A process that has ended belongs to its holder alone, and its output with it.
         for one in [one for one in self._processes if not (one.shown or one.held_open)]:
             del self._processes[one]
         self._follow(follower)
-        if self._ground.closed:  # by another task, meanwhile
+        if self._location.closed:  # by another task, meanwhile
             await to_the_end(follower.end(0.0))
             raise UsageError("the workspace was closed while the command was being started")
         begin()
         return follower
-
-
-def _text(word: str | bytes) -> str:
-    return word.decode("utf-8", "replace") if isinstance(word, bytes) else word

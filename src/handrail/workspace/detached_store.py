@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-from handrail import private_places
+from handrail import private_files, private_places
 from handrail.errors import HandrailError, UsageError
+from handrail.network import settings
+from handrail.network.settings import Network
 from handrail.workspace.profile import Profile
 from handrail.workspace.variables import InheritEnv
 
@@ -25,6 +27,23 @@ _ID = re.compile(r"[0-9a-f]{8}")
 
 class WorkspaceBusy(HandrailError):
     """Another program is attached to that workspace; try again when it has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftProcess:
+    """One process of a detached workspace, as of the detach."""
+
+    argv: list[str]
+    #: The session in which it was started, under which its result is stored.
+    session: str = ""
+    name: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    #: In seconds since the epoch; 0: not known.
+    started_at: float = 0.0
+    #: It outlives the workspace.
+    outlives: bool = False
+    #: Its end was shown to the user.
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +63,18 @@ class DetachedRecord:
     limits: dict[str, int] | None = None
     #: The names of its secrets.
     secrets: list[str] = field(default_factory=list)
-    #: Ids of its processes and their commands, as of the detach.
-    processes: dict[str, list[str]] = field(default_factory=dict)
-    #: The ids of those that outlive the workspace.
-    outliving: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    #: Its processes by id.
+    processes: dict[str, LeftProcess] = field(default_factory=dict)
     #: How many processes it has started in all.
     count: int = 0
+    #: Until when its processes may go on, in seconds since the epoch; None: until they end.
+    until: float | None = None
+
+    @property
+    def resume(self) -> tuple[str, str | None]:
+        """The session and the secret to resume it."""
+        return self.session, self.secret
 
 
 class Claim:
@@ -84,7 +109,7 @@ def create(record: DetachedRecord) -> None:
 
 def claim(workspace_id: str) -> Claim:
     """Lock a record; raises UsageError when there is none, WorkspaceBusy when it is locked."""
-    if not _ID.fullmatch(workspace_id):
+    if not isinstance(workspace_id, str) or not _ID.fullmatch(workspace_id):
         raise UsageError(f"{workspace_id!r} is no id of a workspace; `handrail ps` lists them")
     path = os.path.join(_directory(), workspace_id)
     lock = _open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
@@ -108,6 +133,20 @@ def claim(workspace_id: str) -> Claim:
         raise
 
 
+def save(record: DetachedRecord) -> None:
+    """Write a record again that this program has not claimed; raises WorkspaceBusy, UsageError."""
+    claimed = claim(record.id)
+    try:
+        claimed.save(record)
+    finally:
+        claimed.release()
+
+
+def changed_at(record: DetachedRecord) -> float:
+    """When it was last written, in seconds since the epoch."""
+    return _age(os.path.join(_directory(), record.id))
+
+
 def known() -> Iterator[DetachedRecord]:
     """All records, oldest first."""
     directory = _directory()
@@ -127,14 +166,14 @@ def _age(path: str) -> float:
 
 def _directory() -> str:
     path = os.path.join(private_places.state_home(), "workspaces")
-    os.close(private_places.open_directory(path))
+    os.close(private_files.open_directory(path))
     return path
 
 
 def _open(path: str, flags: int) -> int:
-    directory = private_places.open_directory(os.path.dirname(path))
+    directory = private_files.open_directory(os.path.dirname(path))
     try:
-        return private_places.open_file(directory, os.path.basename(path), flags)
+        return private_files.open_file(directory, os.path.basename(path), flags)
     finally:
         os.close(directory)
 
@@ -149,18 +188,33 @@ def _read(path: str) -> DetachedRecord:
                     read=tuple(profile["read"]),
                     write=tuple(profile["write"]),
                     deny=tuple(profile["deny"]),
-                    network=profile["network"] is True,
+                    network=_network(profile["network"]),
                     temporary=profile["temporary"] is True,
                 )
+            outliving = found.pop("outliving", ())  # of an earlier version, like a mere list below
+            found["processes"] = {
+                name: LeftProcess(**left)
+                if isinstance(left, dict)
+                else LeftProcess(left, found["session"], outlives=name in outliving)
+                for name, left in found["processes"].items()
+            }
             return DetachedRecord(profile=profile, **found)
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path} does not read: {error}; remove it") from None
 
 
+def _network(kept: object) -> bool | Network:
+    """The network of a profile as `_write` has it; raises UsageError and TypeError."""
+    if isinstance(kept, dict):
+        return settings.from_json(kept)
+    return kept if isinstance(kept, bool) else settings.checked(kept)
+
+
 def _write(path: str, record: DetachedRecord) -> None:
     """Write it whole or not at all: the previous secret is no longer valid."""
-    fresh = f"{path}.new"
-    fd = _open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with open(fd, "w", encoding="utf-8") as file:
-        json.dump(asdict(record), file)
-    os.rename(fresh, path)
+    directory = private_files.open_directory(os.path.dirname(path))
+    try:
+        data = json.dumps(asdict(record)).encode()
+        private_files.replace_file(directory, os.path.basename(path), data)
+    finally:
+        os.close(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
+from typing import TYPE_CHECKING
 
 from handrail.errors import ExecutorError, ExecutorSpawnFailed, FilesError, UsageError
 from handrail.executor.base import Executor, SpawnRequest
@@ -17,8 +18,35 @@ from handrail.workspace.open_executor import Release, reach_local, reach_remote
 from handrail.workspace.profile import Profile
 from handrail.workspace.uncancellable import to_the_end
 
+if TYPE_CHECKING:
+    from handrail.executor.trees.by_calls import Command
+    from handrail.workspace.exposure import AsyncExposure
+
 #: On a machine whose server makes no directory that goes with the session.
 _FAR_PREFIX = "handrail-far-"
+
+
+#: How an address begins.
+_ADDRESSES = ("ws://", "wss://", "unix:", "ssh://", "stdio:")
+
+
+def check_machine(at: object, token: object, executor: object) -> None:
+    """Raise UsageError for arguments that do not name a machine."""
+    if executor is not None and at is not None:
+        raise UsageError("at and executor both say where; give one of them")
+    if at is not None and not isinstance(at, str):
+        raise UsageError(f"at is an address such as 'ssh://box', not {at!r}")
+    if isinstance(at, str) and not at.startswith(_ADDRESSES):
+        raise UsageError(
+            f"cannot connect to {at!r}; give ws://host:port, wss://host, unix:/path,"
+            " ssh://host, or stdio: and the command line of a program"
+        )
+    if token is not None and not isinstance(token, str):
+        raise UsageError(f"token is text, not a {type(token).__name__}")
+    if token is not None and at is None:
+        raise UsageError("a token is shown to a server; give its address with at=")
+    if executor is not None and not isinstance(executor, Executor):
+        raise UsageError(f"executor is an Executor, not {executor!r}")
 
 
 class Location:
@@ -46,10 +74,16 @@ class Location:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._root: str | None = None
+        #: The root, where it was found before; absolute.
+        self.known_root: str | None = None
         self.temporary: str | None = None
         self._own: temp_dirs.TempDir | None = None
         self._sandboxed: tuple[Intent, Files] | None = None
+        self._writable: set[Profile] = set()
         self.closed = False
+        #: The name under which its commands share their network; `end_left` forgets it.
+        self.loopback = f"{tag}-"
+        self._exposures: set[AsyncExposure] = set()
         #: The id and the secret of the session to go on with, instead of a new one.
         self.session: tuple[str, str | None] | None = None
 
@@ -74,7 +108,7 @@ class Location:
                 self._executor, self._release = await self._reach()
             try:
                 if self._root is None:
-                    self._root = await self._find_root(self._executor)
+                    self._root = self.known_root or await self._find_root(self._executor)
             except BaseException:
                 if self._release is not None:
                     release, self._release, self._executor = self._release, None, None
@@ -90,19 +124,48 @@ class Location:
     @property
     def executor(self) -> Executor:
         """The executor of a workspace that is open."""
-        if self._executor is None or self._root is None:
+        if self._executor is None or (self._root is None and self.known_root is None):
             raise UsageError("the workspace is not open yet; use it in a with statement")
         return self._executor
 
     @property
     def root(self) -> str:
         """Absolute, without links."""
+        if self._root is None and self.known_root is not None:
+            return self.known_root
         if self._root is None:
             raise UsageError("the workspace is not open yet; use it in a with statement")
         return self._root
 
+    async def expose(
+        self, profile: Profile | None, port: int, local_port: int | None
+    ) -> AsyncExposure:
+        """Have a port of this machine lead to one of the commands'; raises UsageError."""
+        from handrail.workspace.exposure import open_exposure
+
+        executor = await self.open()
+        if profile is None or profile.online:
+            where = "127.0.0.1" if self.at is None else f"127.0.0.1 of {self.at}"
+            raise UsageError(
+                "commands of this workspace have the network of their machine, so what they listen"
+                f" on is at {where} already; expose is for sandboxed commands without it"
+            )
+        if not executor.features.loopback:
+            raise UsageError(
+                "this executor does not share a loopback among commands, so none can be exposed;"
+                " use one of this machine or a handrail server of this version"
+            )
+        made = open_exposure(executor, self.loopback, port, local_port, self._exposures.discard)
+        self._exposures.add(made)
+        return made
+
+    async def _close_exposures(self) -> None:
+        for one in list(self._exposures):
+            await one.close()
+
     async def close(self) -> None:
         """Let go; the processes were ended before."""
+        await self._close_exposures()
         if self._sandboxed is not None:
             await self._sandboxed[1].close()
             self._sandboxed = None
@@ -130,14 +193,24 @@ class Location:
             release, self._release = self._release, None
             await release()
 
-    async def detach(self) -> tuple[str, str | None]:
-        """Let go and leave everything running; the session's id and its secret."""
+    @property
+    def is_open(self) -> bool:
+        """Whether its machine was reached."""
+        return self._executor is not None
+
+    async def detach(self, keep: float | None, wanted: list[str]) -> tuple[str, str | None]:
+        """Let go and leave everything running; the session's id and its secret.
+
+        ``wanted``: the ids of processes whose results are to be stored.
+        """
         executor = await self.open()
         if self.at is None or self.at.startswith("stdio:"):
             raise UsageError(
                 "only a workspace at a server that goes on without us can be left running; open it"
                 " with at=, for example at='ssh://localhost'"
             )
+        await self._close_exposures()
+        await executor.leave(keep, wanted)
         self.closed = True
         self._release = None
         return await to_the_end(executor.detach())
@@ -198,9 +271,15 @@ class Location:
         temporary = self.temporary if profile is not None and profile.temporary else None
         return profiles.intent(profile, self.root, temporary, private=self.has_private_tmp)
 
+    async def check_writable(self, profile: Profile | None) -> None:
+        """`check_writable` of this module; what was found is not looked for again."""
+        if profile is not None and profile not in self._writable:
+            await check_writable(profile, self.root, self.executor)
+            self._writable.add(profile)
+
     async def files(self, profile: Profile | None) -> Files:
         """The files of the machine as commands under a profile see them; None: all."""
-        files = self.executor.files
+        files = (await self.open()).files
         await self.make_temporary(profile)
         intent = self.intent(profile)
         if intent is None:
@@ -208,6 +287,12 @@ class Location:
         if self._sandboxed is None or self._sandboxed[0] != intent:
             self._sandboxed = intent, files.sandboxed(intent)
         return self._sandboxed[1]
+
+    def command_runner(self, profile: Profile | None) -> Command:
+        """Runs commands of file calls that the machine's server does not offer."""
+        from handrail.workspace.file_transfer import command_runner
+
+        return command_runner(self.executor, self._tag, self.intent(profile))
 
     @property
     def has_private_tmp(self) -> bool:
@@ -262,3 +347,21 @@ class Location:
                 f"the directory for temporary files, {path}, cannot be made (mkdir exited with"
                 f" {info.code}); use a Profile with temporary=False"
             )
+
+
+async def check_writable(profile: Profile, root: str, executor: Executor) -> None:
+    """Raise UsageError for a writable path that is missing, which a sandbox cannot open.
+
+    Below a writable directory commands can make it.
+    """
+    if not (executor.features.local or executor.features.remote):
+        return  # its files need not be those that its commands see
+    for path in profiles.writable_alone(profile, root):
+        try:
+            await executor.files.metadata(path)
+        except FilesError as error:
+            if error.kind == "not_found":
+                raise UsageError(
+                    f"{path} may be written by the profile and does not exist, so a command could"
+                    " neither write nor make it; make it before"
+                ) from None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from handrail.errors import (
-    ExecutorTransportFailed,
     ProtocolError,
     TransportError,
     UsageError,
@@ -73,8 +72,9 @@ async def reach_remote(
     """A session of the server at ``at``, new or resumed.
 
     Raises UsageError for an invalid address, ExecutorTransportFailed when no server answers there
-    or it refuses the session.
+    or it refuses the session, AuthenticationFailed when it refuses the token.
     """
+    from handrail.executor.client.dial import transport_failed
     from handrail.executor.remote import RemoteExecutor
 
     where: str | list[str] = at
@@ -92,5 +92,5 @@ async def reach_remote(
             resume_secret=secret,
         )
     except (TransportError, ProtocolError) as error:
-        raise ExecutorTransportFailed(f"cannot work at {at}: {error}") from error
+        raise transport_failed(f"cannot work at {at}", error) from error
     return executor, executor.close

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypedDict
 
+from handrail.network.settings import Network
+from handrail.orchestrator.approvers import AnyApprover
 from handrail.process.spec import Limits
 from handrail.workspace.arguments import AnyPath, Env
 from handrail.workspace.profile import Sandbox
@@ -24,11 +26,13 @@ class CommandOptions(TypedDict, total=False):
     size: tuple[int, int]
     on_output: Callable[[Output], object] | None
     name: str | None
+    labels: Mapping[str, str] | None
     limits: Limits | None
     watch_denials: bool
     cwd: AnyPath | None
     env: Env | None
     sandbox: Sandbox | None
+    network: Network | None
 
 
 class StartOptions(CommandOptions, total=False):
@@ -57,6 +61,7 @@ class OneShotOptions(CommandOptions, total=False):
     at: str | None
     token: str | None
     request_timeout: float | None
+    approver: AnyApprover | None
 
 
 class SessionOptions(TypedDict, total=False):
@@ -65,8 +70,10 @@ class SessionOptions(TypedDict, total=False):
     cwd: AnyPath | None
     env: Env | None
     sandbox: Sandbox | None
+    network: Network | None
     limits: Limits | None
     name: str | None
+    labels: Mapping[str, str] | None
 
 
 class PythonOptions(SessionOptions, total=False):

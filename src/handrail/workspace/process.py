@@ -5,23 +5,58 @@ from __future__ import annotations
 import re
 import shlex
 import signal as signals
-from collections.abc import AsyncGenerator, Iterable
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import WaitReason
+from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo
 from handrail.process.signals import signal_name
 from handrail.workspace.arguments import SHELL, seconds, to_bytes
-from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.process_follower import GRACE_SECONDS, ProcessFollower
+from handrail.workspace.refused_hosts import RefusedHosts
 from handrail.workspace.result import Event, Exited, Gap, Result, Waited
 
 if TYPE_CHECKING:
-    from handrail.workspace.lines import Line
-    from handrail.workspace.secrets import Secrets
+    from handrail.sandbox.refusal import Words
+    from handrail.secret_masks import Secrets
+    from handrail.workspace.output.lines import Line
+
+
+async def explain_refusal(process: AsyncProcess, tail: bytes, words: Words) -> str | None:
+    """What the sandbox has refused to a process that has ended, in the words of a surface.
+
+    ``tail``: the end of its stderr, or of its terminal.
+    """
+    follower = process._follower  # noqa: SLF001 (of this module)
+    info = follower.exit
+    if info is None or not info.code:
+        return None
+    return follower.explain(info, await follower.denials(info), tail, words)
+
+
+def explain_command(process: AsyncProcess, info: ExitInfo, tail: bytes, cwd: str) -> str | None:
+    """What the sandbox of a session has refused to one command of it, which ended like this."""
+    return process._follower.explain(info, (), tail, cwd=cwd)  # noqa: SLF001 (of this module)
+
+
+def begin_command(process: AsyncProcess, argv: tuple[str, ...], cwd: str) -> None:
+    """A session begins this command: questions about hosts are about it from now on."""
+    process._follower.next_call(argv, cwd)  # noqa: SLF001 (of this module)
+
+
+async def refused_to_command(process: AsyncProcess) -> RefusedHosts:
+    """The hosts that were refused since the last command of a session; never raises."""
+    return await process._follower.newly_refused()  # noqa: SLF001 (of this module)
+
+
+def on_refused_host(process: AsyncProcess, call: Callable[[], None]) -> None:
+    """Have ``call`` called when a managed network has refused it a host."""
+    process._follower.on_refused_host(call)  # noqa: SLF001 (of this module)
 
 
 class AsyncProcess(NamesChecked):
@@ -53,6 +88,21 @@ class AsyncProcess(NamesChecked):
     def argv(self) -> tuple[str | bytes, ...]:
         """The argv it was started with."""
         return self._follower.argv
+
+    @property
+    def name(self) -> str | None:
+        """The name it was started with; None: it has none."""
+        return self._follower.name
+
+    @property
+    def stored(self) -> bool:
+        """Whether only its stored result is left: its server has forgotten it, or is gone."""
+        return self._session.stored
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels: those of its workspace and its own."""
+        return dict(self._follower.labels)
 
     @property
     def exit(self) -> ExitInfo | None:
@@ -87,6 +137,8 @@ class AsyncProcess(NamesChecked):
         """
         from handrail.executor.keys import key_text
 
+        if not keys:
+            raise UsageError("there is no key to press; give names such as 'enter' or 'ctrl-c'")
         await self.send(key_text(keys, words="send()"))
 
     async def close_stdin(self) -> None:
@@ -170,27 +222,42 @@ class AsyncProcess(NamesChecked):
     def __aiter__(self) -> AsyncGenerator[Event]:
         return self.follow()
 
-    async def follow(self) -> AsyncGenerator[Event]:
+    async def follow(
+        self, *, since: float | None = None, wait: bool = True
+    ) -> AsyncGenerator[Event]:
         """Yield the events that iterating gives, as a generator that can be closed.
 
+        ``since``: of a process that was left, only what was written in the last so many seconds.
+        ``wait=False``: of one that runs, only what is there now.
         While it lags by most of ``keep_output`` the process waits, and on another machine
         everything else of this workspace too.  Ending the process or the workspace waits for no
         reader.  Raises ExecutorTransportFailed when the connection is lost for good.
         """
-        async with aclosing(self._event_blocks()) as blocks:
+        async with aclosing(self._event_blocks(since, wait=wait)) as blocks:
             async for block in blocks:
                 for event in block:
                     yield event
 
-    async def _event_blocks(self) -> AsyncGenerator[list[Event]]:
+    async def _event_blocks(
+        self, since: float | None = None, *, wait: bool = True
+    ) -> AsyncGenerator[list[Event]]:
+        first, last = 0, None if wait or not self.running else self._session.last_seq
+        if last == 0:
+            return
+        if (recent := seconds(since, "since")) is not None:
+            first = await self._session.first_after(time.time() - recent)
         async with aclosing(self._follower.outputs()) as blocks:
             async for block in blocks:
                 events: list[Event] = []
                 for output in block:
+                    if output.seq < first:
+                        continue
                     if output.omitted:
                         events.append(Gap(output.omitted))
                     events.append(output)
                 yield events
+                if last is not None and block[-1].seq >= last:
+                    return
         yield [Exited(await self._follower.exited())]
 
     async def lines(self) -> AsyncGenerator[Line]:

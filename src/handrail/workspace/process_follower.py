@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from handrail.errors import ExecutorError, StdinClosed
-from handrail.executor.base import ExecSession, ExecutorFeatures, OutputEvent, OutputKind
-from handrail.executor.output_buffer import KEEP_OUTPUT, Follower
+from handrail.executor.base import (
+    ExecSession,
+    ExecutorFeatures,
+    OutputEvent,
+    OutputKind,
+    SpawnRequest,
+)
+from handrail.executor.output.buffer import KEEP_OUTPUT, Follower
+from handrail.executor.timeout import exit_or_end
 from handrail.process import TIMEOUT_GRACE
 from handrail.process.exit_status import ExitInfo, ExitKind
+from handrail.secret_masks import NO_SECRETS, Masker, Secrets
 from handrail.workspace.arguments import seconds
-from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.output_collector import OutputCollector
-from handrail.workspace.result import Denial, Output, Result, last_line
-from handrail.workspace.secrets import NO_SECRETS, Masker, Secrets
+from handrail.workspace.output.collector import OutputCollector
+from handrail.workspace.refused_hosts import HostsTold, RefusedHosts
+from handrail.workspace.result import Denial, Output, Result, output_of, shown_last_line
+from handrail.workspace.synchronous.callback_thread import CallbackThread
 
 if TYPE_CHECKING:
-    from handrail.workspace.lines import Line
+    from handrail.orchestrator.network_call import NetworkCall
+    from handrail.sandbox.refusal import Words
+    from handrail.workspace.output.lines import Line
 
 #: Seconds between TERM and KILL when ``terminate`` or the end of the workspace ends a process.
 GRACE_SECONDS = 0.5
@@ -47,14 +58,32 @@ class ProcessFollower:
         features: ExecutorFeatures,
         *,
         sandboxed: bool,
+        request: SpawnRequest | None = None,
         started: float | None = None,
         returned_to: bool = False,
         secrets: Secrets = NO_SECRETS,
         keep_output: int = KEEP_OUTPUT,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        network: NetworkCall | None = None,
     ) -> None:
-        """``started``: by the monotonic clock, before the start was requested; None: now."""
+        """``request``: how it was started, if it was started here.
+
+        ``started``: by the monotonic clock, before the start was requested; None: now.
+        """
+        self._request = request
+        self._network = network
+        self._hosts_told = HostsTold()
         self.secrets = secrets
         self.session = session
+        self.name = name
+        self.labels = dict(labels or {})
+        #: The session of the server in which it was started; None: the present one.
+        self.session_id: str | None = None
+        #: In seconds since the epoch.
+        self.started_at = time.time()
+        #: A caller has been told of its end.
+        self.seen = False
         self.argv = argv
         self._features = features
         self._sandboxed = sandboxed
@@ -109,13 +138,15 @@ class ProcessFollower:
         limit = seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                return self._seen(await self.session.wait())
+                return await self.exited()
         except TimeoutError:
             return self.exit
 
     async def exited(self) -> ExitInfo:
         """Wait for its exit."""
-        return self._seen(await self.session.wait())
+        info = self._seen(await self.session.wait())
+        self.seen = True
+        return info
 
     async def _pieces(self) -> AsyncGenerator[list[OutputEvent]]:
         """All output from the first retained byte on; the process waits for this reader.
@@ -153,7 +184,7 @@ class ProcessFollower:
 
     async def lines(self) -> AsyncGenerator[Iterable[Line]]:
         """All output from the first retained byte on, as lines with secrets masked."""
-        from handrail.workspace.lines import LineSplitter
+        from handrail.workspace.output.lines import LineSplitter
 
         splitter = LineSplitter()
         maskers = {kind: Masker(self.secrets) for kind in OutputKind}
@@ -177,7 +208,7 @@ class ProcessFollower:
             # A process that timed out is ended with its tree, which may take its grace.
             more = TIMEOUT_GRACE if info.kind is ExitKind.TIMED_OUT else 0.0
             held = self.held_open = not await collected.drained(more)
-        result = self._result(collected, info, held, await self._denials(info), text)
+        result = self._result(collected, info, held, await self.denials(info), text)
         if info is not None:
             await self._settle()
         return result
@@ -205,26 +236,83 @@ class ProcessFollower:
         text: bool,
     ) -> Result[Any]:
         until = self._ended if info is not None and self._ended else time.monotonic()
-        out, err = collected.stdout.content(), collected.stderr.content()
-        shown_out, shown_err = self.secrets.masked(out), self.secrets.masked(err)
+        out, err, final = collected.stdout, collected.stderr, collected.done
+        blamed = out if self._request is not None and self._request.tty else err
+        tail = blamed.end(self.secrets) if info is not None and info.code else b""
         return Result(
             self.argv,
-            cast("Any", shown_out.decode("utf-8", "replace") if text else out),
-            cast("Any", shown_err.decode("utf-8", "replace") if text else err),
+            cast("Any", output_of(out, self.secrets, text=text, final=final)),
+            cast("Any", output_of(err, self.secrets, text=text, final=final)),
             info,
             until - self._started,
             denials,
             collected.omitted,
             held,
-            last_line=last_line(shown_err or shown_out) if self.secrets and not text else None,
+            refusal=self.explain(info, denials, tail),
+            last_line=shown_last_line(out, err, self.secrets, text=text),
+            notes=() if self._network is None else self._network.notes(map(asdict, denials)),
         )
 
-    async def _denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:
+    def explain(
+        self,
+        info: ExitInfo | None,
+        denials: tuple[Denial, ...],
+        tail: bytes,
+        words: Words | None = None,
+        cwd: str = "",
+    ) -> str | None:
+        """What its sandbox has refused, in one sentence; None for any other end.
+
+        ``tail``: the end of its stderr, or of its terminal.  ``cwd``: where it is by now.
+        """
+        request = self._request
+        failed = info is not None and info.kind is not ExitKind.TIMED_OUT and bool(info.code)
+        if not failed or request is None or request.sandbox is None or info is None:
+            return None
+        from handrail.sandbox import refusal  # only for a command that failed
+
+        where, managed = os.fsencode(cwd or request.cwd), self._network is not None
+        return refusal.explain(
+            refusal.Rules.of(request.sandbox, where, managed=managed),
+            info.code,
+            tail[-refusal.LOOKED_AT :],
+            denials,
+            words or refusal.PYTHON,
+            could=refusal.user_could if self._features.local else None,
+        )
+
+    def next_call(self, argv: tuple[str, ...], cwd: str) -> None:
+        """The process goes on with another command, as a session does."""
+        if self._network is not None:
+            shown = self.secrets.masked_words(argv)
+            words = tuple(os.fsdecode(word) for word in shown)
+            self._network.next_call(replace(self._network.facts, argv=words, cwd=cwd))
+
+    def on_refused_host(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called when its managed network has refused a host."""
+        if self._network is not None:
+            self._network.on_refused = call
+
+    async def newly_refused(self) -> RefusedHosts:
+        """The hosts that it was refused since this was last called; never raises."""
+        if self._network is None:
+            return RefusedHosts()
+        try:
+            records = await self.session.refused_hosts()
+        except ExecutorError:
+            return RefusedHosts()
+        new = self._hosts_told.new(records)
+        shown = tuple(Denial.from_evidence(self.secrets.masked_value(one)) for one in new)
+        return RefusedHosts(shown, self._network.notes(map(asdict, shown)))
+
+    async def denials(self, info: ExitInfo | None) -> tuple[Denial, ...]:
+        """What the sandbox refused to a process that has ended."""
         if info is None or not self._sandboxed:
             return ()
         found = await self.session.denied()
         if found.evidence:
-            return tuple(map(Denial.from_evidence, found.evidence))
+            shown = (self.secrets.masked_value(one) for one in found.evidence)
+            return tuple(map(Denial.from_evidence, shown))
         return (Denial("unknown", source="output"),) if found.likely else ()
 
     def collect(self, most: int | None = -1) -> OutputCollector:
@@ -235,7 +323,7 @@ class ProcessFollower:
         """
         if self._collected is None:
             most = self._keep_output if most == -1 else most
-            self._collected = OutputCollector(self.session, most)
+            self._collected = OutputCollector(self.session, most, self.secrets)
         return self._collected
 
     def watch(
@@ -264,12 +352,10 @@ class ProcessFollower:
         return task
 
     async def _end_after(self, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self.session.wait()
-        except TimeoutError:
+        def over() -> None:
             self._timed_out = self.running
-            await self.session.terminate(TIMEOUT_GRACE)
+
+        await exit_or_end(self.session, timeout, TIMEOUT_GRACE, over)
 
     async def _tell(self, listener: Listener) -> None:
         try:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from handrail.errors import UsageError
+from handrail.name_hints import arguments_checked
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.profile import Sandbox
 from handrail.workspace.result import Result
-from handrail.workspace.synchronous import Workspace
+from handrail.workspace.synchronous.workspace import Workspace
 from handrail.workspace.variables import InheritEnv
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from handrail.orchestrator.approvers import AnyApprover
     from handrail.workspace.options import OneShotOptions
 
 
@@ -37,6 +39,7 @@ def run(
     inherit_env: InheritEnv = "all",
     secrets: Mapping[str, str | bytes] | None = None,
     request_timeout: float | None = 30.0,
+    approver: AnyApprover | None = None,
     **options: Any,
 ) -> Result[Any]:
     """Run one command in a workspace of its own, with ``cwd`` as its root.
@@ -55,6 +58,11 @@ def run(
         inherit_env=inherit_env,
         secrets=secrets,
         request_timeout=request_timeout,
+        approver=approver,
     ) as workspace:
         result: Result[Any] = workspace.run(command, **options)
     return result
+
+
+if not TYPE_CHECKING:  # a type checker would lose the overloads
+    run = arguments_checked(run)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Ending(Protocol):
+    """What runs, and can be ended."""
+
+    async def end(self) -> None: ...
+
+
+L = TypeVar("L", bound=Ending)
 
 
 async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -17,8 +26,8 @@ async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            if task.done():
-                break
+            if task.cancelled():
+                break  # its own; ours may arrive when it is done, and is raised too
             cancelled = error
         except BaseException:  # noqa: BLE001 (the task's own: raised below, with its result)
             break
@@ -27,3 +36,20 @@ async def to_the_end(coroutine: Coroutine[Any, Any, T]) -> T:
             task.exception()
         raise cancelled
     return task.result()
+
+
+class OneLife(Generic[L]):
+    """A session whose program is ended and started again; ``_lock`` guards which one it is."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._life: L | None = None
+
+    async def _end_life(self) -> None:
+        """End what runs now, whatever is cancelled; raises nothing."""
+        life = self._life
+        if life is not None:
+            await to_the_end(life.end())
+            async with self._lock:
+                if self._life is life:
+                    self._life = None

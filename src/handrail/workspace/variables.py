@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from handrail.errors import UsageError
 from handrail.process.env_policy import Inherit
+from handrail.secret_masks import Secrets
 from handrail.workspace.arguments import Env, Environment
-from handrail.workspace.secrets import Secrets
 
 #: What commands inherit of their machine's variables: all that do not look like a secret, the few
 #: that programs need to work (``core``), or none.
@@ -33,6 +33,11 @@ class Variables:
             raise UsageError(
                 f"inherit_env is 'all', 'core' or 'none', not {inherit_env!r}"
             ) from None
+        mappings: dict[str, object] = {"env": env, "secrets": secrets}
+        for name, given in mappings.items():
+            if given is not None and not isinstance(given, Mapping):
+                kind = type(given).__name__  # never the value, which may be a secret
+                raise UsageError(f"{name} is a mapping of names to values, not a {kind}")
         self.env: Env = dict(env or {})
         self.secrets = Secrets(secrets or {}, known)
         self.environment()  # refuses bad names now

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from handrail.policy.guard.words import Word
-from handrail.policy.programs import verb_wrappers, wrappers
+from handrail.policy.programs import option_table, verb_wrappers, wrappers
 from handrail.policy.tables import entries, names, words
 
 DECLARATIONS = frozenset({"declare", "typeset", "local", "export", "readonly"})
@@ -143,15 +143,8 @@ RUNNING_FLAGS = re.compile(
     r"(?:^|[\s=])(?:-B|-wrapper|-fplugin|-?-specs|-fuse-ld|-Xclang|@|--ld-path)|linker"
 )
 
-
-def _running_options(first: str, *others: str) -> tuple[str, tuple[str, ...]]:
-    """The letters, and the long ones."""
-    letters = first.removeprefix("letters=")
-    return ("", (first, *others)) if letters == first else (letters, others)
-
-
 #: Options that run something; a long one counts from its shortest abbreviation on.
-RUNNING_OPTIONS = {k: _running_options(*v) for k, v in entries("running options").items()}
+RUNNING_OPTIONS = option_table("running options")
 #: ``find`` runs these, or writes files of any name by them.
 FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
@@ -161,6 +154,7 @@ _SSH = "|".join(words("ssh settings"))
 SSH_SETTINGS = re.compile(rf"(?:{_SSH})[= ][\w./-]+", re.IGNORECASE)
 GIT_OPTIONS = words("git options")
 GIT_OPAQUE = names("git opaque")
+GIT_VERBS = names("git verbs")
 
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 #: Interpreters that are given a file; their program texts on the command line are not read.

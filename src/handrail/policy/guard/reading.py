@@ -15,6 +15,7 @@ from handrail.policy.guard.launchers import HANDLERS, launch
 from handrail.policy.guard.script import read_into
 from handrail.policy.guard.values import Values, variables
 from handrail.policy.guard.words import MADE, Unclear, Word, WordReader, known
+from handrail.policy.programs import ABBREVIATED_VERBS, SAME_VERBS
 from handrail.policy.rules import Words
 
 #: Limit of commands read in one argv.
@@ -171,6 +172,10 @@ class Guard:
         verb = words[at].value if at < len(words) else None
         if len(words) == 2 and verb in ("--version", "--help") and not by_path:
             return
+        verbs = ABBREVIATED_VERBS.get(base, frozenset())
+        if verb and verb not in verbs and (base, verb) not in SAME_VERBS:
+            for whole in sorted(one for one in verbs if one.startswith(verb)):
+                raise Unclear(f"{base} {verb} may be short for {whole}")
         if (
             base in programs.OPAQUE
             or general in programs.OPAQUE

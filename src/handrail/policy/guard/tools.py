@@ -205,6 +205,8 @@ def _git(guard: Guard, words: Sequence[Word], command: Simple) -> None:
     verb, rest = (words[at].value if at < len(words) else None), words[at + 1 :]
     if verb in programs.GIT_OPAQUE:
         raise Unclear(f"what git {verb} runs is not read")
+    if verb is not None and verb not in programs.GIT_VERBS:
+        raise Unclear(f"git {verb} may be an alias")
     if verb == "submodule" and any(word.value == "foreach" for word in rest):
         behind = [word for word in rest if word.value not in ("foreach", "--recursive", "--quiet")]
         guard.script(" ".join(_values(behind, "git submodule")), "sh")

@@ -1,4 +1,4 @@
-"""Blocking versions of ``AsyncProcess`` and ``AsyncFiles``."""
+"""Blocking version of ``AsyncProcess``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
-from handrail.executor.files import FileEntry, FileMetadata, Progress
+from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo
-from handrail.workspace import loop_thread
-from handrail.workspace.arguments import AnyPath
-from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.files import AsyncFiles
-from handrail.workspace.misuse import NamesChecked
+from handrail.secret_masks import Secrets
 from handrail.workspace.process import AsyncProcess
 from handrail.workspace.process_follower import GRACE_SECONDS
 from handrail.workspace.result import Event, Result, Waited
-from handrail.workspace.secrets import Secrets
+from handrail.workspace.synchronous import loop_thread
+from handrail.workspace.synchronous.callback_thread import CallbackThread
 
 if TYPE_CHECKING:
-    from handrail.workspace.lines import Line
+    from handrail.workspace.output.lines import Line
 
 T = TypeVar("T")
 
@@ -59,6 +56,21 @@ class Process(NamesChecked):
     def argv(self) -> tuple[str | bytes, ...]:
         """The argv it was started with."""
         return self._twin.argv
+
+    @property
+    def name(self) -> str | None:
+        """The name it was started with; None: it has none."""
+        return self._twin.name
+
+    @property
+    def stored(self) -> bool:
+        """Whether only its stored result is left: its server has forgotten it, or is gone."""
+        return self._twin.stored
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels: those of its workspace and its own."""
+        return self._twin.labels
 
     @property
     def secrets(self) -> Secrets:
@@ -152,9 +164,10 @@ class Process(NamesChecked):
     def __iter__(self) -> Iterator[Event]:
         return self.follow()
 
-    def follow(self) -> Generator[Event]:
+    def follow(self, *, since: float | None = None, wait: bool = True) -> Generator[Event]:
         """Yield the events that iterating gives; see ``AsyncProcess.follow``."""
-        for block in self._iterate(self._twin._event_blocks()):  # noqa: SLF001 (its twin)
+        blocks = self._twin._event_blocks(since, wait=wait)  # noqa: SLF001 (its twin)
+        for block in self._iterate(blocks):
             yield from block
 
     def lines(self) -> Iterator[Line]:
@@ -184,66 +197,3 @@ async def _next(events: AsyncIterator[T]) -> T | None:
     async for event in events:
         return event
     return None
-
-
-class WorkspaceFiles(NamesChecked):
-    """Reads and writes below the root of a workspace; see ``AsyncFiles`` for what is raised."""
-
-    def __init__(self, twin: AsyncFiles, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._twin = twin
-        self._call = call
-
-    @overload
-    def read(
-        self, path: AnyPath, *, text: Literal[True] = True, progress: Progress | None = None
-    ) -> str: ...
-    @overload
-    def read(
-        self, path: AnyPath, *, text: Literal[False], progress: Progress | None = None
-    ) -> bytes: ...
-    def read(
-        self, path: AnyPath, *, text: bool = True, progress: Progress | None = None
-    ) -> str | bytes:
-        """The content of a file: UTF-8 text, or its bytes."""
-        found: str | bytes = self._call(
-            self._twin.read(path, text=text, progress=progress)  # type: ignore[call-overload]
-        )
-        return found
-
-    def write(
-        self,
-        path: AnyPath,
-        data: str | bytes,
-        *,
-        parents: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        """Make ``data`` the content of a file, all of it or nothing; text as UTF-8."""
-        self._call(self._twin.write(path, data, parents=parents, progress=progress))
-
-    def exists(self, path: AnyPath) -> bool:
-        """Whether the path exists."""
-        found: bool = self._call(self._twin.exists(path))
-        return found
-
-    def stat(self, path: AnyPath) -> FileMetadata:
-        """Stat the path's target: kind, size in bytes, times in milliseconds since 1970."""
-        found: FileMetadata = self._call(self._twin.stat(path))
-        return found
-
-    def list(self, path: AnyPath = ".") -> list[FileEntry]:
-        """The names in a directory, sorted."""
-        found: list[FileEntry] = self._call(self._twin.list(path))
-        return found
-
-    def mkdir(self, path: AnyPath, *, parents: bool = True) -> None:
-        """Make a directory; with ``parents`` those above it too, and one that exists is fine."""
-        self._call(self._twin.mkdir(path, parents=parents))
-
-    def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
-        """Remove a file or link, with ``recursive`` a tree; ``force``: a missing one is fine."""
-        self._call(self._twin.remove(path, recursive=recursive, force=force))
-
-    def copy(self, source: AnyPath, destination: AnyPath, *, recursive: bool = False) -> None:
-        """Copy a file, or with ``recursive`` a tree, on the workspace's machine."""
-        self._call(self._twin.copy(source, destination, recursive=recursive))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from handrail.executor.base import ExecSession, OutputKind
-from handrail.executor.head_tail import HeadTail
+from handrail.secret_masks import Secrets
+from handrail.workspace.output.kept_output import KeptOutput
 
 #: How many bytes of each stream a result of ``run`` has, unless its caller says otherwise.
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -24,11 +24,10 @@ class OutputCollector:
 
     __slots__ = ("_missed", "_task", "stderr", "stdout")
 
-    def __init__(self, session: ExecSession, most: int | None) -> None:
+    def __init__(self, session: ExecSession, most: int | None, secrets: Secrets) -> None:
         """``most``: how many bytes of each stream to keep."""
-        most = sys.maxsize if most is None else most
-        self.stdout = HeadTail(most)
-        self.stderr = HeadTail(most)
+        self.stdout = KeptOutput(most, secrets)
+        self.stderr = KeptOutput(most, secrets)
         self._missed = 0
         self._task = asyncio.get_running_loop().create_task(self._run(session))
         self._task.add_done_callback(_noticed)
@@ -39,7 +38,7 @@ class OutputCollector:
             async for event in events:
                 self._missed += event.omitted
                 stream = self.stdout if event.kind is OutputKind.STDOUT else self.stderr
-                stream.append(event.data)
+                stream.add(event.data)
         finally:
             events.close()
 
@@ -62,6 +61,8 @@ class OutputCollector:
         A quarter of a second and ``more``, even if a descendant goes on writing.  If this is
         cancelled, the streams count as not ended.
         """
+        if not self._task.done():
+            await asyncio.sleep(0)  # nearly always the streams have ended with the process
         loop = asyncio.get_running_loop()
         lagged = self._size >= _BACKLOG_BYTES
         last = loop.time() + more + (_BACKLOG_SECONDS if lagged else DRAIN_SECONDS)

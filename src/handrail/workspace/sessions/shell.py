@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from handrail.errors import (
@@ -19,16 +20,23 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
+from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo, ExitKind
 from handrail.process.output.output_log import RETENTION_BYTES
-from handrail.workspace import shell_script
-from handrail.workspace.arguments import seconds, to_bytes
-from handrail.workspace.marked_output import KeptOutput, MarkedStream
-from handrail.workspace.process import AsyncProcess
+from handrail.secret_masks import Masker, Secrets
+from handrail.workspace.arguments import check_callable, seconds, to_bytes
+from handrail.workspace.output.kept_output import KeptOutput
+from handrail.workspace.process import (
+    AsyncProcess,
+    begin_command,
+    explain_command,
+    refused_to_command,
+)
 from handrail.workspace.process_follower import Listener
-from handrail.workspace.result import Output, Result, last_line
-from handrail.workspace.secrets import Masker, Secrets
-from handrail.workspace.uncancellable import to_the_end
+from handrail.workspace.result import Output, Result, output_of, shown_last_line
+from handrail.workspace.sessions import shell_script
+from handrail.workspace.sessions.marked_output import MarkedStream
+from handrail.workspace.uncancellable import OneLife, to_the_end
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -53,7 +61,7 @@ class ShellEnded(ProcessError):
     """The shell of a session has ended; ``restart`` starts another."""
 
 
-class AsyncShell:
+class AsyncShell(OneLife["_Life"], NamesChecked):
     """A shell session.  Made by ``AsyncWorkspace.shell``; ``async with`` ends it.
 
     Each command is evaluated by the same shell: its directory, variables, functions, options and
@@ -65,8 +73,14 @@ class AsyncShell:
         program: str,
         start: Callable[..., Awaitable[AsyncProcess]],
         options: dict[str, Any],
+        *,
+        names_calls: bool = True,
     ) -> None:
-        """``start`` is that of a workspace, with its ``options``."""
+        """``start`` is that of a workspace, with its ``options``.
+
+        ``names_calls``: questions about hosts are told which command they are about.
+        """
+        self._names_calls = names_calls
         if program not in _DIALECTS:
             raise UsageError(f"a session is of 'bash' or 'sh', not {program!r}")
         self._program = program
@@ -75,14 +89,13 @@ class AsyncShell:
         env = {**(options.get("env") or {}), **dict(self._dialect.env)}
         name = options.get("name") or f"{program} session"
         self._options = {**options, "env": env, "name": name, "keep_output": RETENTION_BYTES}
-        self._lock = asyncio.Lock()
-        self._life: _Life | None = None
+        super().__init__()
 
     def __repr__(self) -> str:
         state = "running" if self.alive else "ended"
         return f"<{type(self).__name__} {self._program} in {self.cwd!r}: {state}>"
 
-    async def open(self) -> Self:
+    async def _open(self) -> Self:
         """Start the shell, if it was not; raises ExecutorSpawnFailed when it does not start."""
         async with self._lock:
             if self._life is None:
@@ -107,7 +120,7 @@ class AsyncShell:
             raise
         if process.exit is not None:
             await life.end()
-            said = life.hidden.masked(call.kept["stderr"].take().strip())[-500:]
+            said = call.kept["stderr"].shown(life.hidden).strip()[-500:]
             raise ExecutorSpawnFailed(
                 f"{self._program} ended at its start with {process.exit.code}:"
                 f" {said.decode('utf-8', 'replace')}; if the machine has no bash, use shell('sh')"
@@ -172,18 +185,22 @@ class AsyncShell:
         ``on_output`` raised.
         """
         limit = seconds(timeout, "timeout")
-        script = _script(command)
+        script = shell_script.encoded(command)
         stdin = None if input is None else to_bytes(input)
-        _check_input(self._program, stdin)
+        shell_script.check_input(self._program, stdin)
         if max_output is not None and (not isinstance(max_output, int) or max_output < 0):
             raise UsageError(f"max_output is a number of bytes or None, not {max_output!r}")
+        check_callable(on_output, "on_output")
         if inspect.iscoroutinefunction(on_output):
             raise UsageError("on_output is a coroutine function, which is not awaited here")
         began = time.monotonic()
+        argv = (self._program, "-c", os.fsdecode(script))
         async with self._lock:
             life = self._life
             if life is None or not self.alive:
                 raise ShellEnded(_ended(self._program, self.exit))
+            if self._names_calls:
+                begin_command(life.process, argv, life.cwd)
             call = life.expect(max_output, on_output)
             words = shell_script.command(
                 self._dialect, script, call.token, status=life.status, stdin=stdin
@@ -198,8 +215,10 @@ class AsyncShell:
                 await to_the_end(life.stop(call))
             call.raise_failure()
             info = life.exit_of(call, timed_out)
-        argv = (self._program, "-c", os.fsdecode(script))
-        result = _result(argv, call, info, time.monotonic() - began, text)
+            hosts = await refused_to_command(life.process)
+        result = _result(argv, call, life, info, time.monotonic() - began, text)
+        if hosts.denials or hosts.notes:
+            result = replace(result, denials=hosts.denials, notes=hosts.notes)
         return result.check() if check else result
 
     async def interrupt(self) -> None:
@@ -216,19 +235,14 @@ class AsyncShell:
         Raises ExecutorSpawnFailed.
         """
         await self.close()
-        await self.open()
+        await self._open()
 
     async def close(self) -> None:
         """End the shell with its background jobs; can be repeated and raises nothing."""
-        life = self._life
-        if life is not None:
-            await to_the_end(life.end())
-            async with self._lock:
-                if self._life is life:
-                    self._life = None
+        await self._end_life()
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        return await self._open()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -251,6 +265,7 @@ class _Call:
         self.open = {"stdout", "stderr"}
         self.failure: BaseException | None = None
         self.held_open = False
+        self.missed = 0  # bytes of background jobs that were dropped before the call
 
     def finish(self, failure: BaseException | None = None) -> None:
         self.failure = self.failure or failure
@@ -291,7 +306,7 @@ class _Life:
         self.status = 0
         self._dialect = dialect
         self._call: _Call | None = None
-        self._kept = _between()
+        self._kept = _kept(_BETWEEN, self.hidden)
         self._seq = 0
         self._streams = {
             name: MarkedStream(
@@ -307,11 +322,13 @@ class _Life:
 
     def expect(self, max_output: int | None, listener: Listener | None) -> _Call:
         """Begin a call: what was written since the last one belongs to it."""
+        before, self._kept = self._kept, _kept(max_output, self.hidden)
         call = self._call = _Call(secrets.token_hex(16), self._kept, self.hidden, listener)
-        for name, kept in self._kept.items():
+        for name, kept in before.items():
             if earlier := kept.take():
                 call.tell(name, earlier, self._seq)
-            kept.limit = max_output
+                self._kept[name].add(earlier)
+            call.missed += kept.omitted
         for stream in self._streams.values():
             stream.expect(call.token)
         if self._reader.done():
@@ -399,7 +416,7 @@ class _Life:
         async for event in self.process.follow():
             if isinstance(event, Output):
                 self._seq = event.seq
-                self._kept[event.stream].omitted += event.omitted
+                self._kept[event.stream].missed += event.omitted
                 self._streams[event.stream].feed(event.data)
 
     async def _watch(self) -> None:
@@ -434,8 +451,8 @@ class _Life:
             self._call.finish()
 
 
-def _between() -> dict[str, KeptOutput]:
-    return {"stdout": KeptOutput(_BETWEEN), "stderr": KeptOutput(_BETWEEN)}
+def _kept(limit: int | None, hidden: Secrets) -> dict[str, KeptOutput]:
+    return {name: KeptOutput(limit, hidden) for name in ("stdout", "stderr")}
 
 
 def _noticed(task: asyncio.Task[None]) -> None:
@@ -453,43 +470,21 @@ async def _done(future: asyncio.Future[None], limit: float | None) -> bool:
 
 
 def _result(
-    argv: tuple[str | bytes, ...], call: _Call, info: ExitInfo, duration: float, text: bool
+    argv: tuple[str | bytes, ...], call: _Call, life: _Life, info: ExitInfo, took: float, text: bool
 ) -> Result[Any]:
-    out, err = call.kept["stdout"].take(), call.kept["stderr"].take()
-    shown_out, shown_err = call.hidden.masked(out), call.hidden.masked(err)
+    out, err, final = call.kept["stdout"], call.kept["stderr"], not call.open
+    tail = err.end(call.hidden) if info.code else b""
     return Result(
         call.hidden.masked_words(argv),
-        cast("Any", shown_out.decode("utf-8", "replace") if text else out),
-        cast("Any", shown_err.decode("utf-8", "replace") if text else err),
+        cast("Any", output_of(out, call.hidden, text=text, final=final)),
+        cast("Any", output_of(err, call.hidden, text=text, final=final)),
         info,
-        duration,
-        omitted=call.kept["stdout"].omitted + call.kept["stderr"].omitted,
+        took,
+        omitted=call.missed + out.omitted + err.omitted,
         held_open=call.held_open,
-        last_line=last_line(shown_err or shown_out) if call.hidden and not text else None,
+        refusal=explain_command(life.process, info, tail, life.cwd),
+        last_line=shown_last_line(out, err, call.hidden, text=text),
     )
-
-
-def _script(command: object) -> bytes:
-    if not isinstance(command, str | bytes):
-        raise UsageError(
-            f"a command of a shell session is text, not {command!r}; for a list of words use"
-            " shlex.join, or run of the workspace"
-        )
-    try:
-        script = os.fsencode(command)
-    except UnicodeEncodeError:
-        raise UsageError(f"{command!r} holds a lone surrogate that stands for no byte") from None
-    if b"\0" in script:
-        raise UsageError("the command contains NUL, which no shell can be given")
-    return script
-
-
-def _check_input(program: str, stdin: bytes | None) -> None:
-    if program == "sh" and stdin and (b"\0" in stdin or not stdin.endswith(b"\n")):
-        raise UsageError(
-            "sh takes only lines as input: text without NUL that ends with a newline; use"
-            " shell('bash'), or a file"
-        )
 
 
 def _ended(program: str, info: ExitInfo | None) -> str:

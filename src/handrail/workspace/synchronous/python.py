@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
-from handrail.workspace.python_result import PythonResult
-from handrail.workspace.python_session import AsyncPythonSession
-from handrail.workspace.shell import MAX_OUTPUT
-from handrail.workspace.synchronous_process import Process
+from handrail.name_hints import NamesChecked
+from handrail.workspace.sessions.python import AsyncPythonSession
+from handrail.workspace.sessions.python_result import PythonResult
+from handrail.workspace.sessions.shell import MAX_OUTPUT
+from handrail.workspace.synchronous.process import Process
 
 
-class PythonSession:
+class PythonSession(NamesChecked):
     """A Python session.  Made by ``Workspace.python``; every call may come from any thread.
 
     Each piece of code finds the variables, imports and directory of the last.  As a context

@@ -21,13 +21,19 @@ from handrail.errors import (
     StdinClosed,
     UsageError,
 )
+from handrail.name_hints import NamesChecked
+from handrail.secret_masks import Secrets
 from handrail.workspace.arguments import seconds
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.python_result import CodeError, Collecting, MaskedOutput, PythonResult
 from handrail.workspace.result import Output
-from handrail.workspace.secrets import Secrets
-from handrail.workspace.shell import MAX_OUTPUT
-from handrail.workspace.uncancellable import to_the_end
+from handrail.workspace.sessions.python_result import (
+    CodeError,
+    Collecting,
+    MaskedOutput,
+    PythonResult,
+)
+from handrail.workspace.sessions.shell import MAX_OUTPUT
+from handrail.workspace.uncancellable import OneLife, to_the_end
 
 #: How long the kernel may take to start.
 _START_SECONDS = 60.0
@@ -41,7 +47,7 @@ class PythonEnded(ProcessError):
     """The interpreter of a Python session has ended; ``restart`` starts another."""
 
 
-class AsyncPythonSession:
+class AsyncPythonSession(OneLife["_Life"], NamesChecked):
     """A Python session.  Made by ``AsyncWorkspace.python``; ``async with`` ends it.
 
     Each piece of code finds the variables, imports and directory of the last.  Calls are run one
@@ -51,13 +57,12 @@ class AsyncPythonSession:
     def __init__(self, start: Callable[[], Awaitable[AsyncProcess]]) -> None:
         """``start`` starts the driver."""
         self._start = start
-        self._lock = asyncio.Lock()
-        self._life: _Life | None = None
+        super().__init__()
 
-    async def open(self, process: AsyncProcess | None = None) -> Self:
+    async def _open(self, process: AsyncProcess | None = None) -> Self:
         """Start the interpreter, or go on with ``process``, the one of an earlier session.
 
-        Raises ExecutorSpawnFailed, and UsageError when its machine has not the packages.
+        Raises ExecutorSpawnFailed, and UsageError when its machine does not have the packages.
         """
         async with self._lock:
             if self._life is None:
@@ -155,16 +160,11 @@ class AsyncPythonSession:
     async def restart(self) -> None:
         """End the interpreter and start another, without the state; raises what ``open`` raises."""
         await self.close()
-        await self.open()
+        await self._open()
 
     async def close(self) -> None:
         """End the interpreter; can be repeated and raises nothing."""
-        life = self._life
-        if life is not None:
-            await to_the_end(life.end())
-            async with self._lock:
-                if self._life is life:
-                    self._life = None
+        await self._end_life()
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,7 +200,7 @@ class _Life:
 
     @property
     def said(self) -> str:
-        """What it wrote to stderr."""
+        """What the driver wrote to stderr."""
         return self._errors.take()[0].strip()
 
     @property
@@ -263,7 +263,7 @@ class _Life:
         self._calls.clear()
 
     def _heard(self, line: bytes, size: int) -> None:
-        """Take one line, which is empty when its ``size`` is too much.
+        """Handle one line of the driver; it is empty if its ``size`` was over the limit.
 
         One that is no event is ignored: code can write to the driver's stdout, and the rest of a
         line is left when its beginning was dropped before we came back.
@@ -316,7 +316,7 @@ _LAUNCH = "import sys; sys.path = [p for p in sys.path if p]; exec(sys.argv.pop(
 
 def driver() -> tuple[str, ...]:
     """The arguments of an interpreter that make it run the driver."""
-    text = files("handrail.workspace").joinpath("python_driver.py").read_text("utf-8")
+    text = files("handrail.workspace.sessions").joinpath("python_driver.py").read_text("utf-8")
     return "-c", _LAUNCH, text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from handrail.process.output.output_log import RETENTION_BYTES
 from handrail.workspace.arguments import AnyPath, to_path
 from handrail.workspace.process import AsyncProcess
-from handrail.workspace.python_session import AsyncPythonSession, driver
+from handrail.workspace.sessions.python import AsyncPythonSession, driver
 
 if TYPE_CHECKING:
     from handrail.workspace.asynchronous import AsyncWorkspace
@@ -31,4 +31,4 @@ async def open_python(
         kept = {"name": name, "keep_output": RETENTION_BYTES}
         return await workspace.start([program, *driver()], **{**options, **kept})
 
-    return await AsyncPythonSession(start).open(process)
+    return await AsyncPythonSession(start)._open(process)  # noqa: SLF001 (for its makers)

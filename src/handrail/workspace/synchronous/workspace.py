@@ -12,26 +12,37 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from handrail.errors import UsageError
 from handrail.executor.base import Executor
-from handrail.executor.output_buffer import KEEP_OUTPUT
+from handrail.executor.output.buffer import KEEP_OUTPUT
+from handrail.name_hints import NamesChecked
+from handrail.network.settings import Network
 from handrail.process.spec import Limits
-from handrail.workspace import loop_thread
 from handrail.workspace.arguments import AnyPath, Command, Env
 from handrail.workspace.asynchronous import AsyncWorkspace
-from handrail.workspace.callback_thread import CallbackThread
-from handrail.workspace.misuse import NamesChecked
 from handrail.workspace.profile import Profile, Sandbox
 from handrail.workspace.result import Result
-from handrail.workspace.synchronous_process import Process, WorkspaceFiles
+from handrail.workspace.synchronous import loop_thread
+from handrail.workspace.synchronous.callback_thread import CallbackThread
+from handrail.workspace.synchronous.files import WorkspaceFiles
+from handrail.workspace.synchronous.process import Process
 from handrail.workspace.variables import InheritEnv, Variables
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from handrail.orchestrator.approvers import AnyApprover
     from handrail.workspace.options import PythonOptions, RunOptions, SessionOptions, StartOptions
-    from handrail.workspace.synchronous_python import PythonSession
-    from handrail.workspace.synchronous_shell import Shell
+    from handrail.workspace.synchronous.exposure import Exposure
+    from handrail.workspace.synchronous.python import PythonSession
+    from handrail.workspace.synchronous.shell import Shell
 
 T = TypeVar("T")
+
+
+def _threaded(approver: AnyApprover) -> AnyApprover | None:
+    """The approver, called in a thread if it is a plain function: it may take its time."""
+    from handrail.orchestrator.approvers import as_approver
+
+    return as_approver(approver, threaded=True)
 
 
 class Workspace(NamesChecked):
@@ -49,10 +60,14 @@ class Workspace(NamesChecked):
         at: str | None = None,
         token: str | None = None,
         sandbox: Sandbox = "workspace-write",
+        network: Network | None = None,
+        approver: AnyApprover | None = None,
+        approval_timeout: float | None = 300.0,
         env: Env | None = None,
         inherit_env: InheritEnv = "all",
         secrets: Mapping[str, str | bytes] | None = None,
         limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
         request_timeout: float | None = 30.0,
         detach_ttl: float | None = None,
         keep_output: int = KEEP_OUTPUT,
@@ -63,10 +78,14 @@ class Workspace(NamesChecked):
             at=at,
             token=token,
             sandbox=sandbox,
+            network=network,
+            approver=None if approver is None else _threaded(approver),
+            approval_timeout=approval_timeout,
             env=env,
             inherit_env=inherit_env,
             secrets=secrets,
             limits=limits,
+            labels=labels,
             request_timeout=request_timeout,
             detach_ttl=detach_ttl,
             keep_output=keep_output,
@@ -87,7 +106,7 @@ class Workspace(NamesChecked):
         return repr(self._twin).replace("AsyncWorkspace", "Workspace", 1)
 
     def __enter__(self) -> Self:
-        self._call(self._twin.executor())
+        self._call(self._twin.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,12 +124,12 @@ class Workspace(NamesChecked):
         """This workspace as an ``AsyncWorkspace``, if nothing was run in it yet; never raises."""
         return self._twin
 
-    def detach(self) -> str:
+    def detach(self, keep: float | str | None = None) -> str:
         """Leave with everything still running; see ``AsyncWorkspace.detach``.
 
         Raises UsageError for a workspace without a server.
         """
-        return self._call(self._twin.detach())
+        return self._call(self._twin.detach(keep))
 
     @classmethod
     def attach(
@@ -150,6 +169,10 @@ class Workspace(NamesChecked):
         ``attach`` also those that have ended since the detach."""
         return [Process(twin, self._call) for twin in self._twin.processes]
 
+    def forget(self, process: Process) -> None:
+        """Let go of a process that has ended, and remove what is stored of it; raises nothing."""
+        self._call(self._twin.forget(process._twin))  # noqa: SLF001 (of this package)
+
     def executor(self) -> Executor:
         """The executor of this workspace, for code that runs on the background loop.
 
@@ -178,6 +201,11 @@ class Workspace(NamesChecked):
     def limits(self) -> Limits | None:
         """The limits of commands that name no others; None: they have none."""
         return self._twin.limits
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of every process that is started here."""
+        return self._twin.labels
 
     @property
     def root(self) -> str:
@@ -245,9 +273,15 @@ class Workspace(NamesChecked):
             listening.finish()
         return result.check() if check else result
 
+    def expose(self, port: int, *, local_port: int | None = None) -> Exposure:
+        """Have a port of this machine lead to one of commands; see ``AsyncWorkspace.expose``."""
+        from handrail.workspace.synchronous.exposure import Exposure
+
+        return Exposure(self._call(self._twin.expose(port, local_port=local_port)), self._call)
+
     def shell(self, program: str = "bash", **options: Unpack[SessionOptions]) -> Shell:
         """Start a shell that keeps its state; see ``AsyncWorkspace.shell`` for what is raised."""
-        from handrail.workspace.synchronous_shell import Shell
+        from handrail.workspace.synchronous.shell import Shell
 
         return Shell(self._call(self._twin.shell(program, **options)), self._call)
 
@@ -259,7 +293,7 @@ class Workspace(NamesChecked):
         **options: Unpack[PythonOptions],
     ) -> PythonSession:
         """Start a Python interpreter that keeps its state; see ``AsyncWorkspace.python``."""
-        from handrail.workspace.synchronous_python import PythonSession
+        from handrail.workspace.synchronous.python import PythonSession
 
         twin = next((one for one in self._twin.processes if process and one.id == process.id), None)
         if process is not None and twin is None:

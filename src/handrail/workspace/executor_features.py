@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from handrail.errors import UsageError
+from handrail.errors import SandboxUnavailable, UsageError
 from handrail.executor.base import ExecutorFeatures
+from handrail.network.settings import NOT_CARRIED
 from handrail.process.spec import Limits
 
 
@@ -13,10 +14,26 @@ def check_limits(features: ExecutorFeatures) -> None:
         raise UsageError("this executor enforces no limits; leave them out, or use another")
 
 
+def check_managed(features: ExecutorFeatures) -> None:
+    """Raises SandboxUnavailable for an executor that carries no managed networks."""
+    if not features.network:
+        raise SandboxUnavailable(NOT_CARRIED)
+
+
 def check_offered(
-    features: ExecutorFeatures, limits: Limits | None, detach: bool, watch_denials: bool
+    features: ExecutorFeatures,
+    limits: Limits | None,
+    detach: bool,
+    watch_denials: bool,
+    *,
+    managed: bool = False,
 ) -> None:
-    """Raises UsageError for what the executor would silently leave out."""
+    """Raises UsageError for what the executor would silently leave out.
+
+    SandboxUnavailable for a managed network, without which more could be reached than was said.
+    """
+    if managed:
+        check_managed(features)
     if limits is not None:
         check_limits(features)
     if detach and not features.detach:

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from handrail.workspace.marked_output import KeptOutput
-from handrail.workspace.secrets import Masker, Secrets
+from handrail.name_hints import NamesChecked
+from handrail.secret_masks import Masker, Secrets
+from handrail.workspace.output.kept_output import KeptOutput
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
-class CodeError:
+class CodeError(NamesChecked):
     """An exception that code raised: its class's name, its text and its traceback."""
 
     name: str
@@ -24,7 +25,7 @@ class CodeError:
 
 
 @dataclass(frozen=True, slots=True)
-class PythonResult:
+class PythonResult(NamesChecked):
     """The result of a piece of code.
 
     ``text`` is the ``repr`` of its last expression; None: it has none.  ``results`` has everything
@@ -107,7 +108,7 @@ class Collecting:
                 self.error = CodeError(*map(self._secrets.masked_text, texts))
 
     def result(self, duration: float, *, timed_out: bool, restarted: bool) -> PythonResult:
-        """All of it."""
+        """Everything that the code has printed, shown and raised."""
         (out, out_omitted), (err, err_omitted) = self._out.take(), self._err.take()
         return PythonResult(
             out,

@@ -14,8 +14,11 @@ action of both signals is to be ignored, so they disturb nothing else in the gro
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+
+from handrail.errors import UsageError
 
 #: Separates an end mark from output; never the start of one alone.
 EDGE = b"\x1e"
@@ -127,3 +130,28 @@ def _stdin(dialect: Dialect, data: bytes | None, token: str) -> tuple[bytes, byt
 def quoted(word: bytes) -> bytes:
     """A word of a script that is taken literally."""
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+def encoded(command: object) -> bytes:
+    """A command as the shell is given it; raises UsageError."""
+    if not isinstance(command, str | bytes):
+        raise UsageError(
+            f"a command of a shell session is text, not {command!r}; for a list of words use"
+            " shlex.join, or run of the workspace"
+        )
+    try:
+        script = os.fsencode(command)
+    except UnicodeEncodeError:
+        raise UsageError(f"{command!r} holds a lone surrogate that stands for no byte") from None
+    if b"\0" in script:
+        raise UsageError("the command contains NUL, which no shell can be given")
+    return script
+
+
+def check_input(program: str, stdin: bytes | None) -> None:
+    """Raise UsageError for input that this shell cannot be given."""
+    if program == "sh" and stdin and (b"\0" in stdin or not stdin.endswith(b"\n")):
+        raise UsageError(
+            "sh takes only lines as input: text without NUL that ends with a newline; use"
+            " shell('bash'), or a file"
+        )

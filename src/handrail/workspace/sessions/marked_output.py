@@ -1,51 +1,13 @@
-"""Takes the end marks out of a stream, and keeps what is between them within a limit.  Pure."""
+"""Takes the end marks out of a stream.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from handrail.workspace.shell_script import EDGE
+from handrail.workspace.sessions.shell_script import EDGE
 
-_SLACK = 64 * 1024
 #: What begins like a mark and goes on longer is output; the script keeps its marks shorter.
 _LONGEST_MARK = 17 * 1024
-
-
-class KeptOutput:
-    """The first and the last half of ``limit`` bytes of output; None: all of it."""
-
-    __slots__ = ("_head", "_tail", "limit", "omitted")
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.omitted = 0
-        self._head = bytearray()
-        self._tail = bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Add the next piece."""
-        if self.limit is None:
-            self._tail += data
-            return
-        room = self.limit - self.limit // 2 - len(self._head)
-        if room > 0 and not self._tail:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > self.limit // 2 + _SLACK:
-            self._trim(self.limit // 2)
-
-    def _trim(self, size: int) -> None:
-        gone = len(self._tail) - size
-        if gone > 0:
-            self.omitted += gone
-            del self._tail[:gone]
-
-    def take(self) -> bytes:
-        """All that is kept; ``omitted`` is final then."""
-        if self.limit is not None:
-            self._trim(self.limit // 2)
-        return b"".join((self._head, self._tail))
 
 
 class MarkedStream:

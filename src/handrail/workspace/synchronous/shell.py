@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from handrail.name_hints import NamesChecked
 from handrail.process.exit_status import ExitInfo
-from handrail.workspace.callback_thread import CallbackThread
 from handrail.workspace.result import Output, Result
-from handrail.workspace.shell import MAX_OUTPUT, AsyncShell
+from handrail.workspace.sessions.shell import MAX_OUTPUT, AsyncShell
+from handrail.workspace.synchronous.callback_thread import CallbackThread
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from handrail.workspace.options import SessionRunOptions
 
 
-class Shell:
+class Shell(NamesChecked):
     """A shell session.  Made by ``Workspace.shell``; every call may come from any thread.
 
     Each command is evaluated by the same shell: its directory, variables, functions, options and

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from handrail.errors import UsageError
+from handrail.workspace.arguments import check_callable
 from handrail.workspace.result import Output
 
 
@@ -19,10 +20,12 @@ class CallbackThread:
     """An unbounded queue of output, and the thread that calls the listener.
 
     Given as ``on_output`` to the asynchronous side, which says when nothing more comes.
-    Raises UsageError for a coroutine function: the caller has no loop to await it on.
+    Raises UsageError for what is no function, and for a coroutine function: the caller has no loop
+    to await it on.
     """
 
     def __init__(self, listener: Callable[[Output], object]) -> None:
+        check_callable(listener, "on_output")
         if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
             getattr(listener, "__call__", None)  # noqa: B004 (an object may be called and awaited)
         ):

@@ -1,0 +1,1 @@
+"""Output of a command for its caller: collected within limits, by lines."""
